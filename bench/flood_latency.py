@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""What a client notices while another floods the front door with HTTP/2 frames.
+"""What a client notices while another client, or a backend of another pool, floods the front door with HTTP/2 frames.
 
-  PENSTOCK=target/release/penstock bench/flood_latency.py
+  PENSTOCK=target/release/penstock bench/flood_latency.py [--from backend]
 
 penstock has one worker on core 0; the client, the attackers and nginx, the backend, share core 1. The client sends one
 request after the other on a kept connection and notes how long each takes, by turns alone and beside each kind of flood.
-Attackers connect, flood, are cut off, and begin again, at once or --pause later. Prints Markdown: medians over the rounds, and least and
-greatest in parentheses. The attackers' own work on core 1 delays the client too: in the line "requests" they behave well,
-for comparison.
+Attackers connect, flood, are cut off, and begin again, at once or --pause later. With --from backend they send a request to
+a pool whose backend floods; they are answered 502 when penstock has cut it off, and begin again. Prints Markdown: medians
+over the rounds, and least and greatest in parentheses. The attackers' own work on core 1 delays the client too: in the line
+"requests" they behave well, for comparison.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -46,7 +48,7 @@ def of_streams(*frames):
     return b"".join(b"".join(frame(k, f, 2 * n + 1, p) for k, f, p in frames) for n in range(5000))
 
 
-FLOODS = {
+OF_CLIENTS = {
     "streams opened and reset": of_streams((HEADERS, END_HEADERS | END_STREAM, GET), (RESET, 0, bytes(3) + b"\x08")),
     "streams made to be reset": of_streams((HEADERS, END_HEADERS, GET), (WINDOW, 0, b"\x7f\xff\xff\xff")),
     "PING": frame(PING, 0, 0, bytes(8)) * 20000,
@@ -61,12 +63,31 @@ FLOODS = {
 }
 
 
+def status(code, *fields):
+    return block((b":status", code), *fields)
+
+
+# By the stream of the request that a backend answers so.
+OF_BACKENDS = {
+    "PING": lambda _: frame(PING, 0, 0, bytes(8)) * 20000,
+    "PING acknowledged": lambda _: frame(PING, 1, 0, bytes(8)) * 20000,
+    "SETTINGS": lambda _: frame(SETTINGS, 0, 0, b"\0\4\0\0\xff\xff") * 20000,
+    "WINDOW_UPDATE": lambda _: frame(WINDOW, 0, 0, b"\0\0\0\1") * 20000,
+    "empty DATA": lambda n: frame(HEADERS, END_HEADERS, n, status(b"200")) + frame(DATA, 0, n) * 20000,
+    "PRIORITY": lambda _: frame(PRIORITY, 0, 99, bytes(4) + b"\1") * 20000,
+    "unknown frames": lambda _: frame(0xbb, 0, 0, bytes(20)) * 20000,
+    "CONTINUATION": lambda n: frame(HEADERS, 0, n, status(b"200")) + frame(CONTINUATION, 0, n, block((b"x", b"y"))) * 20000,
+    "103 responses": lambda n: frame(HEADERS, END_HEADERS, n, status(b"103", (b"link", b"x" * 100))) * 20000,
+}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--penstock", default=os.environ.get("PENSTOCK"), help="release binary (default: $PENSTOCK)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=1000, help="requests of the client in each turn")
     parser.add_argument("--attackers", type=int, default=2)
+    parser.add_argument("--from", dest="side", choices=["client", "backend"], default="client", help="who floods")
     parser.add_argument("--pause", type=float, default=0, help="seconds between two attacks of an attacker")
     options = parser.parse_args()
     if not options.penstock:
@@ -74,9 +95,10 @@ def main():
     if os.cpu_count() < 2:
         sys.exit("the server and the others need a core each")
     os.sched_setaffinity(0, {CLIENT_CORE})
-    turns = {"alone": None, "requests": "requests", **FLOODS}
+    turns = {"alone": None, "requests": "requests", **(OF_CLIENTS if options.side == "client" else OF_BACKENDS)}
     samples = {name: [] for name in turns}
-    with front_door(options.penstock) as port:
+    with flooding_backend() as flooder, front_door(options.penstock, flooder.port) as port:
+        options.flooder = flooder
         latencies(port, options.requests)
         for _ in range(options.rounds):
             for name, flood in turns.items():
@@ -127,7 +149,9 @@ def attack(port, name, flood, options):
         yield attackers
         return
     cut, begun = multiprocessing.Value("Q", 0), multiprocessing.Semaphore(0)
-    target = behave if flood == "requests" else misbehave
+    target = behave if flood == "requests" else misbehave if options.side == "client" else ask_for_flood
+    if options.side == "backend" and flood != "requests":
+        options.flooder.choose(name)
     processes = [multiprocessing.Process(target=target, args=(port, flood, options.pause, cut, begun), daemon=True)
                  for _ in range(options.attackers)]
     for process in processes:
@@ -162,6 +186,37 @@ def misbehave(port, flood, pause, cut, begun):
         time.sleep(pause)
 
 
+def ask_for_flood(port, _flood, pause, cut, begun):
+    connection, told = None, False
+    while True:
+        if connection is None:
+            connection = socket.create_connection(("127.0.0.1", port))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(b"GET /flood HTTP/1.1\r\nHost: other\r\n\r\n")
+        if not refused(connection):
+            connection.close()
+            connection = None
+        with cut.get_lock():
+            cut.value += 1
+        if not told:
+            told = True
+            begun.release()
+        time.sleep(pause)
+
+
+def refused(connection):
+    """Reads up to the end of a response of 502. False if the connection ended: the response had begun."""
+    answer = b""
+    while piece := connection.recv(65536):
+        answer += piece
+        head, end, body = answer[max(answer.find(b"HTTP/1.1 502 "), 0):].partition(b"\r\n\r\n")
+        if end and head.startswith(b"HTTP/1.1 502 "):
+            length = head.lower().split(b"content-length:")[1].split(b"\r\n")[0]
+            if len(body) >= int(length):
+                return True
+    return False
+
+
 def behave(port, _flood, pause, _cut, begun):
     begun.release()
     with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -172,8 +227,46 @@ def behave(port, _flood, pause, _cut, begun):
             time.sleep(pause)
 
 
+class Flooder:
+    """A process that listens as a backend and answers each request with a flood."""
+
+    def __init__(self, port, chosen):
+        self.port, self.chosen = port, chosen
+
+    def choose(self, name):
+        self.chosen.value = list(OF_BACKENDS).index(name)
+
+
 @contextlib.contextmanager
-def front_door(penstock):
+def flooding_backend():
+    listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    chosen = multiprocessing.Value("I", 0)
+    process = multiprocessing.Process(target=flood_all, args=(listening, chosen), daemon=True)
+    process.start()
+    yield Flooder(listening.getsockname()[1], chosen)
+    process.kill()
+    process.join()
+
+
+def flood_all(listening, chosen):
+    while True:
+        connection, _ = listening.accept()
+        threading.Thread(target=flood_one, args=(connection, chosen), daemon=True).start()
+
+
+def flood_one(connection, chosen):
+    with contextlib.suppress(ConnectionError), connection, connection.makefile("rb") as read:
+        connection.sendall(frame(SETTINGS, 0, 0) + frame(SETTINGS, 1, 0))
+        read.read(len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+        while len(head := read.read(9)) == 9:
+            read.read(int.from_bytes(head[:3], "big"))
+            if head[3] == HEADERS:
+                flood = list(OF_BACKENDS.values())[chosen.value]
+                connection.sendall(flood(int.from_bytes(head[5:], "big")))
+
+
+@contextlib.contextmanager
+def front_door(penstock, flooder):
     """nginx behind penstock; gives the port of penstock."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -182,7 +275,10 @@ def front_door(penstock):
             f"access_log off; keepalive_requests 100000000; server {{ listen unix:{name}/backend; return 200 'hello'; }} }}\n")
         (directory / "penstock.toml").write_text(
             f'[process]\nworkers = 1\n[control]\nsocket = "{name}/control"\n[access-log]\ntarget = "off"\n'
-            f'[listener.web]\nbind = "127.0.0.1:0"\npool = "app"\n[pool.app]\nbackends = ["unix:{name}/backend"]\n')
+            f'[listener.web]\nbind = "127.0.0.1:0"\npool = "app"\n'
+            f'[[listener.web.route]]\npath = "/flood"\npool = "flood"\n'
+            f'[pool.flood]\nbackends = ["127.0.0.1:{flooder}"]\nhttp2 = "on"\nretries = 0\npassive = "off"\n'
+            f'[pool.app]\nbackends = ["unix:{name}/backend"]\n')
         nginx = subprocess.Popen(["nginx", "-c", f"{name}/nginx.conf", "-p", name])
         log = open(directory / "log", "w+")
         server = subprocess.Popen(["taskset", "-c", str(SERVER_CORE), penstock, "serve", "--config", f"{name}/penstock.toml"],
