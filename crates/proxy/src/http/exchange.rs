@@ -441,9 +441,8 @@ impl Forwarding<'_> {
             Freshness::Fresh(_) => backend.write_now(&self.message),
             Freshness::Kept => 0,
         };
-        let mut early = Vec::new();
-        // Descriptors of the second connection, while it is used.
-        let mut _second_hold = None;
+        // In a box, like the race itself: few requests have one.
+        let mut begun: Option<Box<Begun<'_>>> = None;
         if let Some(rule) = &self.pool.settings.hedge
             && !has_body
             && request.upgrade.is_none()
@@ -454,7 +453,8 @@ impl Forwarding<'_> {
             let first = Leg { stream: backend, freshness, began, sent: written };
             match Box::pin(race.run(rule, client, outcome, first, &moving)).await {
                 Raced::First(leg, read) => {
-                    (backend, written, early) = (leg.stream, leg.sent, read);
+                    (backend, written) = (leg.stream, leg.sent);
+                    begun = Some(Box::new(Begun { read: Cell::new(read), _hold: None }));
                 }
                 Raced::Second { chosen: second, leg, read, hold, first_failed } => {
                     if let Some(failure) = first_failed
@@ -467,9 +467,8 @@ impl Forwarding<'_> {
                         Moving::new(worker, self.pool, second.index, &before.tried, number, self.idempotence);
                     *chosen = second;
                     outcome.backend = Some(chosen.index);
-                    (backend, freshness, began, written, early) =
-                        (leg.stream, leg.freshness, leg.began, leg.sent, read);
-                    _second_hold = hold;
+                    (backend, freshness, began, written) = (leg.stream, leg.freshness, leg.began, leg.sent);
+                    begun = Some(Box::new(Begun { read: Cell::new(read), _hold: hold }));
                 }
                 Raced::Failed(failure) => return AttemptEnd::Failed(failure, Some(freshness)),
                 Raced::ClientGone => {
@@ -493,7 +492,7 @@ impl Forwarding<'_> {
             started: outcome.started(),
             began,
             sent: Cell::new(written as u64),
-            early: Cell::new(early),
+            early: begun.as_ref().map(|begun| &begun.read),
         };
         let result = attempt.run(&client.stream, &mut client.buffer, &backend, outcome).await;
         if result.is_ok() || freshness != Freshness::Kept {
@@ -688,6 +687,13 @@ impl Forwarding<'_> {
         outcome.end(ending);
         answer::refuse(self.session, client, outcome, status, detail, &[]).await
     }
+}
+
+/// A response that began during a race.
+struct Begun<'a> {
+    read: Cell<Vec<u8>>,
+    /// Descriptors of the second connection, while it is used.
+    _hold: Option<Hold<'a>>,
 }
 
 /// Result of one attempt at one backend.

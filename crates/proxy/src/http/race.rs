@@ -86,7 +86,7 @@ enum CopyFault {
 
 impl<'a> Race<'a> {
     pub(super) async fn run(
-        &self,
+        self,
         rule: &Rule,
         client: &mut Client,
         outcome: &mut Outcome,

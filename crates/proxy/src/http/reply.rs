@@ -174,7 +174,7 @@ pub(super) struct Attempt<'a, 'm> {
     /// Bytes sent to the backend, including those sent before the attempt started.
     pub(super) sent: Cell<u64>,
     /// First bytes of the response, if some were read before the attempt started.
-    pub(super) early: Cell<Vec<u8>>,
+    pub(super) early: Option<&'a Cell<Vec<u8>>>,
 }
 
 /// A backend's response: its parsed head, and the bytes of the head with the bytes read after it.
@@ -315,7 +315,7 @@ impl Attempt<'_, '_> {
         backend: &Stream,
         shared: &Shared,
     ) -> Result<Finished, Failure> {
-        let mut bytes = self.early.take();
+        let mut bytes = self.early.map(Cell::take).unwrap_or_default();
         let (mut interim, mut interim_bytes) = (0, 0);
         if !bytes.is_empty() {
             shared.first_byte.set(Some(self.started.elapsed()));
