@@ -54,9 +54,7 @@ impl Writer {
     pub(super) fn run(mut self, receiver: &Receiver<Message>) {
         loop {
             let message = receiver.recv_timeout(RETRY);
-            if self.shared.reopen.swap(false, Relaxed) {
-                self.reopen();
-            }
+            self.reopen_if_asked();
             match message {
                 Ok(Message::Lines(lines)) => self.take(lines),
                 Ok(Message::Wake) => {}
@@ -69,6 +67,7 @@ impl Writer {
         }
         // The channel still has the lines sent before the end.
         while let Ok(message) = receiver.try_recv() {
+            self.reopen_if_asked();
             if let Message::Lines(lines) = message {
                 self.take(lines);
             }
@@ -110,6 +109,12 @@ impl Writer {
         match result {
             Ok(()) => self.recovered(),
             Err(error) => self.failed(&error.to_string()),
+        }
+    }
+
+    fn reopen_if_asked(&mut self) {
+        if self.shared.reopen.swap(false, Relaxed) {
+            self.reopen();
         }
     }
 
