@@ -1,6 +1,6 @@
 //! Slots of one client connection, its limit, and its requests that wait for slots.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
 use logic::account::{ConnectionUsage, Refusal, SourceUsage, may_wait};
@@ -19,12 +19,19 @@ pub struct Share {
     additional: Cell<usize>,
     /// Slots of HTTP/2 backend connections that are charged to this connection.
     lines: Cell<usize>,
+    /// Allocated when the first stream waits: few connections have such streams, and each connection has a share.
+    queue: OnceCell<Box<Queue>>,
+}
+
+/// Streams of one client connection that wait.
+#[derive(Debug, Default)]
+struct Queue {
     /// Streams that wait for a backend connection.
     waiting: Cell<usize>,
     /// Streams that wait for a free stream on connections to HTTP/2 backends.
     waiting_for_room: Cell<usize>,
-    /// Queue of the streams that wait for a backend connection, in order of arrival. Only the stream that holds the
-    /// lock tries to take one.
+    /// Held in order of arrival by the streams that wait for a backend connection. Only the stream that holds the lock
+    /// tries to take one.
     turn: Mutex<()>,
     /// Last refusal of a waiting stream; also applies to the streams after it.
     last: Cell<Option<Refusal>>,
@@ -78,35 +85,46 @@ impl Share {
     /// Why streams of the connection wait; `None` if no stream waits.
     #[inline]
     pub fn refusal_of_waiting(&self) -> Option<Refusal> {
-        (self.waiting.get() > 0).then(|| self.last_refusal())
+        (self.waiting() > 0).then(|| self.last_refusal())
+    }
+
+    /// Number of streams that wait for a backend connection.
+    #[inline]
+    fn waiting(&self) -> usize {
+        self.queue.get().map_or(0, |queue| queue.waiting.get())
+    }
+
+    fn queue(&self) -> &Queue {
+        self.queue.get_or_init(Box::default)
     }
 
     /// Last refusal of a waiting stream.
     #[cold]
     pub fn last_refusal(&self) -> Refusal {
-        self.last.get().unwrap_or(Refusal::Connection)
+        self.queue.get().and_then(|queue| queue.last.get()).unwrap_or(Refusal::Connection)
     }
 
     /// Records the refusal of the stream that holds the turn.
     pub fn note_refusal(&self, refusal: Refusal) {
-        self.last.set(Some(refusal));
+        self.queue().last.set(Some(refusal));
     }
 
     /// Counts a stream that waits for a backend connection. Also returns the number of streams before it; `None` if too
     /// many wait.
     pub fn wait_for_hold<'a>(&'a self, slot_cache: &'a SlotCache, most: usize) -> Option<(Waits<'a>, usize)> {
-        let before = self.waiting.get();
-        Some((self.wait_in(&self.waiting, slot_cache, most)?, before))
+        let waiting = &self.queue().waiting;
+        let before = waiting.get();
+        Some((self.wait_in(waiting, slot_cache, most)?, before))
     }
 
     /// Waits for the turn; the next stream gets it when the guard is dropped.
     pub async fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().await
+        self.queue().turn.lock().await
     }
 
     /// Waits until the stream that holds the turn must try again.
     pub async fn freed(&self) {
-        self.freed.notified().await;
+        self.queue().freed.notified().await;
     }
 
     /// Charges an additional backend connection to this connection.
@@ -166,14 +184,14 @@ impl Share {
 
     /// Wakes the stream whose turn it is, so that it tries again to take its slots.
     pub fn wake(&self) {
-        if self.waiting.get() > 0 {
-            self.freed.notify_one();
+        if self.waiting() > 0 {
+            self.queue().freed.notify_one();
         }
     }
 
     /// Counts a stream that waits for a free stream on connections to HTTP/2 backends; `None` if too many wait.
     pub fn wait_for_room<'a>(&'a self, slot_cache: &'a SlotCache, most: usize) -> Option<Waits<'a>> {
-        self.wait_in(&self.waiting_for_room, slot_cache, most)
+        self.wait_in(&self.queue().waiting_for_room, slot_cache, most)
     }
 
     /// Each waiting stream holds a request in memory: at most `most` wait in a worker, and one connection may use only
@@ -184,7 +202,8 @@ impl Share {
         slot_cache: &'a SlotCache,
         most: usize,
     ) -> Option<Waits<'a>> {
-        let (own, all) = (self.waiting.get() + self.waiting_for_room.get(), &slot_cache.waiting_streams);
+        let queue = self.queue();
+        let (own, all) = (queue.waiting.get() + queue.waiting_for_room.get(), &slot_cache.waiting_streams);
         (own < may_wait(most, all.get() - own)).then(|| Waits::begin([count, all]))
     }
 }
