@@ -16,7 +16,7 @@ use tls::{Handshake, Issuer, ProxyAdditions};
 
 use crate::admission;
 use crate::arrival::{Arrival, ClientConnection, Entry, canonical};
-use crate::http::{self, Http2Client};
+use crate::http::{self, Http2Client, Served};
 use crate::outcome::{Outcome, TlsDetail};
 use crate::snapshot::{ListenerPlan, PoolPlan};
 use crate::stream::Stream;
@@ -116,9 +116,13 @@ fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Serv
             let client = Box::new(client);
             Box::pin(async move {
                 let handle = admitted.handle();
-                if let Some(client) = http::serve(&worker, current, plan, *client, handle).await {
-                    let Http2Client { current, plan, client } = *client;
-                    Box::pin(http2::serve(&worker, current, plan, client, handle)).await;
+                match http::serve(&worker, current, plan, *client, handle).await {
+                    Served::Ended => {}
+                    Served::Http2(client) => {
+                        let Http2Client { current, plan, client } = *client;
+                        Box::pin(http2::serve(&worker, current, plan, client, handle)).await;
+                    }
+                    Served::Quiet(quiet) => http::park(worker, admitted, *quiet),
                 }
             })
         }

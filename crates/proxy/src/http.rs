@@ -12,12 +12,15 @@ use logic::http1::refusal::Refusal;
 use logic::http1::request::{self, Parse, Progress};
 use state::ending::{ClientProtocol, Ending, Received};
 use tls::linger::{LINGER, linger};
+use tls::plain::Parked;
 
-use crate::arrival::{Arrival, ClientConnection};
+use crate::admission::Admitted;
+use crate::arrival::ClientConnection;
 use crate::http2::preface;
+use crate::idle_sessions::{IdleConnection, IdleSession};
 use crate::outcome::Outcome;
 use crate::snapshot::{ListenerPlan, http_settings};
-use crate::stream::Carriage;
+use crate::stream::{Carriage, Stream};
 use crate::timer::Timer;
 use crate::worker::{ConnectionHandle, Current, WaitEnd, Worker};
 
@@ -31,9 +34,11 @@ mod race;
 mod reply;
 mod request_id;
 mod session;
+mod waiting;
 
 pub use request_id::RequestId;
 use session::{After, Client, MoreRequests, RequestContext};
+use waiting::Waiting;
 
 /// Time limit of the first request of a client that was still in its TLS handshake when draining began.
 const FIRST_REQUEST_OF_DRAIN: Duration = Duration::from_secs(1);
@@ -47,29 +52,58 @@ pub struct Http2Client {
     pub client: ClientConnection,
 }
 
-/// Serves a connection, starting with the snapshot it was accepted under. Returns the connection if it is HTTP/2.
+/// What became of a connection.
+pub enum Served {
+    Ended,
+    /// The client speaks HTTP/2.
+    Http2(Box<Http2Client>),
+    /// The client has sent no request for a while: [`park`] keeps its connection without a task.
+    Quiet(Box<QuietClient>),
+}
+
+/// A client between two requests, with its stream.
+pub struct QuietClient {
+    waiting: Waiting,
+    stream: Parked,
+}
+
+/// Serves a connection, starting with the snapshot it was accepted under.
 pub async fn serve(
     worker: &Rc<Worker>,
     current: Current,
     plan: Arc<ListenerPlan>,
     client: ClientConnection,
     handle: &Rc<ConnectionHandle>,
-) -> Option<Box<Http2Client>> {
+) -> Served {
     let ClientConnection { stream, early, arrival } = client;
     let client = Client { stream, buffer: early, timer: Timer::default() };
-    let mut connection = Http1Connection::new(worker, handle, current, plan, arrival, client);
+    serve_requests(Http1Connection::new(worker, handle, Waiting::new(current, plan, arrival), client)).await
+}
+
+async fn serve_requests(mut connection: Http1Connection<'_>) -> Served {
     let after = loop {
         match connection.wait_for_request().await {
             Waited::Arrived => {}
             Waited::Ended => break After::Close,
             Waited::ClientEnded => break After::HangUp,
             Waited::Evicted => break After::Drop,
+            Waited::Quiet => {
+                let Http1Connection { waiting, client: Client { stream, .. }, .. } = connection;
+                return match stream.into_parked() {
+                    Ok(stream) => Served::Quiet(Box::new(QuietClient { waiting, stream })),
+                    // The kernel cannot say any more when the client sends.
+                    Err(_) => Served::Ended,
+                };
+            }
         }
-        if connection.served == 0 && connection.may_be_http2() && Box::pin(connection.read_preface()).await {
-            let Http1Connection { current, plan, arrival, client: Client { stream, buffer, .. }, .. } =
-                connection;
+        if connection.waiting.served == 0
+            && connection.may_be_http2()
+            && Box::pin(connection.read_preface()).await
+        {
+            let Http1Connection { waiting, client: Client { stream, buffer, .. }, .. } = connection;
+            let Waiting { current, plan, arrival, .. } = waiting;
             let client = ClientConnection { stream, early: buffer, arrival };
-            return Some(Box::new(Http2Client { current, plan, client }));
+            return Served::Http2(Box::new(Http2Client { current, plan, client }));
         }
         // Boxed, so that a connection between two requests does not hold the state of an exchange.
         match Box::pin(connection.answer_request()).await {
@@ -85,7 +119,46 @@ pub async fn serve(
         }
         After::HangUp | After::KeepAlive | After::Drop => {}
     }
-    None
+    Served::Ended
+}
+
+/// Leaves a connection to the worker, which gives it a task again when the client sends something.
+pub fn park(worker: Rc<Worker>, admitted: Admitted, quiet: QuietClient) {
+    let QuietClient { waiting, stream } = quiet;
+    let connection = Box::new(ParkedConnection { worker: worker.clone(), admitted, waiting });
+    worker.idle_sessions.park(IdleSession::Http { connection, client: stream });
+}
+
+/// A connection without its stream, while the worker has it.
+struct ParkedConnection {
+    worker: Rc<Worker>,
+    admitted: Admitted,
+    waiting: Waiting,
+}
+
+impl IdleConnection for ParkedConnection {
+    fn due(&self) -> Instant {
+        self.waiting.since + self.waiting.patience()
+    }
+
+    fn parked(&self, key: usize) {
+        self.admitted.handle().parked(key);
+    }
+
+    fn wake(self: Box<Self>, client: Parked) {
+        self.admitted.handle().resumed();
+        tokio::task::spawn_local(async move {
+            let Self { worker, admitted, waiting } = *self;
+            let client =
+                Client { stream: Stream::parked(client), buffer: Vec::new(), timer: Timer::default() };
+            let connection = Http1Connection::new(&worker, admitted.handle(), waiting, client);
+            match serve_requests(connection).await {
+                Served::Quiet(quiet) => park(worker, admitted, *quiet),
+                // HTTP/2 can begin only with the first bytes of a connection.
+                Served::Ended | Served::Http2(_) => {}
+            }
+        });
+    }
 }
 
 /// Serves the one request of an HTTP/2 stream. `early` is the request head in HTTP/1.1.
@@ -98,49 +171,40 @@ pub(crate) async fn serve_stream(
 ) {
     let ClientConnection { stream, early, arrival } = client;
     let client = Client { stream, buffer: early, timer: Timer::default() };
-    let mut connection = Http1Connection::new(&worker, &handle, current, plan, arrival, client);
+    let waiting = Waiting::new(current, plan, arrival);
+    let mut connection = Http1Connection::new(&worker, &handle, waiting, client);
     connection.spoken = ClientProtocol::Http2;
     connection.answer_request().await;
 }
 
-/// State of a connection between two requests.
 struct Http1Connection<'a> {
     worker: &'a Rc<Worker>,
     handle: &'a Rc<ConnectionHandle>,
-    /// Newest snapshot with the listener.
-    current: Current,
-    plan: Arc<ListenerPlan>,
-    arrival: Arrival,
+    waiting: Waiting,
     client: Client,
     spoken: ClientProtocol,
-    served: u64,
-    /// End of the last request, or the start of the connection.
-    waiting_since: Instant,
 }
 
 impl<'a> Http1Connection<'a> {
     fn new(
         worker: &'a Rc<Worker>,
         handle: &'a Rc<ConnectionHandle>,
-        current: Current,
-        plan: Arc<ListenerPlan>,
-        arrival: Arrival,
+        waiting: Waiting,
         client: Client,
     ) -> Self {
-        let (spoken, waiting_since) = (ClientProtocol::Http1, Instant::now());
-        Self { worker, handle, current, plan, arrival, client, spoken, served: 0, waiting_since }
+        Self { worker, handle, waiting, client, spoken: ClientProtocol::Http1 }
     }
 
     /// Returns true if the first bytes may be those of HTTP/2 without negotiation (RFC 9113 section 3.3).
     fn may_be_http2(&self) -> bool {
         preface::may_begin(&self.client.buffer)
-            && self.plan.tls.is_none()
-            && http_settings(&self.plan).is_some_and(|settings| settings.http2 != Http2::Off)
+            && self.waiting.plan.tls.is_none()
+            && self.waiting.settings().is_some_and(|settings| settings.http2 != Http2::Off)
     }
 
     /// Reads until the protocol is known. Returns true for HTTP/2.
     async fn read_preface(&mut self) -> bool {
-        let Some(settings) = http_settings(&self.plan) else { return false };
+        let Some(settings) = self.waiting.settings() else { return false };
         let deadline = Instant::now() + settings.timeouts.head;
         let Client { stream, buffer, timer } = &mut self.client;
         while preface::may_begin(buffer) && !preface::begins(buffer) {
@@ -159,20 +223,22 @@ impl<'a> Http1Connection<'a> {
             return Waited::Arrived;
         }
         self.client.buffer = Vec::new();
-        let Some(settings) = http_settings(&self.plan) else { return Waited::Ended };
-        let mut patience = if self.served == 0 { settings.timeouts.head } else { settings.timeouts.idle };
-        match (self.worker.is_draining(), self.served) {
+        let mut patience = self.waiting.patience();
+        match (self.worker.is_draining(), self.waiting.served) {
+            (false, 0) => {}
+            (false, _) if self.client.stream.carriage() == Carriage::Plain => self.handle.may_park(),
             (false, _) => {}
             (true, 0) => patience = patience.min(FIRST_REQUEST_OF_DRAIN),
             (true, _) => self.handle.close_when_idle(),
         }
         let Client { stream, buffer, timer } = &mut self.client;
-        let (since, handle) = (self.waiting_since, self.handle);
+        let (since, handle) = (self.waiting.since, self.handle);
         let arriving =
             std::future::poll_fn(|cx| handle.poll_idle(cx, since, |cx| stream.poll_fill(cx, buffer)));
         match timer.until(since + patience, arriving).await {
             Ok(WaitEnd::By(Ok(0))) => Waited::ClientEnded,
             Ok(WaitEnd::By(Ok(_))) => Waited::Arrived,
+            Ok(WaitEnd::Parking) => Waited::Quiet,
             Ok(WaitEnd::Closing) if !self.worker.is_draining() => Waited::Evicted,
             _ => {
                 handle.stop_waiting();
@@ -186,47 +252,39 @@ impl<'a> Http1Connection<'a> {
         // meanwhile, the request is still answered, as the connection's last one.
         let newest = self.worker.current();
         let mut is_last = self.worker.is_draining();
-        if !Rc::ptr_eq(&newest, &self.current) {
-            match newest.listeners.get(&self.plan.settings.name).filter(|plan| http_settings(plan).is_some())
-            {
+        let waiting = &mut self.waiting;
+        if !Rc::ptr_eq(&newest, &waiting.current) {
+            let listener = newest.listeners.get(&waiting.plan.settings.name);
+            match listener.filter(|plan| http_settings(plan).is_some()) {
                 Some(plan) => {
-                    self.plan = plan.clone();
-                    self.current = newest;
+                    waiting.plan = plan.clone();
+                    waiting.current = newest;
                 }
                 None => is_last = true,
             }
         }
-        let plan = &*self.plan;
+        let Waiting { current, plan, arrival, served, since } = waiting;
+        let (current, plan, arrival) = (&*current, &**plan, &*arrival);
         let Some(settings) = http_settings(plan) else { return After::Close };
-        let mut outcome =
-            Outcome::new(self.worker, &plan.state, Kind::Http, self.arrival.peer, self.arrival.tls);
+        let mut outcome = Outcome::new(self.worker, &plan.state, Kind::Http, arrival.peer, arrival.tls);
         outcome.spoken = self.spoken;
         let (received, now) = match read_head(&mut self.client, settings, &mut outcome).await {
             Ok(read) => read,
             Err(fault) => {
-                let hsts = answer::hsts(settings, &self.arrival);
+                let hsts = answer::hsts(settings, arrival);
                 return Box::pin(answer_fault(settings, hsts, &self.client, fault, &mut outcome)).await;
             }
         };
         outcome.bytes_in = received.head.len() as u64;
         outcome.received = Some(received.clone());
-        self.served += 1;
-        is_last |= settings.max_requests.is_some_and(|most| self.served >= most);
+        *served += 1;
+        is_last |= settings.max_requests.is_some_and(|most| *served >= most);
         let turn = if is_last { MoreRequests::Last } else { MoreRequests::More };
-        let (worker, handle, arrival) = (self.worker, self.handle, &self.arrival);
-        let session = RequestContext {
-            worker,
-            handle,
-            current: &self.current,
-            plan,
-            settings,
-            arrival,
-            received,
-            now,
-            turn,
-        };
+        let (worker, handle) = (self.worker, self.handle);
+        let session =
+            RequestContext { worker, handle, current, plan, settings, arrival, received, now, turn };
         let after = exchange::run(&session, &mut self.client, &mut outcome).await;
-        self.waiting_since = outcome.stop_clock();
+        *since = outcome.stop_clock();
         after
     }
 }
@@ -239,6 +297,8 @@ enum Waited {
     ClientEnded,
     /// The connection is closed to make room for another client.
     Evicted,
+    /// The worker wants the connection, to keep it without a task.
+    Quiet,
 }
 
 /// Reason why no request could be read.

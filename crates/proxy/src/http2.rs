@@ -311,7 +311,8 @@ impl Http2Connection<'_> {
             return self.timer.poll_due(cx, due).map(|()| self.read_limit.flood().map(Ending::Flood));
         }
         match self.handle.poll_idle(cx, self.since, |cx| self.timer.poll_due(cx, due)) {
-            Poll::Pending => Poll::Pending,
+            // A connection that did not allow it is not parked.
+            Poll::Pending | Poll::Ready(WaitEnd::Parking) => Poll::Pending,
             Poll::Ready(WaitEnd::Closing) if self.worker.is_draining() => {
                 self.handle.stop_waiting();
                 self.since = Instant::now();

@@ -1,6 +1,7 @@
-//! Keeps the TCP sessions of a worker in which neither side sends. An idle session has no task and the runtime does not
-//! watch its connections. It costs its record, two descriptors and their entries in an epoll instance of the worker,
-//! which is one descriptor for the runtime. The first byte from either side wakes the session.
+//! Keeps the TCP sessions of a worker in which neither side sends, and its HTTP/1.1 connections that wait for a request.
+//! They have no task and the runtime does not watch their connections. Each costs its record, its descriptors and their
+//! entries in an epoll instance of the worker, which is one descriptor for the runtime. The first byte from either side
+//! wakes it.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -26,13 +27,13 @@ const WORTH_GIVING_BACK: usize = 256;
 /// From this number of new idle sessions, memory is returned even while more sessions become idle.
 const MOST_UNRETURNED: usize = 4096;
 
-pub struct IdleSession {
-    session: Box<dyn Idle>,
-    client: Parked,
-    backend: Parked,
+pub enum IdleSession {
+    Relay { session: Box<dyn IdleRelay>, client: Parked, backend: Parked },
+    Http { connection: Box<dyn IdleConnection>, client: Parked },
 }
 
-pub trait Idle {
+/// A TCP session without its connections.
+pub trait IdleRelay {
     /// When the idle timeout of the session expires.
     fn due(&self) -> Instant;
 
@@ -46,25 +47,61 @@ pub trait Idle {
     fn expire(self: Box<Self>);
 }
 
-impl IdleSession {
-    pub fn new(session: Box<dyn Idle>, client: Parked, backend: Parked) -> Self {
-        Self { session, client, backend }
-    }
+/// An HTTP connection between two requests, without its stream.
+pub trait IdleConnection {
+    /// When the idle timeout of the connection expires.
+    fn due(&self) -> Instant;
 
-    fn connections(&self) -> [&Parked; 2] {
-        [&self.client, &self.backend]
+    /// Notes under which key the connection may be woken by [`IdleSessions::wake`].
+    fn parked(&self, key: usize);
+
+    /// Continues the connection after the client has sent something, after its idle timeout, or to close it.
+    fn wake(self: Box<Self>, client: Parked);
+}
+
+impl IdleSession {
+    fn connections(&self) -> impl Iterator<Item = &Parked> {
+        let (client, backend) = match self {
+            Self::Relay { client, backend, .. } => (client, Some(backend)),
+            Self::Http { client, .. } => (client, None),
+        };
+        std::iter::once(client).chain(backend)
     }
 
     fn due(&self) -> Instant {
-        self.session.due()
+        match self {
+            Self::Relay { session, .. } => session.due(),
+            Self::Http { connection, .. } => connection.due(),
+        }
+    }
+
+    fn may_move(&self) -> bool {
+        match self {
+            Self::Relay { session, .. } => session.may_move(),
+            Self::Http { .. } => false,
+        }
+    }
+
+    fn parked(&self, key: usize) {
+        match self {
+            Self::Relay { .. } => {}
+            Self::Http { connection, .. } => connection.parked(key),
+        }
     }
 
     fn wake(self) {
-        self.session.wake(self.client, self.backend);
+        match self {
+            Self::Relay { session, client, backend } => session.wake(client, backend),
+            Self::Http { connection, client } => connection.wake(client),
+        }
     }
 
     fn expire(self) {
-        self.session.expire();
+        match self {
+            Self::Relay { session, .. } => session.expire(),
+            // Its task closes it gracefully.
+            Self::Http { connection, client } => connection.wake(client),
+        }
     }
 }
 
@@ -103,13 +140,14 @@ impl IdleSessions {
     pub fn park(&self, session: IdleSession) {
         let mut sessions = self.sessions.borrow_mut();
         let entry = sessions.vacant_entry();
-        if !session.connections().into_iter().all(|connection| self.listen(connection, entry.key())) {
+        if !session.connections().all(|connection| self.listen(connection, entry.key())) {
             drop(sessions);
             self.forget(&session);
             return session.wake();
         }
         let due = session.due();
         self.due.set(Some(self.due.get().map_or(due, |earliest| earliest.min(due))));
+        session.parked(entry.key());
         entry.insert(session);
         self.parked.set(self.parked.get() + 1);
     }
@@ -172,7 +210,7 @@ impl IdleSessions {
     pub fn wake_movable(&self) {
         let mut sessions = self.sessions.borrow_mut();
         let movable: Vec<usize> =
-            sessions.iter().filter(|(_, session)| session.session.may_move()).map(|(key, _)| key).collect();
+            sessions.iter().filter(|(_, session)| session.may_move()).map(|(key, _)| key).collect();
         let movable: Vec<_> = movable.into_iter().map(|key| sessions.remove(key)).collect();
         drop(sessions);
         for session in movable {
@@ -207,6 +245,15 @@ impl IdleSessions {
             session.wake();
         }
         Ok(count)
+    }
+
+    /// Wakes the session with this key, if there is one.
+    pub fn wake(&self, key: usize) {
+        let session = self.sessions.borrow_mut().try_remove(key);
+        if let Some(session) = session {
+            self.forget(&session);
+            session.wake();
+        }
     }
 
     fn listen(&self, connection: &Parked, key: usize) -> bool {

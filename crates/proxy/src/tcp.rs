@@ -19,7 +19,7 @@ use tls::plain::Parked;
 use crate::admission::Admitted;
 use crate::arrival::{Arrival, ClientConnection, Entry};
 use crate::connect::ConnectFault;
-use crate::idle_sessions::{Idle, IdleSession};
+use crate::idle_sessions::{IdleRelay, IdleSession};
 use crate::outcome::Outcome;
 use crate::relay::{self, Early, RelayPause, Totals, Watch};
 use crate::snapshot::{PoolPlan, Snapshot};
@@ -97,7 +97,7 @@ impl Session {
     }
 }
 
-impl Idle for Session {
+impl IdleRelay for Session {
     fn may_move(&self) -> bool {
         let (Some(unsent), Some((pool, index))) = (&self.unsent, self.backend()) else { return false };
         let state = &pool.backends[index].state;
@@ -176,7 +176,7 @@ fn park(session: Box<Session>, client: Stream, backend: Stream) -> Option<(Box<S
         Err(backend) => return Some((session, Stream::parked(client), backend)),
     };
     let worker = session.outcome.worker().clone();
-    worker.idle_sessions.park(IdleSession::new(session, client, backend));
+    worker.idle_sessions.park(IdleSession::Relay { session, client, backend });
     None
 }
 

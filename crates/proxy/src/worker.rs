@@ -36,6 +36,9 @@ pub use thread::{Command, run};
 /// Interval at which a worker checks its idle backend connections.
 const SWEEP: Duration = Duration::from_secs(1);
 
+/// Time without a request after which an HTTP/1.1 connection waits without a task.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// Slots of idle backend connections that a worker gives back at once when other workers need slots.
 const GIVEN_UP: usize = 8;
 
@@ -55,7 +58,7 @@ pub struct Worker {
     pub pipes: Rc<Pipes>,
     /// Idle HTTP/1.1 connections to backends.
     pub idle: IdlePool,
-    /// TCP sessions in which neither side sends.
+    /// TCP sessions in which neither side sends, and HTTP/1.1 connections without a request.
     pub idle_sessions: IdleSessions,
     pub lines: Lines,
     /// Requests that wait for a response.
@@ -288,6 +291,7 @@ impl Worker {
         self.draining.set(true);
         for handle in self.connections.borrow().iter() {
             handle.begin_drain();
+            self.resume(handle);
         }
         self.idle.clear();
         self.lines.clear();
@@ -318,6 +322,20 @@ impl Worker {
         self.slot_cache.empty();
     }
 
+    /// Asks the connections that can wait without a task, and have been idle for a while, to do so.
+    fn park_quiet(&self, now: Instant) {
+        if let Some(before) = now.checked_sub(QUIET) {
+            self.connections.borrow().iter().for_each(|handle| handle.end_task(before));
+        }
+    }
+
+    /// Gives a connection a task again if it waits without one.
+    fn resume(&self, handle: &ConnectionHandle) {
+        if let Some(key) = handle.parked_key() {
+            self.idle_sessions.wake(key);
+        }
+    }
+
     fn tick(&self, now: Instant) {
         self.batch.borrow_mut().flush();
         self.idle_sessions.give_back_memory();
@@ -325,6 +343,7 @@ impl Worker {
             self.swept.set(now);
             self.idle.sweep(now, &self.current.borrow());
             self.idle_sessions.sweep(now);
+            self.park_quiet(now);
             self.lines.sweep(now, &self.current.borrow());
             if self.index == 0 {
                 let account = self.slot_cache.account();

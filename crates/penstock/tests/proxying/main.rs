@@ -5,6 +5,7 @@ mod balance;
 mod descriptors;
 mod passthrough;
 mod proxy_protocol;
+mod quiet_clients;
 mod shares;
 mod sleepers;
 mod turns;

@@ -48,16 +48,9 @@ impl Stage {
         session
     }
 
-    /// Waits until so many sessions sleep. Only their connections are watched by level, and for input alone.
+    /// Waits until so many sessions sleep.
     fn wait_until_asleep(&self, sessions: usize) {
-        eventually(&format!("{sessions} sessions sleep"), secs(20), || {
-            let watched: usize = fs::read_dir(format!("/proc/{}/fdinfo", self.server.pid()))
-                .unwrap()
-                .filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok())
-                .map(|text| text.lines().filter(|line| is_sleepers(line)).count())
-                .sum();
-            (watched == 2 * sessions).then_some(())
-        });
+        wait_until_parked(&self.server, 2 * sessions);
     }
 
     /// The record of the first session that ended.
@@ -65,6 +58,18 @@ impl Stage {
         let line = self.server.stdout.wait_for("\"outcome\"", secs(20));
         serde_json::from_str(&line).unwrap()
     }
+}
+
+/// Waits until so many connections are parked. Only these are watched by level, and for input alone.
+pub(crate) fn wait_until_parked(server: &Server, connections: usize) {
+    eventually(&format!("{connections} connections are parked"), secs(20), || {
+        let watched: usize = fs::read_dir(format!("/proc/{}/fdinfo", server.pid()))
+            .unwrap()
+            .filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok())
+            .map(|text| text.lines().filter(|line| is_sleepers(line)).count())
+            .sum();
+        (watched == connections).then_some(())
+    });
 }
 
 /// `tfd: 12 events: 2019 data: ...` (proc(5)): EPOLLRDHUP, EPOLLHUP, EPOLLERR and EPOLLIN.

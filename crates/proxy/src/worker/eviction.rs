@@ -97,6 +97,7 @@ impl Worker {
     fn evict(&self, handle: &ConnectionHandle) {
         self.front.state.evicted.fetch_add(1, Relaxed);
         handle.close_when_idle();
+        self.resume(handle);
     }
 
     fn look_for_idle(&self, idle: &mut Vec<Idle>, wanted: impl Fn(&ConnectionHandle) -> bool) {

@@ -16,6 +16,7 @@ pub struct ConnectionHandle {
     /// The right of a waiting client of another worker to the slots of this connection.
     pub(super) granted: RefCell<Option<Granted>>,
     waker: RefCell<Option<Waker>>,
+    task: Cell<TaskState>,
     /// The connection's use of the account of descriptors, and its limit.
     pub(crate) share: Share,
 }
@@ -30,11 +31,27 @@ pub(super) enum Phase {
     Gone,
 }
 
+/// Whether an idle connection needs its task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum TaskState {
+    /// The connection cannot wait without its task.
+    #[default]
+    Needed,
+    /// The connection could wait without its task.
+    Optional,
+    /// The worker has asked the task to end, and to leave the connection to the worker.
+    EndWanted,
+    /// The connection waits without a task, under this key in the worker's idle sessions.
+    Ended { key: usize },
+}
+
 /// Result of a wait for the next request of a client.
 pub enum WaitEnd<T> {
     By(T),
     /// The worker has asked the connection to close.
     Closing,
+    /// The worker has asked for the connection, which waits without a task from now on.
+    Parking,
 }
 
 impl ConnectionHandle {
@@ -55,6 +72,7 @@ impl ConnectionHandle {
                 Poll::Ready(WaitEnd::By(value))
             }
             Poll::Pending if self.phase.get() == Phase::Closing => Poll::Ready(WaitEnd::Closing),
+            Poll::Pending if self.task.get() == TaskState::EndWanted => Poll::Ready(WaitEnd::Parking),
             Poll::Pending => {
                 self.phase.set(Phase::Idle);
                 self.idle_since.set(Some(since));
@@ -68,6 +86,7 @@ impl ConnectionHandle {
     }
 
     fn go_on(&self) {
+        self.resumed();
         if self.phase.replace(Phase::Busy) == Phase::Closing {
             // The request may take a minute: the waiting client asks for another connection.
             drop(self.granted.take());
@@ -84,12 +103,49 @@ impl ConnectionHandle {
         }
     }
 
-    /// Asks the connection to close as soon as it is idle.
-    pub fn close_when_idle(&self) {
-        self.phase.set(Phase::Closing);
+    /// Allows the worker to ask for the connection during the next wait.
+    pub fn may_park(&self) {
+        self.task.set(TaskState::Optional);
+    }
+
+    /// Asks the task of a connection that is idle since `before` or earlier to end, if the connection can wait without.
+    pub(super) fn end_task(&self, before: Instant) {
+        if self.task.get() == TaskState::Optional && self.idle_since().is_some_and(|since| since <= before) {
+            self.task.set(TaskState::EndWanted);
+            self.wake_task();
+        }
+    }
+
+    /// Records that the connection waits without a task, under `key`.
+    pub fn parked(&self, key: usize) {
+        // A waker keeps the memory of its task.
+        drop(self.waker.take());
+        self.task.set(TaskState::Ended { key });
+    }
+
+    /// Records that the connection has a task again.
+    pub fn resumed(&self) {
+        self.task.set(TaskState::Needed);
+    }
+
+    /// Key of the connection in the worker's idle sessions if it waits without a task.
+    pub(super) fn parked_key(&self) -> Option<usize> {
+        match self.task.get() {
+            TaskState::Ended { key } => Some(key),
+            TaskState::Needed | TaskState::Optional | TaskState::EndWanted => None,
+        }
+    }
+
+    fn wake_task(&self) {
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
+    }
+
+    /// Asks the connection to close as soon as it is idle. One without a task must be resumed for that.
+    pub fn close_when_idle(&self) {
+        self.phase.set(Phase::Closing);
+        self.wake_task();
     }
 
     /// Ends the wait without a request: the task closes the connection.
@@ -112,8 +168,8 @@ impl ConnectionHandle {
     pub(super) fn begin_drain(&self) {
         if self.phase.get() == Phase::Idle {
             self.close_when_idle();
-        } else if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
+        } else {
+            self.wake_task();
         }
     }
 }
