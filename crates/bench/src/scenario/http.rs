@@ -12,7 +12,7 @@ use crate::load::gauge::{Metered, Window};
 use crate::load::http::{Load, Pace, Reuse};
 use crate::load::{Order, idle};
 use crate::pairing::Pairing;
-use crate::plan::{Group, Plan, Scenario};
+use crate::plan::{Group, Length, Plan, Scenario};
 use crate::sample::{Metric, Sample};
 use crate::scenario::chain::{self, Chain, Count, Fresh, Links, Neighbour};
 use crate::target::backend::HttpBackend;
@@ -245,11 +245,19 @@ impl Work {
     }
 }
 
+/// penstock parks connections 1 to 2 s after their last request, and returns their memory to the system 0.2 s later.
+const REST: Duration = Duration::from_millis(2500);
+
 /// Makes the group of idle connections.
 fn idle(context: &Context, rivals: &[Program]) -> Group {
     let connections = context.holdable(chain::MANY);
-    let title = format!("{connections} connections, idle after one request, TCP backend: user memory");
-    let mut group = chain::idle_group(title, 1536.0, 0.9 * 1024.0);
+    let seconds = REST.as_secs_f32();
+    let title = format!(
+        "{connections} connections, idle for {seconds} s after one request, TCP backend: user memory"
+    );
+    let mut group = chain::idle_group(title, 900.0, 524.0);
+    group.columns.push(chain::bytes(idle::BEFORE_REST, "before they idled"));
+    group.length = Length::Own(chain::FRESH + REST);
     group.extent = Extent::Quick;
     let rivals = rivals.iter().copied().filter(|program| *program != Program::Pen);
     for program in [Program::Penstock].into_iter().chain(rivals) {
@@ -259,7 +267,7 @@ fn idle(context: &Context, rivals: &[Program]) -> Group {
             let front = front.connections(connections + SPARE);
             let load = move |server: Address, holder| {
                 let (talk, tls) = (idle::Talk::Http, None);
-                Order::Idle(idle::Load { server, connections, talk, rest: Duration::ZERO, tls, holder })
+                Order::Idle(idle::Load { server, connections, talk, rest: REST, tls, holder })
             };
             Ok(Links {
                 backend: Order::HttpBackend(HttpBackend { listen: vec![behind], body: BODY }),
