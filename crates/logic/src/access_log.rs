@@ -80,6 +80,51 @@ pub struct Timings {
     pub first_byte: Option<Duration>,
 }
 
+/// Fields of a line with what they mean, in their order, for the documents.
+pub const FIELDS: [(&str, &str); 28] = [
+    ("at", "when the session started (RFC 3339, UTC)"),
+    ("listener", "name of the listener"),
+    (
+        "client",
+        "address of the client: from the PROXY header, if the sender is trusted, or of the connection",
+    ),
+    (
+        "kind",
+        "`http` or `tcp`; `tcp` also for a client of an HTTP listener that was refused, or failed, before its first \
+         request",
+    ),
+    ("status", "status of the response that the client received"),
+    ("outcome", "how the session ended: see [Outcomes](#outcomes)"),
+    ("id", "request id, as in `X-Request-ID`"),
+    ("method", "method of the request"),
+    ("host", "host that the request names"),
+    ("target", "target of the request: path and query"),
+    ("version", "version of the protocol, such as `HTTP/1.1`"),
+    ("tls", "version of TLS, such as `TLSv1.3`; absent without TLS"),
+    ("sni", "server name that the client sent, of TLS that is passed through"),
+    ("refused_certificate", "subject of a client certificate that was refused; not verified"),
+    ("pool", "pool that the route selected"),
+    ("backend", "last backend that was tried; of a hedged request the one that responded"),
+    ("grpc_status", "status of a gRPC response, 0 (OK) to 16, from its trailers or head"),
+    ("attempts", "attempts at backends; one on a kept connection that the backend had closed counts as well"),
+    (
+        "moved",
+        "how often the request left a backend that was judged down or ejected, for another one; absent for 0",
+    ),
+    (
+        "hedged",
+        "copies of the request that were sent to another backend because the first was slow; absent for 0",
+    ),
+    ("bytes_in", "bytes from the client, after TLS"),
+    ("bytes_out", "bytes to the client, before TLS"),
+    ("duration_ms", "from the start of the session to its end; of a failed TLS handshake 0"),
+    ("queue_ms", "wait for a backend with room"),
+    ("connect_ms", "time to open the connection to the backend; absent if an idle connection was used again"),
+    ("first_byte_ms", "from the start of the session to the first byte of the response"),
+    ("user_agent", "`User-Agent` of the request"),
+    ("referer", "`Referer` of the request"),
+];
+
 /// Appends the entry as text: time, listener, client, kind, status and outcome, then `key=value` for each known value.
 /// A value with special characters is quoted; bytes that are not printable ASCII, `"` and `\` are written as `\xNN`.
 pub fn text(entry: &Entry<'_>, out: &mut Vec<u8>) {

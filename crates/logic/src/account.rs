@@ -174,24 +174,16 @@ pub struct Usage {
     pub beside: usize,
 }
 
-/// Why a holder gets no slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refusal {
-    /// There are not enough free slots for any client.
-    NoDescriptors,
-    /// The client connection has used its share.
-    Connection,
-    /// The address has used its share.
-    Source,
-}
-
-impl Refusal {
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::NoDescriptors => "no-descriptors",
-            Self::Connection => "connection-share",
-            Self::Source => "source-share",
-        }
+text::meanings! {
+    /// Why a holder gets no slot.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Refusal {
+        /// The process had no descriptor left for the client or its request.
+        NoDescriptors = "no-descriptors",
+        /// The client connection holds its share of the descriptors (`process.shares.connection`).
+        Connection = "connection-share",
+        /// The address of the client holds its share of the descriptors (`process.shares.source`).
+        Source = "source-share",
     }
 }
 

@@ -74,15 +74,18 @@ impl Default for PassiveRule {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
-    /// No verdict yet: the backend takes sessions.
-    Unchecked,
-    Up,
-    /// Checks failed, or the backend's name has no address.
-    Down,
-    /// Sessions failed; the backend returns after a time.
-    Ejected,
+text::meanings! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum State {
+        /// No verdict yet: the backend takes sessions.
+        Unchecked = "unchecked",
+        /// Its checks pass, or sessions with it went well.
+        Up = "up",
+        /// Checks failed, or the backend's name has no address.
+        Down = "down",
+        /// Sessions failed; the backend returns after a time.
+        Ejected = "ejected",
+    }
 }
 
 impl State {

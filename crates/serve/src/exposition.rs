@@ -20,9 +20,9 @@ use state::metrics::{LATENCY_BOUNDS, LatencySum};
 use state::{Admission, State};
 use tls::Store;
 
+use crate::report::Statuses;
 use crate::report::certificates::stores as certificate_stores;
 use crate::report::descriptors::Descriptors;
-use crate::report::{Statuses, health_word};
 
 /// Media type of the text of [`render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -226,7 +226,7 @@ fn backend_gauges(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan)]
     out.gauges("backend_up", "1 unless checks or traffic say that it does not work", each(up))?;
     let states = backends.iter().map(|(pool, backend)| {
         let [first, second] = backend_labels(pool, backend);
-        ([first, second, ("state", health_word(backend.state.health_state()).into())], 1_u64)
+        ([first, second, ("state", backend.state.health_state().word().into())], 1_u64)
     });
     out.gauges("backend_state", "Always 1, labelled with the state of health", states)?;
     out.gauges(

@@ -20,6 +20,8 @@ mod needs;
 mod pace;
 pub mod paths;
 mod per_backend;
+#[cfg(test)]
+mod reference;
 pub mod reload;
 pub mod report;
 pub mod resolve;

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use config::types::{BackendAddress, Protocol};
-use logic::health::{Source, State as HealthState, Verdict, VerdictOutcome};
+use logic::health::{Source, Verdict, VerdictOutcome};
 use proxy::front::Front;
 use proxy::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use state::Admission;
 use state::events::timestamp;
 use state::lock::lock;
@@ -176,7 +176,9 @@ pub struct BackendReport {
     pub state_seconds: u64,
     /// What an ejected backend needs to return.
     pub returns_after: Option<ReturnReport>,
-    pub admission: AdmissionReport,
+    /// Setting of an operator for the backend.
+    #[serde(serialize_with = "serialize_admission")]
+    pub admission: Admission,
     pub weight: u32,
     /// Weight set by an operator, instead of the configured one.
     pub weight_override: Option<u32>,
@@ -216,12 +218,8 @@ pub struct ReturnReport {
     pub passes: u32,
 }
 
-/// Setting of an operator for a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AdmissionReport {
-    Ready,
-    Draining,
+fn serialize_admission<S: Serializer>(admission: &Admission, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(admission.word())
 }
 
 /// Result of a check, of traffic, of a look-up or of a tunnel.
@@ -309,15 +307,6 @@ pub fn pools(front: &Front, only: Option<&str>) -> Vec<PoolReport> {
         .collect()
 }
 
-pub fn health_word(state: HealthState) -> &'static str {
-    match state {
-        HealthState::Unchecked => "unchecked",
-        HealthState::Up => "up",
-        HealthState::Down => "down",
-        HealthState::Ejected => "ejected",
-    }
-}
-
 impl ListenerReport {
     fn read(plan: &ListenerPlan) -> Self {
         let state = &plan.state;
@@ -369,16 +358,13 @@ impl BackendReport {
         };
         Self {
             name: state.name.to_string(),
-            state: health_word(state.health_state()),
+            state: state.health_state().word(),
             state_seconds: now.saturating_duration_since(since).as_secs(),
             returns_after: awaits.map(|awaits| ReturnReport {
                 seconds: awaits.time.as_millis().div_ceil(1000) as u64,
                 passes: awaits.passes,
             }),
-            admission: match state.admission() {
-                Admission::Ready => AdmissionReport::Ready,
-                Admission::Draining => AdmissionReport::Draining,
-            },
+            admission: state.admission(),
             weight: plan.settings.weight,
             weight_override: state.weight_override(),
             in_flight: state.in_flight.load(Relaxed),
@@ -409,7 +395,7 @@ impl BackendReport {
     /// Reports whether the backend takes new sessions while its pool has a healthy backend.
     fn takes_sessions(&self) -> bool {
         matches!(self.state, "up" | "unchecked")
-            && self.admission == AdmissionReport::Ready
+            && self.admission == Admission::Ready
             && self.weight_override.unwrap_or(self.weight) > 0
     }
 }
@@ -448,7 +434,7 @@ mod tests {
         let front = fixture::front("backends = ['127.0.0.1:1', '127.0.0.1:2']\nbalance = 'maglev'");
         front.state.degrade("pool.app", "no \x1b[31mbackend");
         let snapshot = front.snapshot.load();
-        snapshot.pools[0].backends[1].state.publish_health(HealthState::Down, Instant::now());
+        snapshot.pools[0].backends[1].state.publish_health(logic::health::State::Down, Instant::now());
         let text = tables::status(&Status::read(&front));
         let position = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?} in:\n{text}"));
         assert!(position("DEGRADED") < position("LISTENERS"));

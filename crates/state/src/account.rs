@@ -221,7 +221,7 @@ impl Account {
 
     /// Number of refusals by reason.
     pub fn refusals(&self) -> [(&'static str, u64); REFUSALS.len()] {
-        std::array::from_fn(|at| (REFUSALS[at].reason(), self.refused[at].load(Relaxed)))
+        std::array::from_fn(|at| (REFUSALS[at].word(), self.refused[at].load(Relaxed)))
     }
 
     /// Takes `count` slots if all of them are free.

@@ -6,74 +6,79 @@ use logic::http1::request::RequestHead;
 use logic::http2::flood::Flood;
 use logic::http2::malformed::Malformed;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// Completed as client and backend wanted.
-    Ok,
-    /// Penstock answered with a configured redirect.
-    Redirected,
-    /// Penstock answered an ACME challenge.
-    AcmeChallenge,
-    /// The request was ambiguous, malformed or over a limit.
-    Refused(HttpRefusal),
-    /// The HTTP/2 request was malformed.
-    Malformed(Malformed),
-    /// The client violated the HTTP/2 protocol: its connection was closed.
-    Http2Fault,
-    /// The client sent too many frames that transfer no data: its connection was closed.
-    Flood(Flood),
-    /// The frame layer detected a flood by the content of frames: the connection was closed.
-    FrameFlood,
-    /// The heads of all open requests of the connection are too large together.
-    HeadsTooLarge,
-    /// The framing of the request's body is malformed.
-    BodyMalformed,
-    BodyTooLarge,
-    /// The client did not send its request within the time limit.
-    ClientTimeout,
-    /// The client closed its connection.
-    ClientClosed,
-    /// No route matches the request.
-    NoRoute,
-    /// A route depends on the path, and the path is ambiguous.
-    AmbiguousPath,
-    /// The request has passed through Penstock too often (request loop).
-    RequestLoop,
-    /// No backend of the pool is available.
-    NoBackendAvailable,
-    /// Every backend is at its session limit, and the queue is full.
-    QueueFull,
-    /// No backend became free within the time limit.
-    QueueTimeout,
-    /// No connection to a backend could be established.
-    ConnectFailed,
-    /// The backend closed the connection before its response.
-    BackendClosed,
-    /// The backend did not respond within the time limit.
-    BackendTimeout,
-    /// The backend was judged down or ejected while it had the request, and did not respond in time.
-    BackendDown,
-    /// The backend does not take WebSockets over HTTP/2.
-    NoWebSockets,
-    /// The backend's response was not valid HTTP.
-    BadResponse,
-    /// The backend closed the connection in the middle of its response.
-    BackendAborted,
-    /// No data was transferred for the idle timeout.
-    IdleTimeout,
-    TlsFailed(TlsFault),
-    /// The TLS handshake exceeded its time limit.
-    TlsTimeout,
-    /// A required PROXY header was missing or malformed.
-    ProxyHeader,
-    /// The listener is at its connection limit.
-    ListenerFull,
-    /// No descriptor was free, or the client connection or its address has used its share.
-    NoDescriptors(Refusal),
-    /// The session was still open at the drain limit of a stopping process.
-    DrainTimeout,
-    /// The session panicked: a bug in Penstock.
-    InternalError,
+text::meanings! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Ending {
+        /// Completed as client and backend wanted.
+        Ok = "ok",
+        /// Penstock answered with a configured redirect.
+        Redirected = "redirected",
+        /// Penstock answered an ACME challenge.
+        AcmeChallenge = "acme-challenge",
+        /// The client violated the HTTP/2 protocol: its connection was closed.
+        Http2Fault = "h2-protocol-error",
+        /// The frame layer detected a flood by the content of frames: the connection was closed.
+        FrameFlood = "h2-flood",
+        /// The heads of all open requests of the connection are too large together.
+        HeadsTooLarge = "h2-headers-too-large",
+        /// The framing of the request's body is malformed.
+        BodyMalformed = "body-malformed",
+        /// The body of the request is larger than `limits.body`.
+        BodyTooLarge = "body-too-large",
+        /// The client did not send its request within the time limit.
+        ClientTimeout = "client-timeout",
+        /// The client closed its connection.
+        ClientClosed = "client-closed",
+        /// No route matches the request.
+        NoRoute = "no-route",
+        /// A route depends on the path, and the path is ambiguous.
+        AmbiguousPath = "ambiguous-path",
+        /// The request has passed through Penstock too often (request loop).
+        RequestLoop = "request-loop",
+        /// No backend of the pool is available.
+        NoBackendAvailable = "no-backend-available",
+        /// Every backend is at its session limit, and the queue is full.
+        QueueFull = "queue-full",
+        /// No backend became free within the time limit.
+        QueueTimeout = "queue-timeout",
+        /// No connection to a backend could be established.
+        ConnectFailed = "connect-failed",
+        /// The backend closed the connection before its response.
+        BackendClosed = "backend-closed",
+        /// The backend did not respond within the time limit.
+        BackendTimeout = "backend-timeout",
+        /// The backend was judged down or ejected while it had the request, and did not respond in time.
+        BackendDown = "backend-down",
+        /// The backend does not take WebSockets over HTTP/2.
+        NoWebSockets = "backend-no-websockets",
+        /// The backend's response was not valid HTTP.
+        BadResponse = "backend-bad-response",
+        /// The backend closed the connection in the middle of its response.
+        BackendAborted = "backend-aborted",
+        /// No data was transferred for the idle timeout.
+        IdleTimeout = "idle-timeout",
+        /// The TLS handshake exceeded its time limit.
+        TlsTimeout = "tls-timeout",
+        /// A required PROXY header was missing or malformed.
+        ProxyHeader = "proxy-header",
+        /// The listener is at its connection limit.
+        ListenerFull = "listener-full",
+        /// The session was still open at the drain limit of a stopping process.
+        DrainTimeout = "drain-timeout",
+        /// The session panicked: a bug in Penstock.
+        InternalError = "internal-error",
+        ;
+        /// The request was ambiguous, malformed or over a limit.
+        Refused(HttpRefusal: reason),
+        /// The HTTP/2 request was malformed.
+        Malformed(Malformed: reason),
+        /// The client sent too many frames that transfer no data: its connection was closed.
+        Flood(Flood: reason),
+        /// The TLS handshake failed.
+        TlsFailed(TlsFault: word),
+        /// No descriptor was free, or the client connection or its address has used its share.
+        NoDescriptors(Refusal: word),
+    }
 }
 
 impl Ending {
@@ -81,120 +86,56 @@ impl Ending {
     pub fn is_fault(self) -> bool {
         !matches!(self, Self::Ok | Self::Redirected | Self::AcmeChallenge)
     }
+}
 
-    /// Word for logs and metrics.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Redirected => "redirected",
-            Self::AcmeChallenge => "acme-challenge",
-            Self::Refused(refusal) => refusal.reason(),
-            Self::Malformed(malformed) => malformed.reason(),
-            Self::Http2Fault => "h2-protocol-error",
-            Self::Flood(flood) => flood.reason(),
-            Self::FrameFlood => "h2-flood",
-            Self::HeadsTooLarge => "h2-headers-too-large",
-            Self::BodyMalformed => "body-malformed",
-            Self::BodyTooLarge => "body-too-large",
-            Self::ClientTimeout => "client-timeout",
-            Self::ClientClosed => "client-closed",
-            Self::NoRoute => "no-route",
-            Self::AmbiguousPath => "ambiguous-path",
-            Self::RequestLoop => "request-loop",
-            Self::NoBackendAvailable => "no-backend-available",
-            Self::QueueFull => "queue-full",
-            Self::QueueTimeout => "queue-timeout",
-            Self::ConnectFailed => "connect-failed",
-            Self::BackendClosed => "backend-closed",
-            Self::BackendTimeout => "backend-timeout",
-            Self::BackendDown => "backend-down",
-            Self::NoWebSockets => "backend-no-websockets",
-            Self::BadResponse => "backend-bad-response",
-            Self::BackendAborted => "backend-aborted",
-            Self::IdleTimeout => "idle-timeout",
-            Self::TlsFailed(fault) => fault.word(),
-            Self::TlsTimeout => "tls-timeout",
-            Self::ProxyHeader => "proxy-header",
-            Self::ListenerFull => "listener-full",
-            Self::NoDescriptors(why) => why.reason(),
-            Self::DrainTimeout => "drain-timeout",
-            Self::InternalError => "internal-error",
-        }
+text::meanings! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum TlsFault {
+        /// The client did not send TLS; usually plain HTTP.
+        NotTls = "tls-not-tls",
+        /// No certificate for the server name, or the client sent no server name.
+        NoCertificate = "tls-no-certificate",
+        /// The client offers no supported version or cipher.
+        Incompatible = "tls-incompatible",
+        /// The client sent an alert; usually it does not trust the certificate.
+        Alert = "tls-client-alert",
+        /// The client closed the connection during the handshake.
+        Closed = "tls-closed",
+        /// Any other protocol error.
+        Protocol = "tls-failed",
+        /// The handshake was closed because too many others began.
+        TooManyHandshakes = "tls-too-many-handshakes",
+        ;
+        /// The client's certificate is invalid or missing.
+        Client(ClientFault: word),
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsFault {
-    /// The client did not send TLS; usually plain HTTP.
-    NotTls,
-    /// No certificate for the server name, or the client sent no server name.
-    NoCertificate,
-    /// The client offers no supported version or cipher.
-    Incompatible,
-    /// The client sent an alert; usually it does not trust the certificate.
-    Alert,
-    Closed,
-    /// Any other protocol error.
-    Protocol,
-    /// The handshake was closed because too many others began.
-    TooManyHandshakes,
-    /// The client's certificate is invalid or missing.
-    Client(ClientFault),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientFault {
-    Missing,
-    /// The certificate is malformed or has an unknown critical extension.
-    Malformed,
-    /// The certificate is not issued by a trusted CA.
-    UnknownAuthority,
-    Expired,
-    NotYetValid,
-    /// A CRL lists the certificate.
-    Revoked,
-    /// No CRL covers the certificate.
-    CrlMissing,
-    /// The CRL for the certificate is expired.
-    CrlExpired,
-    /// None of the certificate's names is allowed.
-    Name,
-    /// The certificate is not for clients, or is a CA certificate.
-    Purpose,
-    /// A signature is wrong, or its algorithm is not accepted.
-    Signature,
-}
-
-impl TlsFault {
-    fn word(self) -> &'static str {
-        match self {
-            Self::NotTls => "tls-not-tls",
-            Self::NoCertificate => "tls-no-certificate",
-            Self::Incompatible => "tls-incompatible",
-            Self::Alert => "tls-client-alert",
-            Self::TooManyHandshakes => "tls-too-many-handshakes",
-            Self::Closed => "tls-closed",
-            Self::Protocol => "tls-failed",
-            Self::Client(fault) => fault.word(),
-        }
-    }
-}
-
-impl ClientFault {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Missing => "client-certificate-missing",
-            Self::Malformed => "client-certificate-malformed",
-            Self::UnknownAuthority => "client-certificate-unknown-ca",
-            Self::Expired => "client-certificate-expired",
-            Self::NotYetValid => "client-certificate-not-yet-valid",
-            Self::Revoked => "client-certificate-revoked",
-            Self::CrlMissing => "client-certificate-crl-missing",
-            Self::CrlExpired => "client-certificate-crl-expired",
-            Self::Name => "client-certificate-name",
-            Self::Purpose => "client-certificate-purpose",
-            Self::Signature => "client-certificate-signature",
-        }
+text::meanings! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ClientFault {
+        /// The client sent no certificate.
+        Missing = "client-certificate-missing",
+        /// The certificate is malformed or has an unknown critical extension.
+        Malformed = "client-certificate-malformed",
+        /// The certificate is not issued by a trusted CA.
+        UnknownAuthority = "client-certificate-unknown-ca",
+        /// The certificate has expired.
+        Expired = "client-certificate-expired",
+        /// The certificate is not valid yet.
+        NotYetValid = "client-certificate-not-yet-valid",
+        /// A CRL lists the certificate.
+        Revoked = "client-certificate-revoked",
+        /// No CRL covers the certificate.
+        CrlMissing = "client-certificate-crl-missing",
+        /// The CRL for the certificate is expired.
+        CrlExpired = "client-certificate-crl-expired",
+        /// None of the certificate's names is allowed.
+        Name = "client-certificate-name",
+        /// The certificate is not for clients, or is a CA certificate.
+        Purpose = "client-certificate-purpose",
+        /// A signature is wrong, or its algorithm is not accepted.
+        Signature = "client-certificate-signature",
     }
 }
 

@@ -188,12 +188,15 @@ impl ListenerState {
     }
 }
 
-/// Whether the operator allows a backend to take new sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    Ready,
-    /// No new sessions; open sessions continue.
-    Draining,
+text::meanings! {
+    /// Whether the operator allows a backend to take new sessions.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Admission {
+        /// New sessions may come.
+        Ready = "ready",
+        /// No new sessions; open sessions continue.
+        Draining = "draining",
+    }
 }
 
 /// State of a backend, shared by all workers, checks and control commands.

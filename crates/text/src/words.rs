@@ -66,6 +66,55 @@ macro_rules! words {
     };
 }
 
+/// Defines an enum of which each variant has a word for logs and reports, and the doc text of the variant is what the
+/// documents say of the word. Variants with another such enum inside follow behind `;`, with the method that returns the
+/// word of that enum. The documents are made from `meanings()`, so a variant without a doc text does not compile.
+///
+/// ```
+/// text::meanings! {
+///     /// Why a check failed.
+///     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///     pub enum Failure {
+///         /// No answer came
+///         /// in time.
+///         Timeout = "timeout",
+///     }
+/// }
+/// assert_eq!(Failure::Timeout.word(), "timeout");
+/// assert_eq!(Failure::meanings(), [("timeout", "No answer came in time.".to_owned())]);
+/// ```
+#[macro_export]
+macro_rules! meanings {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident {
+        $($(#[doc = $line:literal])+ $variant:ident = $word:literal,)+
+        $(; $($(#[doc = $of_inner:literal])+ $outer:ident($inner:ty: $of:ident),)+)?
+    }) => {
+        $(#[$meta])*
+        $vis enum $name {
+            $($(#[doc = $line])+ $variant,)+
+            $($($(#[doc = $of_inner])+ $outer($inner),)+)?
+        }
+
+        impl $name {
+            #[must_use]
+            $vis const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                    $($(Self::$outer(inner) => inner.$of(),)+)?
+                }
+            }
+
+            /// All words with what they mean, for the documents.
+            #[must_use]
+            $vis fn meanings() -> Vec<(&'static str, String)> {
+                let own = [$(($word, concat!($($line),+)),)+];
+                let own = own.into_iter().map(|(word, meaning)| (word, meaning.trim().to_owned()));
+                own$($(.chain(<$inner>::meanings()))+)?.collect()
+            }
+        }
+    };
+}
+
 /// Error: the text is no word of an enum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownWord {

@@ -18,34 +18,25 @@ pub struct Certificate {
     pub notes: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CertificateState {
-    /// The current contents of the files are used.
-    Ok,
-    /// The files are faulty; their previous contents are used.
-    OldInUse,
-    /// The files are faulty; the certificate is not used.
-    Refused,
-    /// The certificate is used although it has expired.
-    Expired,
-    /// The certificate is used although it is not valid yet.
-    NotYetValid,
-    /// The certificate is used although its issuer reports by OCSP (RFC 6960) that it is revoked.
-    Revoked,
+text::meanings! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum CertificateState {
+        /// The current contents of the files are used.
+        Ok = "ok",
+        /// The files are faulty; their previous contents are used.
+        OldInUse = "old-in-use",
+        /// The files are faulty; the certificate is not used.
+        Refused = "refused",
+        /// The certificate is used although it has expired.
+        Expired = "expired",
+        /// The certificate is used although it is not valid yet.
+        NotYetValid = "not-yet-valid",
+        /// The certificate is used although its issuer reports by OCSP (RFC 6960) that it is revoked.
+        Revoked = "revoked",
+    }
 }
 
 impl CertificateState {
     pub const ALL: [Self; 6] =
         [Self::Ok, Self::OldInUse, Self::Refused, Self::Expired, Self::NotYetValid, Self::Revoked];
-
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::OldInUse => "old-in-use",
-            Self::Refused => "refused",
-            Self::Expired => "expired",
-            Self::NotYetValid => "not-yet-valid",
-            Self::Revoked => "revoked",
-        }
-    }
 }

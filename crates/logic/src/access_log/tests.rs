@@ -182,3 +182,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_documented_fields_are_those_of_a_full_line_in_its_order() {
+    let timings = Timings { queue: Some(Duration::ZERO), ..entry().timings };
+    let full = Entry {
+        timings,
+        grpc_status: Some(0),
+        referer: Some(b"x"),
+        refused_certificate: Some("CN=x"),
+        ..entry()
+    };
+    let (line, value) = as_json(&full);
+    let mut written: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    written.sort_by_key(|field| line.find(&format!("\"{field}\":")));
+    assert_eq!(written, FIELDS.map(|(field, _)| field));
+}

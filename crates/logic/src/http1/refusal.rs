@@ -17,8 +17,13 @@ macro_rules! refusals {
                 match self { $(Self::$variant => $status,)* }
             }
 
-            pub fn reason(self) -> &'static str {
+            pub const fn reason(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
+            }
+
+            /// All words with what they mean, for the documents.
+            pub fn meanings() -> Vec<(&'static str, String)> {
+                vec![$(($word, format!("{} ({})", $sentence, $status)),)*]
             }
         }
 

@@ -32,8 +32,14 @@ pub struct Allowance {
 }
 
 impl Flood {
+    /// All words for logs with what they mean, for the documents.
+    pub fn meanings() -> Vec<(&'static str, String)> {
+        let meaning = |flood: &Self| format!("more frames than `http2.flood.{flood}` allows");
+        Self::ALL.iter().map(|flood| (flood.reason(), meaning(flood))).collect()
+    }
+
     /// Word for logs and metric labels.
-    pub fn reason(self) -> &'static str {
+    pub const fn reason(self) -> &'static str {
         match self {
             Self::Resets => "h2-flood-resets",
             Self::Refused => "h2-flood-refused",

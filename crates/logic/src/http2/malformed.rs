@@ -11,8 +11,13 @@ macro_rules! malformed {
         impl Malformed {
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            pub fn reason(self) -> &'static str {
+            pub const fn reason(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
+            }
+
+            /// All words with what they mean, for the documents.
+            pub fn meanings() -> Vec<(&'static str, String)> {
+                vec![$(($word, $sentence.to_owned()),)*]
             }
         }
 

@@ -9,7 +9,7 @@ use state::{Admission, BackendState};
 use text::nearest::nearest;
 
 use super::client::PeerCredentials;
-use crate::report::{self, AdmissionReport, Status, tables};
+use crate::report::{self, Status, tables};
 
 /// Largest weight that an operator may set, equal to the limit in the configuration.
 const MAX_WEIGHT: u32 = 1000;
@@ -263,7 +263,7 @@ impl Call<'_> {
         let pools = report::pools(self.front, Some(&changed.pool));
         let pool = pools.first()?;
         let backend = pool.backends.iter().find(|backend| *backend.name == *changed.name)?;
-        let is_wanted = backend.admission == AdmissionReport::Ready && backend.weight_override != Some(0);
+        let is_wanted = backend.admission == Admission::Ready && backend.weight_override != Some(0);
         match backend.state {
             _ if !is_wanted => {}
             state @ ("down" | "ejected") => {

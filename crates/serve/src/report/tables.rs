@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use state::Admission;
 use state::events::{Event, Level};
 use text::table::Table;
 use text::terminal::{escaped, line};
@@ -9,9 +10,7 @@ use text::units;
 use text::wrap::wrapped;
 
 use super::descriptors::Descriptors;
-use super::{
-    AdmissionReport, BackendReport, Counters, ListenerReport, Phase, PoolReport, ReturnReport, Status,
-};
+use super::{BackendReport, Counters, ListenerReport, Phase, PoolReport, ReturnReport, Status};
 
 pub fn status(status: &Status) -> String {
     let mut out = String::new();
@@ -231,7 +230,7 @@ fn rank(backend: &BackendReport) -> u8 {
     match (backend.state, backend.admission) {
         ("down", _) => 0,
         ("ejected", _) => 1,
-        (_, AdmissionReport::Draining) => 2,
+        (_, Admission::Draining) => 2,
         ("unchecked", _) => 3,
         _ => 4,
     }
@@ -239,8 +238,8 @@ fn rank(backend: &BackendReport) -> u8 {
 
 fn backend_row(backend: &BackendReport) -> [String; 10] {
     let state = match backend.admission {
-        AdmissionReport::Ready => backend.state.to_owned(),
-        AdmissionReport::Draining => format!("{}, draining", backend.state),
+        Admission::Ready => backend.state.to_owned(),
+        Admission::Draining => format!("{}, draining", backend.state),
     };
     let since = Duration::from_secs(backend.state_seconds);
     let weight = match backend.weight_override {

@@ -41,22 +41,15 @@ pub struct RenewalState {
     pub reason: Option<String>,
 }
 
-/// State of a certificate's task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// The task waits until the certificate is due.
-    Waiting,
-    Ordering,
-    /// The last order failed; the task waits for the next attempt.
-    Failed,
-}
-
-impl Phase {
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Ordering => "ordering",
-            Self::Failed => "failed",
-        }
+text::meanings! {
+    /// State of a certificate's task.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Phase {
+        /// The task waits until the certificate is due.
+        Waiting = "waiting",
+        /// It is being ordered.
+        Ordering = "ordering",
+        /// The last order failed; the task waits for the next attempt.
+        Failed = "failed",
     }
 }
