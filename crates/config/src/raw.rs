@@ -286,7 +286,7 @@ pool = "app"
     #[schemars(extend("default" = "on", "enum" = ["on", "off"], "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) forwarded_headers: Key<String>,
     /// Header that contains the request id, sent to the backend and back to the client. With `"off"` only the access log
-    /// has the id, and a header of the client is sent on like any other.
+    /// and Penstock's own error pages have the id, and a header of the client is sent on like any other.
     #[schemars(extend("default" = "X-Request-Id", "x-also" = ["off"], "x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) request_id_header: Key<String>,
     /// Whether clients may use HTTP/2: with `tls` by ALPN, without it by prior knowledge. For connections to backends,

@@ -52,13 +52,27 @@ impl Default for Hedging {
 }
 
 impl Hedging {
-    /// Counts a request that may get a copy, and returns after which time. `None` while too little is known.
-    pub fn begin(&mut self, rule: &Rule) -> Option<Duration> {
+    /// What a request sees that began before the last reload: nothing is known, and nothing may be spent.
+    pub fn without_budget() -> Self {
+        Self { credit: 0, ..Self::default() }
+    }
+
+    /// Counts a request that may get a copy.
+    pub fn count(&mut self, rule: &Rule) {
         self.credit = (self.credit + u32::from(rule.budget)).min(BURST * COPY);
+    }
+
+    /// Returns after which time a request gets a copy. `None` while too little is known.
+    pub fn after(&mut self, rule: &Rule) -> Option<Duration> {
         match rule.after {
             After::Fixed(after) => Some(after),
             After::Percentile(percent) => self.latencies.percentile(percent),
         }
+    }
+
+    /// Tests whether the budget has one copy left.
+    pub fn may_spend(&self) -> bool {
+        self.credit >= COPY
     }
 
     /// Takes the budget for one copy. `false` if it is used up.
@@ -188,11 +202,11 @@ mod tests {
         for _ in 1..ENOUGH {
             hedging.observe(millis(1));
         }
-        assert_eq!(hedging.begin(&P95), None);
+        assert_eq!(hedging.after(&P95), None);
         let fixed = Rule { after: After::Fixed(millis(50)), budget: 5 };
-        assert_eq!(hedging.begin(&fixed), Some(millis(50)));
+        assert_eq!(hedging.after(&fixed), Some(millis(50)));
         hedging.observe(millis(1));
-        assert!(hedging.begin(&P95).is_some());
+        assert!(hedging.after(&P95).is_some());
     }
 
     #[test]
@@ -202,7 +216,7 @@ mod tests {
             for at in 0..count {
                 hedging.observe(millis(if at % slow_every == 0 { slow } else { 10 }));
             }
-            hedging.begin(&P95).unwrap()
+            hedging.after(&P95).unwrap()
         };
         // 4 % are slow: the percentile is among the fast ones. Of 8 % it is among the slow ones.
         let fast = observe(1_000, 25, 500);
@@ -218,7 +232,7 @@ mod tests {
         let mut hedging = Hedging::default();
         let mut copies = 0;
         for _ in 0..10_000 {
-            hedging.begin(&P95);
+            hedging.count(&P95);
             if hedging.spend() {
                 copies += 1;
             }

@@ -96,7 +96,8 @@ impl<T> PerPool<T> {
         &self,
         snapshot: &Snapshot,
         pool: PoolId,
-        make: impl FnOnce(&PoolPlan) -> T,
+        make: impl Fn(&PoolPlan) -> T,
+        make_old: impl FnOnce(&PoolPlan) -> T,
         act: impl FnOnce(&mut T) -> R,
     ) -> R {
         let mut entries = self.0.borrow_mut();
@@ -104,8 +105,13 @@ impl<T> PerPool<T> {
             entries.resize_with(snapshot.pools.len(), || None);
         }
         let entry = &mut entries[pool.0];
-        if entry.as_ref().is_some_and(|(generation, _)| *generation != snapshot.generation) {
-            *entry = None;
+        match entry {
+            // A request that began before a reload leaves alone what those after it have begun.
+            Some((generation, _)) if *generation > snapshot.generation => {
+                return act(&mut make_old(snapshot.pool(pool)));
+            }
+            Some((generation, _)) if *generation < snapshot.generation => *entry = None,
+            _ => {}
         }
         let (_, kept) = entry.get_or_insert_with(|| (snapshot.generation, make(snapshot.pool(pool))));
         act(kept)
@@ -254,7 +260,7 @@ impl Worker {
     ) -> T {
         let make =
             |plan: &PoolPlan| Balancer::with_phase(plan.settings.balance, plan.backends.len(), self.index);
-        self.balancers.with(snapshot, pool, make, choose)
+        self.balancers.with(snapshot, pool, make, make, choose)
     }
 
     /// Gives `act` what this worker knows of the latencies of a pool.
@@ -264,7 +270,7 @@ impl Worker {
         pool: PoolId,
         act: impl FnOnce(&mut Hedging) -> T,
     ) -> T {
-        self.hedging.with(snapshot, pool, |_| Hedging::default(), act)
+        self.hedging.with(snapshot, pool, |_| Hedging::default(), |_| Hedging::without_budget(), act)
     }
 
     /// Format of access-log lines; `None` if the access log is off.

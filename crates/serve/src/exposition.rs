@@ -280,10 +280,10 @@ fn backend_counters(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan
         ("backend_moved", "Requests that went elsewhere when it was judged down", |backend| {
             backend.state.counters.sum(|block| &block.moved)
         }),
-        ("backend_hedges", "Copies of requests to slower backends that it was sent", |backend| {
+        ("backend_hedges", "Copies sent to it because another backend was slow", |backend| {
             backend.state.counters.sum(|block| &block.hedges)
         }),
-        ("backend_hedge_wins", "Copies whose response it began first", |backend| {
+        ("backend_hedge_wins", "Copies that it answered first", |backend| {
             backend.state.counters.sum(|block| &block.hedge_wins)
         }),
         ("backend_sent_bytes", "Bytes sent to it", |backend| {

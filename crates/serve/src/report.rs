@@ -194,7 +194,7 @@ pub struct BackendReport {
     pub retries: u64,
     /// Requests that went elsewhere when the backend was judged down.
     pub moved: u64,
-    /// Copies of requests to slower backends that it was sent.
+    /// Copies sent to it because another backend was slow.
     pub hedges: u64,
     /// Copies whose response it began first.
     pub hedge_wins: u64,

@@ -105,7 +105,7 @@ pub struct BackendCounters {
     pub retries: Counter,
     /// Requests that left this backend for another one when it was judged down or ejected.
     pub moved: Counter,
-    /// Copies of requests to slower backends that were sent to this one.
+    /// Copies sent to it because another backend was slow.
     pub hedges: Counter,
     /// Copies among [`Self::hedges`] whose response began first.
     pub hedge_wins: Counter,

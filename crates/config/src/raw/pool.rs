@@ -83,16 +83,17 @@ http2 = "on"
     pub(crate) retries: Key<i64>,
     /// Send a slow request to a second backend as well, and use the response that begins first: `"p95"` waits for the
     /// time in which 95 % of the latest responses of this pool began (`"p50"` to `"p99"`; each worker measures for itself,
-    /// and begins anew at a reload), a duration such as `"200ms"` always that long. For GET, HEAD, OPTIONS and TRACE without
-    /// a body, once for each request, and only while another backend is up and below its limit. Not with `balance =
-    /// "sticky"`.
+    /// begins anew at a reload, and sends no copy before it has seen 100 responses), a duration such as `"200ms"` always that
+    /// long. The time counts from when the connection to the backend is open. For GET, HEAD, OPTIONS and TRACE without a
+    /// body, once for each request, and only while another backend may take the request at once. For `http` listeners. Not
+    /// with `balance = "sticky"`.
     #[schemars(extend("default" = "off", "x-example" = r#"[pool.app]
 backends = ["10.0.0.11:8000", "10.0.0.12:8000"]
 hedge = "p95"
 "#))]
     pub(crate) hedge: Key<String>,
-    /// Largest part of the requests that `hedge` sends twice, in percent: so much more load a pool gets that is slow as a
-    /// whole. Ten copies may be saved up.
+    /// Largest part of the requests that `hedge` sends twice, in percent of those that it may: a pool that is slow as a whole
+    /// gets at most this much additional load. Each worker may save up ten copies for each pool, and has ten after a reload.
     #[schemars(extend("default" = 5, "minimum" = 1, "maximum" = 100))]
     pub(crate) hedge_budget: Key<i64>,
     /// Largest number of idle connections to each backend, in each worker.

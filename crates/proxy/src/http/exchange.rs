@@ -20,7 +20,7 @@ use state::events::Level;
 use super::heads::HeadBuffer;
 use super::hold::Hold;
 use super::moving::{Lost, Moving};
-use super::race::{Leg, Race, Raced};
+use super::race::{self, Leg, Race, Raced};
 use super::reply::{Attempt, Failure, Finished};
 use super::session::{After, Client, RequestContext, width};
 use super::{RequestId, answer, body, reply};
@@ -295,9 +295,10 @@ impl Forwarding<'_> {
             }
             outcome.attempts += 1;
             outcome.backend = Some(chosen.index);
-            let (failure, freshness) = match self.attempt(client, outcome, &mut chosen, &before, now).await {
+            let ended = self.attempt(client, outcome, &mut chosen, &before, now).await;
+            let (failure, freshness, other) = match ended {
                 AttemptEnd::Done(after) => return after,
-                AttemptEnd::Failed(failure, freshness) => (failure, freshness),
+                AttemptEnd::Failed { failure, freshness, other } => (failure, freshness, other),
             };
             if let Failure::Client(broken) = failure {
                 return self.answer_client_fault(client, outcome, broken).await;
@@ -323,6 +324,7 @@ impl Forwarding<'_> {
                 before.reuse = Reuse::Forbidden;
             } else {
                 before.tried.insert(chosen.index);
+                other.into_iter().for_each(|other| before.tried.insert(other));
                 let counters = chosen.backend.counters.of(worker.index);
                 match failure {
                     Failure::Lost { lost: Lost::Moved, .. } => {
@@ -443,6 +445,8 @@ impl Forwarding<'_> {
         };
         // In a box, like the race itself: few requests have one.
         let mut begun: Option<Box<Begun<'_>>> = None;
+        let mut other = None;
+        let mut is_observed = true;
         if let Some(rule) = &self.pool.settings.hedge
             && !has_body
             && request.upgrade.is_none()
@@ -453,16 +457,19 @@ impl Forwarding<'_> {
             let first = Leg { stream: backend, freshness, began, sent: written };
             match Box::pin(race.run(rule, client, outcome, first, &moving)).await {
                 Raced::First(leg, read) => {
+                    is_observed = !read.is_empty();
                     (backend, written) = (leg.stream, leg.sent);
                     begun = Some(Box::new(Begun { read: Cell::new(read), _hold: None }));
                 }
                 Raced::Second { chosen: second, leg, read, hold, first_failed } => {
-                    if let Some(failure) = first_failed
-                        && !is_stale(&failure, freshness)
-                    {
+                    let stale = first_failed.as_ref().is_some_and(|failure| is_stale(failure, freshness));
+                    if let (Some(failure), false) = (first_failed, stale) {
                         self.blame(chosen.index, &failure);
                     }
-                    chosen.backend.counters.of(worker.index).sessions.add(1);
+                    if !stale {
+                        chosen.backend.counters.of(worker.index).sessions.add(1);
+                    }
+                    other = Some(chosen.index);
                     moving =
                         Moving::new(worker, self.pool, second.index, &before.tried, number, self.idempotence);
                     *chosen = second;
@@ -470,8 +477,12 @@ impl Forwarding<'_> {
                     (backend, freshness, began, written) = (leg.stream, leg.freshness, leg.began, leg.sent);
                     begun = Some(Box::new(Begun { read: Cell::new(read), _hold: hold }));
                 }
-                Raced::Failed(failure) => return AttemptEnd::Failed(failure, Some(freshness)),
+                Raced::Failed(failure, other) => {
+                    self.count_sent(chosen, freshness);
+                    return AttemptEnd::Failed { failure, freshness: Some(freshness), other };
+                }
                 Raced::ClientGone => {
+                    self.count_sent(chosen, freshness);
                     outcome.end(Ending::ClientClosed);
                     return AttemptEnd::Done(After::Drop);
                 }
@@ -495,12 +506,23 @@ impl Forwarding<'_> {
             early: begun.as_ref().map(|begun| &begun.read),
         };
         let result = attempt.run(&client.stream, &mut client.buffer, &backend, outcome).await;
+        if let (false, Ok(_), Some(first_byte)) = (is_observed, &result, outcome.first_byte) {
+            let at = outcome.started() + first_byte;
+            race::observe(self.session, self.pool, at.saturating_duration_since(began));
+        }
         if result.is_ok() || freshness != Freshness::Kept {
             chosen.backend.counters.of(worker.index).sessions.add(1);
         }
         match result {
-            Err(failure) => AttemptEnd::Failed(failure, Some(freshness)),
+            Err(failure) => AttemptEnd::Failed { failure, freshness: Some(freshness), other },
             Ok(finished) => AttemptEnd::Done(self.finish(client, backend, chosen, outcome, finished).await),
+        }
+    }
+
+    /// Counts a request without a response at its backend, if it was sent on a new connection.
+    fn count_sent(&self, chosen: &Chosen, freshness: Freshness) {
+        if freshness != Freshness::Kept {
+            chosen.backend.counters.of(self.session.worker.index).sessions.add(1);
         }
     }
 
@@ -699,7 +721,13 @@ struct Begun<'a> {
 /// Result of one attempt at one backend.
 enum AttemptEnd {
     Done(After),
-    Failed(Failure, Option<Freshness>),
+    Failed {
+        failure: Failure,
+        /// `None` if there was no connection.
+        freshness: Option<Freshness>,
+        /// Index of the other backend of a race, which had the request as well.
+        other: Option<usize>,
+    },
 }
 
 /// Tests whether the backend may have closed a kept connection before the request was sent.
@@ -715,7 +743,7 @@ fn connected<T>(result: Result<Result<T, ConnectFault>, Lost>) -> Result<T, Atte
         Ok(Err(fault)) => Failure::Connect(fault),
         Err(lost) => Failure::Lost { lost, progress: Progress::NothingSent },
     };
-    Err(AttemptEnd::Failed(failure, None))
+    Err(AttemptEnd::Failed { failure, freshness: None, other: None })
 }
 
 /// Converts to a string: hosts and paths are visible ASCII once parsed.

@@ -43,7 +43,8 @@ pub(super) struct Leg {
 
 /// Connection with which the exchange goes on, and the first bytes of the response.
 pub(super) enum Raced<'a> {
-    /// That of the first backend. Without bytes, no copy is under way, and the response is to be waited for.
+    /// That of the first backend. Without bytes, no copy is under way; the response is to be waited for, and [`observe`] to
+    /// be told of it.
     First(Leg, Vec<u8>),
     /// That of the second.
     Second {
@@ -54,8 +55,8 @@ pub(super) enum Raced<'a> {
         /// The failure of the first backend, if it failed before the second responded.
         first_failed: Option<Failure>,
     },
-    /// The first backend failed, and there was no copy or it failed, too.
-    Failed(Failure),
+    /// The first backend failed, and there was no copy or that of the backend with this index failed, too.
+    Failed(Failure, Option<usize>),
     ClientGone,
 }
 
@@ -78,7 +79,7 @@ enum Both {
     ClientGone,
 }
 
-/// Reason why a copy came to nothing.
+/// Why a copy failed.
 enum CopyFault {
     Connect(ConnectFault),
     Failed(Failure, Freshness),
@@ -94,7 +95,13 @@ impl<'a> Race<'a> {
         moving: &Moving<'_>,
     ) -> Raced<'a> {
         let (worker, current) = (self.session.worker, self.session.current);
-        let after = worker.with_hedging(current, self.pool.id, |hedging| hedging.begin(rule));
+        let is_retry = outcome.attempts > 1;
+        let after = worker.with_hedging(current, self.pool.id, |hedging| {
+            if !is_retry {
+                hedging.count(rule);
+            }
+            hedging.after(rule)
+        });
         if self.send(&mut first, &client.timer).await.is_err() {
             return Raced::First(first, Vec::new());
         }
@@ -120,11 +127,11 @@ impl<'a> Race<'a> {
         .await;
         match alone {
             Alone::Read(Ok(1..)) => {
-                self.observe(&first);
+                self.observe(first.began.elapsed());
                 return Raced::First(first, read);
             }
-            Alone::Read(_) => return Raced::Failed(closed(&first.stream)),
-            Alone::Failed(failure) => return Raced::Failed(failure),
+            Alone::Read(_) => return Raced::Failed(closed(&first.stream), None),
+            Alone::Failed(failure) => return Raced::Failed(failure, None),
             Alone::ClientGone => return Raced::ClientGone,
             Alone::Due => {}
         }
@@ -165,16 +172,16 @@ impl<'a> Race<'a> {
         };
         match both {
             Both::First => {
-                self.observe(&first);
+                self.observe(first.began.elapsed());
                 Raced::First(first, read)
             }
             Both::Second(leg, read) => {
-                self.observe(&first);
+                self.observe(first.began.elapsed());
                 chosen.backend.counters.of(worker.index).hedge_wins.add(1);
                 Raced::Second { chosen, leg, read, hold, first_failed }
             }
             Both::SecondOver => Raced::First(first, read),
-            Both::Failed(failure) => Raced::Failed(failure),
+            Both::Failed(failure) => Raced::Failed(failure, Some(chosen.index)),
             Both::ClientGone => Raced::ClientGone,
         }
     }
@@ -182,6 +189,9 @@ impl<'a> Race<'a> {
     /// Takes a second backend and the descriptors for it, if there is budget and no wait is needed.
     fn choose(&self, moving: &Moving<'_>) -> Option<(Chosen, Option<Hold<'a>>)> {
         let (worker, current) = (self.session.worker, self.session.current);
+        if !worker.with_hedging(current, self.pool.id, |hedging| hedging.may_spend()) {
+            return None;
+        }
         let mut tried = moving.tried.clone();
         tried.insert(moving.backend);
         let wanted = Wanted {
@@ -286,10 +296,8 @@ impl<'a> Race<'a> {
         timer.poll_due(cx, limit).map(|()| Failure::TimedOut { after, progress })
     }
 
-    fn observe(&self, first: &Leg) {
-        let took: Duration = first.began.elapsed();
-        let (worker, current) = (self.session.worker, self.session.current);
-        worker.with_hedging(current, self.pool.id, |hedging| hedging.observe(took));
+    fn observe(&self, took: Duration) {
+        observe(self.session, self.pool, took);
     }
 
     fn blame(&self, chosen: &Chosen, fault: &CopyFault) {
@@ -304,6 +312,11 @@ impl<'a> Race<'a> {
             upstream::note_failure(self.session.worker, self.pool, chosen.index, cause);
         }
     }
+}
+
+/// Records how long a request of a pool with hedging waited for its response.
+pub(super) fn observe(session: &RequestContext<'_>, pool: &PoolPlan, took: Duration) {
+    session.worker.with_hedging(session.current, pool.id, |hedging| hedging.observe(took));
 }
 
 /// The failure of a backend that closed without a byte of its response.
