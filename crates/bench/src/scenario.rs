@@ -51,7 +51,7 @@ mod tests {
         ("http/keep-alive-tcp", "CPU per request", &["haproxy", "nginx"], 0.80, Some(0.75)),
         ("http/keep-alive-unix", "CPU per request", &["haproxy", "nginx"], 0.80, Some(0.75)),
         ("http/new-connection", "CPU per request", &["haproxy", "nginx"], 0.95, Some(0.85)),
-        ("http/idle", "memory per connection", &[], 1536.0, Some(921.6)),
+        ("http/idle", "memory per connection", &[], 900.0, Some(524.0)),
         ("tcp/connections", "CPU per connection", &["pen", "nginx"], 1.0, Some(0.87)),
         ("tcp/download", "CPU per GB", &["haproxy-splice"], 1.05, Some(0.95)),
         ("tcp/download", "CPU per GB", &["pen"], 0.70, None),

@@ -258,7 +258,6 @@ fn idle(context: &Context, rivals: &[Program]) -> Group {
     let mut group = chain::idle_group(title, 900.0, 524.0);
     group.columns.push(chain::bytes(idle::BEFORE_REST, "before they idled"));
     group.length = Length::Own(chain::FRESH + REST);
-    group.extent = Extent::Quick;
     let rivals = rivals.iter().copied().filter(|program| *program != Program::Pen);
     for program in [Program::Penstock].into_iter().chain(rivals) {
         let links = move |context: &Context| {
