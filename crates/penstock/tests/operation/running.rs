@@ -198,9 +198,10 @@ fn sockets_of_systemd_are_taken_by_name() {
 import os, socket, sys
 tcp = socket.socket(); tcp.bind(("127.0.0.1", 0)); tcp.listen(16)
 unix = socket.socket(socket.AF_UNIX); unix.bind(sys.argv[1]); unix.listen(16)
+# Below, 3 and 4 may be the numbers of these two.
+print("port", tcp.getsockname()[1], file=sys.stderr, flush=True)
 os.dup2(tcp.fileno(), 23); os.dup2(unix.fileno(), 24)
 os.dup2(23, 3); os.dup2(24, 4)
-print("port", tcp.getsockname()[1], file=sys.stderr, flush=True)
 os.closerange(5, 30)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="2", LISTEN_FDNAMES="front:side")
 os.execv(sys.argv[2], sys.argv[2:])

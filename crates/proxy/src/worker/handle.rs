@@ -1,12 +1,12 @@
 //! Lets a worker close an idle client connection, and wake the task of a connection when the process shuts down.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use state::account::{Granted, Share};
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct ConnectionHandle {
     pub(super) phase: Cell<Phase>,
     /// Index in the worker's table of connections.
@@ -14,8 +14,8 @@ pub struct ConnectionHandle {
     /// When the client connection last became idle; valid only in [`Phase::Idle`].
     idle_since: Cell<Option<Instant>>,
     /// The right of a waiting client of another worker to the slots of this connection.
-    pub(super) granted: RefCell<Option<Granted>>,
-    waker: RefCell<Option<Waker>>,
+    pub(super) granted: Cell<Option<Granted>>,
+    waker: Cell<Option<Waker>>,
     task: Cell<TaskState>,
     /// The connection's use of the account of descriptors, and its limit.
     pub(crate) share: Share,
@@ -76,10 +76,7 @@ impl ConnectionHandle {
             Poll::Pending => {
                 self.phase.set(Phase::Idle);
                 self.idle_since.set(Some(since));
-                let mut waker = self.waker.borrow_mut();
-                if !waker.as_ref().is_some_and(|before| before.will_wake(cx.waker())) {
-                    *waker = Some(cx.waker().clone());
-                }
+                self.keep_waker(cx);
                 Poll::Pending
             }
         }
@@ -97,10 +94,12 @@ impl ConnectionHandle {
     /// connection with open streams must send GOAWAY.
     pub fn wake_for_drain(&self, cx: &mut Context<'_>) {
         self.go_on();
-        let mut waker = self.waker.borrow_mut();
-        if !waker.as_ref().is_some_and(|before| before.will_wake(cx.waker())) {
-            *waker = Some(cx.waker().clone());
-        }
+        self.keep_waker(cx);
+    }
+
+    fn keep_waker(&self, cx: &Context<'_>) {
+        let kept = self.waker.take().filter(|before| before.will_wake(cx.waker()));
+        self.waker.set(Some(kept.unwrap_or_else(|| cx.waker().clone())));
     }
 
     /// Allows the worker to ask for the connection during the next wait.
@@ -137,7 +136,7 @@ impl ConnectionHandle {
     }
 
     fn wake_task(&self) {
-        if let Some(waker) = self.waker.borrow_mut().take() {
+        if let Some(waker) = self.waker.take() {
             waker.wake();
         }
     }
