@@ -98,7 +98,7 @@ impl Process {
                 match tokio::time::timeout(CLOSING, self.reading.wait()).await {
                     Ok(message) => message,
                     Err(_) => {
-                        close_later(&self.channel, None, None);
+                        close_later(&self.channel, None, None, None);
                         return Some(self.finish());
                     }
                 }
@@ -229,7 +229,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if !self.over.send_replace(true) {
-            close_later(&self.channel, None, None);
+            close_later(&self.channel, None, None, None);
         }
     }
 }

@@ -19,12 +19,13 @@ use crate::wire::{LAST_WORDS, Line, while_it_moves};
 /// A stream of bytes through a session. `shutdown` closes one direction; the drop closes both.
 ///
 /// Like a socket, the stream needs no flush. Data written before a drop is still sent, as long as the peer reads: a wait
-/// of 10 s ends it.
+/// of 10 s ends it. The connection is kept until the server has passed the data on, for 10 s at most.
 ///
 /// The server stops sending when one window of unread data has arrived. Until then, the data uses the shared
 /// connection: a stream that is not read blocks the other streams of its session.
 pub struct Stream {
-    reading: ChannelReadHalf,
+    /// `None` only during the drop.
+    reading: Option<ChannelReadHalf>,
     read: Read,
     channel: Arc<ChannelWriteHalf<Msg>>,
     /// A write that did not fit into the window at once. It continues in its own task.
@@ -58,7 +59,7 @@ impl Stream {
     pub(crate) fn new(channel: Channel<Msg>, line: Option<Arc<Line>>) -> Self {
         let (reading, channel) = channel.split();
         Self {
-            reading,
+            reading: Some(reading),
             read: Read::Open(Bytes::new()),
             channel: Arc::new(channel),
             writing: None,
@@ -104,12 +105,11 @@ impl Stream {
                 Read::Open(_) => {}
                 Read::Ended | Read::Closed => return Poll::Ready(None),
             }
-            let message = ready!(pin!(self.reading.wait()).poll(cx));
-            match message {
+            match ready!(self.poll_message(cx)) {
                 Some(ChannelMsg::Data { data }) => self.read = Read::Open(data),
                 Some(ChannelMsg::Eof) => self.read = Read::Ended,
-                Some(ChannelMsg::Close) | None => self.close(),
-                Some(_) => {}
+                message if is_end(message.as_ref()) => self.close(),
+                _ => {}
             }
         }
     }
@@ -117,12 +117,18 @@ impl Stream {
     /// After the end of the peer's data, checks if the channel is closed.
     fn poll_closed(&mut self, cx: &mut Context<'_>) {
         while matches!(self.read, Read::Ended) {
-            let message = pin!(self.reading.wait()).poll(cx);
-            match message {
-                Poll::Ready(Some(ChannelMsg::Close) | None) => self.close(),
-                Poll::Ready(Some(_)) => {}
+            match self.poll_message(cx) {
+                Poll::Ready(message) if is_end(message.as_ref()) => self.close(),
+                Poll::Ready(_) => {}
                 Poll::Pending => return,
             }
+        }
+    }
+
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<ChannelMsg>> {
+        match &mut self.reading {
+            Some(reading) => pin!(reading.wait()).poll(cx),
+            None => Poll::Ready(None),
         }
     }
 
@@ -231,15 +237,21 @@ impl AsyncWrite for Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         let writing = self.writing.take().map(|writing| (writing, Arc::clone(&self.sent)));
-        close_later(&self.channel, writing, self.kept.take());
+        let answer = match self.read {
+            Read::Closed => None,
+            Read::Open(_) | Read::Ended => self.reading.take(),
+        };
+        close_later(&self.channel, writing, answer, self.kept.take());
     }
 }
 
-/// Closes a channel from a function that cannot wait, after the current write, whose progress is counted. Then drops
-/// `below`, the session below the channel.
+/// Closes a channel from a function that cannot wait, after the current write, whose progress is counted. If there is an
+/// `answer`, waits for the server to close the channel as well: OpenSSH does so when it has passed the data on, and
+/// discards the data if the connection ends before. Then drops `below`, the session below the channel.
 pub(crate) fn close_later(
     channel: &Arc<ChannelWriteHalf<Msg>>,
     writing: Option<(Writing, Arc<AtomicU64>)>,
+    answer: Option<ChannelReadHalf>,
     below: Option<Below>,
 ) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -251,9 +263,18 @@ pub(crate) fn close_later(
             writing.abort();
         }
         // The wait ends if the connection accepts no more data.
-        let _ = timeout(CLOSING, channel.close()).await;
+        let closed = timeout(CLOSING, channel.close()).await;
+        if let (Some(mut answer), Ok(Ok(()))) = (answer, closed) {
+            let answered = async { while !is_end(answer.wait().await.as_ref()) {} };
+            let _ = timeout(LAST_WORDS, answered).await;
+        }
         drop(below);
     });
+}
+
+/// Whether no message of the channel follows this one.
+fn is_end(message: Option<&ChannelMsg>) -> bool {
+    matches!(message, Some(ChannelMsg::Close) | None)
 }
 
 fn gone() -> io::Error {

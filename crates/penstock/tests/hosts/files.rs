@@ -123,8 +123,9 @@ fn who_waits_for_another_writer_says_for_whom_and_gives_up() {
     user.pin("web1", &public_line(&key.path().join("k.pub")), None);
     let lock = user.store().places().hosts().join(".lock");
     let mut holder = std::process::Command::new("flock");
-    let holder = holder.arg(&lock).args(["sh", "-c", "echo locked; exec sleep 3600"]);
-    let mut holder = holder.stdout(Stdio::piped()).spawn().unwrap();
+    // `cat` ends with its input, which is closed when `holder` is dropped.
+    let holder = holder.arg(&lock).args(["sh", "-c", "echo locked; exec cat"]);
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = [0; 7];
     holder.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
     let pid = holder.id();

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Pinned, client, session, target};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{setsockopt, sockopt::RcvBuf};
 use nix::unistd::Pid;
 use ssh::{Event, Exec, Proxy, Purpose, Session, Stream};
 use testing::sshd::{Sshd, children_of};
@@ -14,6 +15,10 @@ use tokio::time::timeout;
 /// A stream through `sshd`, and its other end.
 async fn opened(sshd: &Sshd, session: &Session) -> (Stream, TcpStream) {
     let listener = TcpListener::bind((sshd.address, 0)).await.unwrap();
+    accepted(listener, sshd, session).await
+}
+
+async fn accepted(listener: TcpListener, sshd: &Sshd, session: &Session) -> (Stream, TcpStream) {
     let port = listener.local_addr().unwrap().port();
     let stream = session.open_tcp(&sshd.address.to_string(), port).await.unwrap();
     (stream, listener.accept().await.unwrap().0)
@@ -67,6 +72,22 @@ async fn what_a_stream_took_arrives_after_it_and_its_session_are_dropped() {
         drop((stream, session));
         assert_eq!(arrived(&mut far, usize::MAX).await, taken, "blocks of {block}");
     }
+}
+
+#[tokio::test]
+async fn what_a_stream_took_arrives_although_its_reader_pauses_after_the_drop() {
+    let sshd = Sshd::start();
+    let session = session(&sshd).await;
+    let listener = TcpListener::bind((sshd.address, 0)).await.unwrap();
+    // The kernel holds little, so that the server must hold the rest: up to 2 MiB, its window.
+    setsockopt(&listener, RcvBuf, &4096).unwrap();
+    let (mut stream, mut far) = accepted(listener, &sshd, &session).await;
+    let taken = fill(&mut stream, 128 * 1024).await;
+    drop((stream, session));
+    let begin = arrived(&mut far, taken.saturating_sub(1 << 20)).await;
+    // In this time a client that does not wait for the server ends the connection.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(begin + arrived(&mut far, usize::MAX).await, taken);
 }
 
 #[tokio::test]
