@@ -1,5 +1,6 @@
 //! Parses the first TLS message of a client to learn the server name (RFC 8446 sections 4.1.2 and 5.1, RFC 6066 section
-//! 3, RFC 7301). The parser sends nothing and changes nothing: the bytes are forwarded unchanged.
+//! 3, RFC 7301), and facts that rustls does not give. The parser sends nothing and changes
+//! nothing: TLS passthrough forwards the bytes unchanged.
 
 /// Maximum size of a ClientHello in bytes, with its record headers: forty times the size that browsers send. The limit
 /// also bounds the number of records, because an empty record is an error.
@@ -28,6 +29,11 @@ pub struct ClientHello {
     server_name: Option<Box<[u8]>>,
     /// Content of the application_layer_protocol_negotiation extension, unchanged.
     protocols: Box<[u8]>,
+    legacy_version: u16,
+    /// Newest version that the client offers, TLS 1.3 at most.
+    newest: u16,
+    is_fallback: bool,
+    renegotiates: bool,
 }
 
 impl ClientHello {
@@ -53,6 +59,29 @@ impl ClientHello {
         let mut rest = Cursor(&self.protocols);
         std::iter::from_fn(move || rest.vector8())
     }
+
+    /// Whether supported_versions has TLS 1.3 (RFC 8446 section 4.2.1).
+    pub fn offers_tls13(&self) -> bool {
+        self.newest == TLS_1_3
+    }
+
+    /// Whether the client retries with an older version than its newest (RFC 7507).
+    pub fn is_fallback(&self) -> bool {
+        self.is_fallback
+    }
+
+    /// Alert that ends every handshake with this ClientHello as its first message: protocol_version if all its versions
+    /// are older than TLS 1.2 (RFC 5246 section E.1) or its legacy_version is SSL 3.0 or older (RFC 8446 section D.5),
+    /// handshake_failure for a renegotiation_info that is not empty (RFC 5746 section 3.6).
+    pub fn refusal(&self) -> Option<u8> {
+        match self {
+            Self { legacy_version: ..=SSL_3_0, .. } | Self { newest: ..TLS_1_2, .. } => {
+                Some(PROTOCOL_VERSION)
+            }
+            Self { renegotiates: true, .. } => Some(HANDSHAKE_FAILURE),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,9 +92,12 @@ pub enum HelloFault {
     /// The first TLS message is not a ClientHello.
     #[error("the client does not begin with a ClientHello")]
     OtherMessage,
-    /// A record is longer than 2^14 bytes, or empty.
-    #[error("a TLS record has a length that is not allowed")]
-    RecordLength,
+    /// A record is longer than 2^14 bytes.
+    #[error("a TLS record is longer than 16 KiB")]
+    LongRecord,
+    /// A record is empty.
+    #[error("a TLS record is empty")]
+    EmptyRecord,
     /// The ClientHello is longer than [`LIMIT`].
     #[error("the ClientHello is longer than 64 KiB")]
     TooLong,
@@ -78,15 +110,24 @@ impl HelloFault {
     /// Alert for this fault (RFC 8446 section 6.2): decode_error, unexpected_message or record_overflow.
     pub fn alert(self) -> u8 {
         match self {
-            Self::NotTls | Self::Malformed | Self::TooLong => 50,
+            Self::NotTls | Self::EmptyRecord | Self::Malformed | Self::TooLong => DECODE_ERROR,
             Self::OtherMessage => 10,
-            Self::RecordLength => 22,
+            Self::LongRecord => 22,
         }
     }
 }
 
 /// unrecognized_name (RFC 6066 section 3): the alert for a server name that is not served.
 pub const UNRECOGNIZED_NAME: u8 = 112;
+
+/// Alert for a message that cannot be read (RFC 8446 section 6.2).
+pub const DECODE_ERROR: u8 = 50;
+
+/// Alert for a client that shares no setting with the server (RFC 8446 section 6.2).
+pub const HANDSHAKE_FAILURE: u8 = 40;
+
+/// Alert for a version that is not allowed (RFC 8446 section 6.2).
+pub const PROTOCOL_VERSION: u8 = 70;
 
 /// Encodes a fatal alert as an unencrypted TLS record.
 pub fn fatal_alert(description: u8) -> [u8; 7] {
@@ -127,8 +168,10 @@ impl Reader {
                 return Err(HelloFault::NotTls);
             }
             let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
-            if !(1..=LONGEST_RECORD).contains(&length) {
-                return Err(HelloFault::RecordLength);
+            match length {
+                0 => return Err(HelloFault::EmptyRecord),
+                1..=LONGEST_RECORD => {}
+                _ => return Err(HelloFault::LongRecord),
             }
             let start = self.next + RECORD_HEADER;
             let Some(payload) = self.bytes.get(start..start + length) else {
@@ -212,12 +255,16 @@ impl Reader {
 /// Parses a ClientHello without its message header. `None` if a length does not match the data.
 fn parse(body: &[u8]) -> Option<ClientHello> {
     let mut body = Cursor(body);
-    body.take(2 + 32)?; // legacy_version, random
+    let legacy_version = body.number16()?;
+    // A client without supported_versions offers no TLS 1.3 (RFC 8446 section 4.2.1).
+    let newest = legacy_version.min(TLS_1_2);
+    let mut hello = ClientHello { legacy_version, newest, ..ClientHello::default() };
+    body.take(32)?; // random
     (body.vector8()?.len() <= 32).then_some(())?; // legacy_session_id
     let suites = body.vector16()?;
     (suites.len() >= 2 && suites.len() % 2 == 0).then_some(())?;
+    hello.is_fallback = numbers(suites).any(|suite| suite == FALLBACK_SCSV);
     (!body.vector8()?.is_empty()).then_some(())?; // legacy_compression_methods
-    let mut hello = ClientHello::default();
     if body.0.is_empty() {
         // A ClientHello may end without extensions (RFC 5246 section 7.4.1.2).
         return Some(hello);
@@ -237,11 +284,23 @@ fn parse(body: &[u8]) -> Option<ClientHello> {
                 let list = protocol_list(value)?;
                 protocols.replace(list).is_none().then_some(())?;
             }
+            SUPPORTED_VERSIONS => {
+                // A malformed list is for the server to refuse.
+                if let Some(versions) = Cursor(value).vector8() {
+                    hello.newest = numbers(versions).filter(|version| *version <= TLS_1_3).max().unwrap_or(0);
+                }
+            }
+            // A vector of length 0.
+            RENEGOTIATION_INFO => hello.renegotiates = value != [0],
             _ => {}
         }
     }
     hello.protocols = protocols.unwrap_or_default().into();
     Some(hello)
+}
+
+fn numbers(list: &[u8]) -> impl Iterator<Item = u16> {
+    list.chunks_exact(2).map(|number| u16::from_be_bytes([number[0], number[1]]))
 }
 
 /// Returns the only host_name of a ServerNameList. No other name type is defined.
@@ -300,7 +359,16 @@ const CLIENT_HELLO: u8 = 1;
 /// Extension types (RFC 8446 section 4.2), and the only type of server name.
 const SERVER_NAME: u16 = 0;
 const ALPN: u16 = 16;
+const SUPPORTED_VERSIONS: u16 = 43;
+const RENEGOTIATION_INFO: u16 = 0xff01;
 const HOST_NAME: u8 = 0;
+
+/// Cipher suite value that signals a retry with an older version (RFC 7507 section 2).
+const FALLBACK_SCSV: u16 = 0x5600;
+
+const SSL_3_0: u16 = 0x0300;
+const TLS_1_2: u16 = 0x0303;
+const TLS_1_3: u16 = 0x0304;
 
 /// Size of content type, version and length in bytes.
 const RECORD_HEADER: usize = 5;

@@ -1,73 +1,95 @@
-//! The first message of a client: reads it, and answers one that is no ClientHello.
+//! The first message of a client: reads it, and answers one that is no ClientHello. rustls checks it, except for what
+//! only the parser of `logic` looks at.
 
 use std::io::{self, Read};
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use logic::client_hello::fatal_alert;
+use logic::client_hello::{self, HelloFault, Progress, fatal_alert};
+use rustls::Error;
 use rustls::server::{AcceptedAlert, Acceptor};
-use rustls::{ContentType, Error, InvalidMessage};
-use tokio::io::{AsyncRead, ReadBuf};
 
+use crate::alert;
 use crate::plain::Plain;
+use crate::wire::{self, Wire};
 
 /// Reads more bytes of the client.
 pub(crate) fn poll_read(
     acceptor: &mut Acceptor,
+    second: &mut SecondReader,
     plain: &mut Plain,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
-    match acceptor.read_tls(&mut Reader { plain, cx }) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
-        read => Poll::Ready(read),
+    wire::poll(read(acceptor, second, Wire { plain, cx }))
+}
+
+/// Passes bytes of the client to both readers of the ClientHello.
+pub(crate) fn read(acceptor: &mut Acceptor, second: &mut SecondReader, from: impl Read) -> io::Result<usize> {
+    acceptor.read_tls(&mut Both { from, second })
+}
+
+/// Reads the ClientHello beside rustls. A ClientHello that only this reader cannot parse is left to rustls.
+pub(crate) enum SecondReader {
+    Reading(client_hello::Reader),
+    Complete(Box<client_hello::ClientHello>),
+    Failed(HelloFault),
+}
+
+impl Default for SecondReader {
+    fn default() -> Self {
+        Self::Reading(client_hello::Reader::default())
     }
 }
 
-/// Returns the one alert for a message that is no ClientHello: that of rustls, which has none for some faults. Empty
-/// if the message was an alert.
+impl SecondReader {
+    fn read(&mut self, more: &[u8]) {
+        let Self::Reading(reader) = self else { return };
+        match reader.read(more) {
+            Ok(Progress::Incomplete) => {}
+            Ok(Progress::Complete(hello)) => *self = Self::Complete(Box::new(hello)),
+            Err(fault) => *self = Self::Failed(fault),
+        }
+    }
+
+    /// Returns the alert for what rustls accepts, or refuses for another reason.
+    pub(crate) fn refusal(&self) -> Option<u8> {
+        match self {
+            Self::Complete(hello) => hello.refusal(),
+            // rustls takes as much as an encrypted record may have (RFC 8446 sections 5.1 and 5.2).
+            Self::Failed(fault @ HelloFault::LongRecord) => Some(fault.alert()),
+            Self::Reading(_) | Self::Failed(_) => None,
+        }
+    }
+
+    /// Whether the client retries with an older version than TLS 1.3 after a failure (RFC 7507).
+    pub(crate) fn is_fallback_below_tls13(&self) -> bool {
+        matches!(self, Self::Complete(hello) if hello.is_fallback() && !hello.offers_tls13())
+    }
+}
+
+/// Bytes for rustls that the second reader gets as well.
+struct Both<'a, R> {
+    from: R,
+    second: &'a mut SecondReader,
+}
+
+impl<R: Read> Read for Both<'_, R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(bytes)?;
+        self.second.read(&bytes[..count]);
+        Ok(count)
+    }
+}
+
+/// Returns the one alert for a message that is no ClientHello, or for a ClientHello that cannot be answered: that of
+/// rustls, which has none for some faults. Empty if the message was an alert.
 pub(crate) fn alert(error: &Error, mut own: AcceptedAlert) -> Vec<u8> {
     let mut bytes = Vec::new();
     // Writing to a vector cannot fail.
     let _ = own.write_all(&mut bytes);
     if bytes.is_empty()
-        && let Some(description) = description(error)
+        && let Some(description) = alert::description(error)
     {
         bytes.extend_from_slice(&fatal_alert(description));
     }
     bytes
-}
-
-/// Alert for a message that cannot be read (RFC 8446 section 6.2).
-pub(crate) const DECODE_ERROR: u8 = 50;
-
-/// Alert of RFC 8446 section 6.2.
-fn description(error: &Error) -> Option<u8> {
-    const UNEXPECTED_MESSAGE: u8 = 10;
-    const RECORD_OVERFLOW: u8 = 22;
-    match error {
-        Error::InappropriateMessage { got_type: ContentType::Alert, .. } => None,
-        Error::InvalidMessage(InvalidMessage::MessageTooLarge) => Some(RECORD_OVERFLOW),
-        Error::InvalidMessage(_) => Some(DECODE_ERROR),
-        // rustls has no alert for another record between the parts of a message, or for too many empty records.
-        Error::InappropriateMessage { .. }
-        | Error::InappropriateHandshakeMessage { .. }
-        | Error::PeerMisbehaved(_) => Some(UNEXPECTED_MESSAGE),
-        _ => None,
-    }
-}
-
-/// A connection whose reads return `WouldBlock` instead of waiting.
-struct Reader<'a, 'c> {
-    plain: &'a mut Plain,
-    cx: &'a mut Context<'c>,
-}
-
-impl Read for Reader<'_, '_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut bytes = ReadBuf::new(bytes);
-        match Pin::new(&mut *self.plain).poll_read(self.cx, &mut bytes) {
-            Poll::Ready(read) => read.map(|()| bytes.filled().len()),
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
 }

@@ -6,8 +6,10 @@
 //!
 //! `store.rs` keeps the certificates of one directory in use: `layout.rs` finds which files belong together, `pair.rs`
 //! reads them, `lookup.rs` finds a certificate by the server name that a client sends, `watch.rs` notices changes.
-//! `hello.rs` reads a client's first message, `policy.rs` sets versions and cipher suites, `client.rs` verifies client certificates. A malformed file never
-//! disables the others. `staple.rs` holds a certificate's OCSP response, `ocsp.rs` fetches it.
+//! `hello.rs` reads a client's first message, `handshake.rs` does the rest of the handshake. `policy.rs` sets versions and
+//! cipher suites, `client.rs` verifies client certificates. `alert.rs` has the alerts that rustls does not send,
+//! `suites.rs` sends them encrypted. A malformed file never disables the others.
+//! `staple.rs` holds a certificate's OCSP response, `ocsp.rs` fetches it.
 //!
 //! # The path of a certificate
 //!
@@ -48,7 +50,7 @@ use config::types::{ClientCertificates, Http2, Protocol, TlsPolicy, TlsSettings}
 use logic::client_hello;
 use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{Acceptor, ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{Accepted, Acceptor, ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use state::State;
 use state::acme::{self, Challenges};
@@ -56,18 +58,19 @@ use state::ending::{ClientFault, ClientProtocol, Ending, TlsFault};
 use state::events::Level;
 use state::lock::lock;
 use tokio::io::AsyncWriteExt;
-use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
 use crate::linger::linger;
 use crate::plain::Plain;
 
+mod alert;
 mod alpn;
 pub mod backend;
 mod bundle;
 mod client;
 mod facts;
 mod fault;
+mod handshake;
 mod handshakes;
 mod hello;
 mod issuer;
@@ -79,6 +82,7 @@ pub mod ocsp;
 mod pair;
 mod pem_file;
 pub mod plain;
+mod plain_http;
 mod policy;
 mod replay;
 mod scan;
@@ -87,8 +91,10 @@ mod sha256;
 mod standing;
 mod staple;
 mod store;
+mod suites;
 mod tickets;
 mod watch;
+mod wire;
 
 pub use bundle::Bundle;
 pub use client::Identity;
@@ -106,6 +112,7 @@ pub use store::Store;
 use alpn::H2;
 use backend::Authorities;
 use client::{Clients, Ready, Trust, TrustSource};
+use hello::SecondReader;
 use layout::DEFAULT_NAME;
 use lookup::Slot;
 use scan::Scan;
@@ -535,10 +542,10 @@ pub async fn accept(
     let accepting = async {
         let first = match early.first() {
             Some(first) => Some(*first),
-            None => first_byte(&plain).await,
+            None => plain_http::first_byte(&plain).await,
         };
         if first.is_some_and(|first| first.is_ascii_uppercase()) {
-            return Err(answer_plain_http(plain).await.into());
+            return Err(plain_http::answer(plain).await.into());
         }
         let mut place = terminator.handshakes.begin();
         tokio::select! {
@@ -578,24 +585,24 @@ async fn shake_hands(
     early: &[u8],
 ) -> Result<(TlsStream<Plain>, Option<Identity>), Refused> {
     let mut early = early;
-    let mut start = read_client_hello(plain, &mut early).await?;
-    if let Some(config) = challenge(terminator, &start.client_hello()) {
-        let accepting = start.into_stream_with(config, |connection| replay::feed(connection, early));
-        return accepting.await.map(|tls| (tls, None)).map_err(|error| fault_of(&error).into());
+    let (accepted, mut plain, second) = read_client_hello(plain, &mut early).await?;
+    if let Some(config) = challenge(terminator, &accepted.client_hello()) {
+        let done = handshake::complete(accepted, config, plain, early).await;
+        return done.map(|tls| (tls, None)).map_err(|(error, _)| fault_of(&error).into());
     }
-    if policy::is_downgraded(&terminator.recipe.policy, &start.client_hello()) {
-        refuse(&mut start.io, INAPPROPRIATE_FALLBACK).await;
+    if second.is_fallback_below_tls13() && policy::speaks_tls13(&terminator.recipe.policy) {
+        refuse(&mut plain, INAPPROPRIATE_FALLBACK).await;
         return Err(TlsFault::Incompatible.into());
     }
-    match terminator.certificates.choose(&start.client_hello()) {
+    match terminator.certificates.choose(&accepted.client_hello()) {
         // rustls has only the alert access_denied here; clients know more precise alerts.
         Err(refusal) => {
-            refuse(&mut start.io, refusal.alert()).await;
+            refuse(&mut plain, refusal.alert()).await;
             return Err(TlsFault::NoCertificate.into());
         }
         // rustls has no alert here.
-        Ok(chosen) if !can_sign(&chosen, &start.client_hello()) => {
-            refuse(&mut start.io, HANDSHAKE_FAILURE).await;
+        Ok(chosen) if !can_sign(&chosen, &accepted.client_hello()) => {
+            refuse(&mut plain, client_hello::HANDSHAKE_FAILURE).await;
             return Err(TlsFault::Incompatible.into());
         }
         Ok(_) => {}
@@ -607,13 +614,12 @@ async fn shake_hands(
             (ready.config.clone(), Some((clients, ready)))
         }
     };
-    let accepting = start.into_stream_with(config, |connection| replay::feed(connection, early));
-    let tls = match accepting.into_fallible().await {
+    let tls = match handshake::complete(accepted, config, plain, early).await {
         Ok(tls) => tls,
         Err((error, plain)) => {
             let refused = Refused::from(fault_of(&error));
-            if matches!(refused.ending, Ending::TlsFailed(TlsFault::Client(_))) {
-                // A TLS 1.3 client may already have sent data: a TCP reset would arrive before the alert.
+            if !matches!(refused.ending, Ending::TlsFailed(TlsFault::Closed | TlsFault::Alert)) {
+                // The client may already have sent more: a TCP reset would arrive before the alert.
                 linger(plain).await;
             }
             return Err(refused);
@@ -665,25 +671,37 @@ fn challenge(terminator: &Terminator, hello: &ClientHello<'_>) -> Option<Arc<Ser
 }
 
 /// Reads the ClientHello, from `early` first. Leaves in `early` the bytes that follow it.
-async fn read_client_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartHandshake<Plain>, TlsFault> {
-    let mut acceptor = Acceptor::default();
+async fn read_client_hello(
+    mut plain: Plain,
+    early: &mut &[u8],
+) -> Result<(Accepted, Plain, SecondReader), TlsFault> {
+    let (mut acceptor, mut second) = (Acceptor::default(), SecondReader::default());
     loop {
         let read = match early.is_empty() {
-            true => poll_fn(|cx| hello::poll_read(&mut acceptor, &mut plain, cx)).await,
-            false => acceptor.read_tls(early),
+            true => poll_fn(|cx| hello::poll_read(&mut acceptor, &mut second, &mut plain, cx)).await,
+            false => hello::read(&mut acceptor, &mut second, &mut *early),
         };
         match read {
             Ok(1..) => {}
             // Not from the kernel: rustls takes no message that is so long.
             Err(error) if error.raw_os_error().is_none() => {
-                let _ = plain.write_all(&client_hello::fatal_alert(hello::DECODE_ERROR)).await;
+                let _ = plain.write_all(&client_hello::fatal_alert(client_hello::DECODE_ERROR)).await;
                 linger(plain).await;
                 return Err(TlsFault::NotTls);
             }
             _ => return Err(TlsFault::Closed),
         }
+        if let Some(alert) = second.refusal() {
+            // The client may have closed the connection; nothing depends on the alert.
+            let _ = plain.write_all(&client_hello::fatal_alert(alert)).await;
+            linger(plain).await;
+            return Err(match alert {
+                client_hello::PROTOCOL_VERSION => TlsFault::Incompatible,
+                _ => TlsFault::Protocol,
+            });
+        }
         match acceptor.accept() {
-            Ok(Some(accepted)) => return Ok(StartHandshake::from_parts(accepted, plain)),
+            Ok(Some(accepted)) => return Ok((accepted, plain, second)),
             Ok(None) => {}
             Err((error, alert)) => {
                 // The client may have closed the connection; nothing depends on the alert.
@@ -696,44 +714,8 @@ async fn read_client_hello(mut plain: Plain, early: &mut &[u8]) -> Result<StartH
     }
 }
 
-/// Alert handshake_failure (RFC 8446 section 6.2).
-const HANDSHAKE_FAILURE: u8 = 40;
-
 /// Alert inappropriate_fallback (RFC 7507 section 2).
 const INAPPROPRIATE_FALLBACK: u8 = 86;
-
-/// Returns the client's first byte without consuming it. `None` if the byte cannot be peeked at.
-async fn first_byte(plain: &Plain) -> Option<u8> {
-    let Plain::Tcp(tcp) = plain else { return None };
-    let mut byte = [0];
-    match tcp.peek(&mut byte).await {
-        Ok(1) => Some(byte[0]),
-        _ => None,
-    }
-}
-
-/// Answers plain HTTP on a TLS port with a readable error page.
-async fn answer_plain_http(mut plain: Plain) -> TlsFault {
-    let mut page = Vec::new();
-    let date = state::events::http_date(std::time::SystemTime::now());
-    logic::http1::error_page::write(
-        &mut page,
-        &logic::http1::error_page::Page {
-            status: 400,
-            detail: "This port speaks HTTPS, and the request came in plain HTTP.",
-            request_id: "",
-            accept: None,
-            persistence: logic::http1::request::Persistence::Close,
-            method: logic::http1::request::MethodKind::Other,
-            extra: &[("Date", &date)],
-            hsts: None,
-        },
-    );
-    // The client may have closed the connection; nothing depends on the page.
-    let _ = plain.write_all(&page).await;
-    linger(plain).await;
-    TlsFault::NotTls
-}
 
 fn fault_of(error: &io::Error) -> TlsFault {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {

@@ -1,28 +1,23 @@
 //! Translates the TLS settings of the configuration for rustls.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use config::types::{Cipher, CipherOrder, Group, MinVersion, TlsPolicy};
 use rustls::crypto::aws_lc_rs::{self, cipher_suite as suite, kx_group};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
+use rustls::server::ResolvesServerCert;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::version::{TLS12, TLS13};
-use rustls::{CipherSuite, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 
-/// Returns true if a client signals (RFC 7507) that it retries with an older version because a newer one failed,
-/// although the listener speaks the newer one: an attacker on the path caused the failure. rustls relies on TLS 1.3
-/// (RFC 8446 section 4.1.3), which old clients do not know.
-pub(super) fn is_downgraded(policy: &TlsPolicy, hello: &ClientHello<'_>) -> bool {
-    let offered = hello.cipher_suites();
-    // A client that offers no TLS 1.3 cipher suite speaks TLS 1.2 at most.
-    let is_tls13 = |suite: &CipherSuite| u16::from(*suite) >> 8 == 0x13;
-    offered.contains(&CipherSuite::Unknown(FALLBACK_SCSV))
-        && policy.ciphers.iter().any(|cipher| cipher.version() == MinVersion::Tls13)
-        && !offered.iter().any(is_tls13)
+use super::suites;
+
+/// Returns true if a listener speaks TLS 1.3. To a client that retries without TLS 1.3 because it failed (RFC 7507), it
+/// then says so: an attacker on the path caused the failure. rustls relies on RFC 8446 section 4.1.3, which old clients
+/// do not know.
+pub(super) fn speaks_tls13(policy: &TlsPolicy) -> bool {
+    policy.ciphers.iter().any(|cipher| cipher.version() == MinVersion::Tls13)
 }
-
-const FALLBACK_SCSV: u16 = 0x5600;
 
 /// Builds a server configuration from the policy, the certificates and the verifier of client certificates.
 pub(super) fn server(
@@ -57,6 +52,13 @@ pub(super) fn name_of(suite: SupportedCipherSuite) -> Option<&'static str> {
 }
 
 fn suite_of(cipher: Cipher) -> SupportedCipherSuite {
+    static SUITES: LazyLock<Vec<(Cipher, SupportedCipherSuite)>> =
+        LazyLock::new(|| Cipher::ALL.map(|cipher| (cipher, suites::alerting(of_rustls(cipher)))).to_vec());
+    let known = SUITES.iter().find(|(known, _)| *known == cipher);
+    known.map_or_else(|| of_rustls(cipher), |(_, suite)| *suite)
+}
+
+fn of_rustls(cipher: Cipher) -> SupportedCipherSuite {
     match cipher {
         Cipher::Tls13Aes128GcmSha256 => suite::TLS13_AES_128_GCM_SHA256,
         Cipher::Tls13Aes256GcmSha384 => suite::TLS13_AES_256_GCM_SHA384,

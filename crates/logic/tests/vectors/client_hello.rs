@@ -99,8 +99,8 @@ fn what_is_no_hello_is_known_by_its_first_bytes() {
         (&[22, 2], HelloFault::NotTls),
         (&[21, 3, 3, 0, 2, 1, 0], HelloFault::NotTls),
         (&[0x80, 0x2e, 1, 3, 1], HelloFault::NotTls),
-        (&[22, 3, 1, 0, 0], HelloFault::RecordLength),
-        (&[22, 3, 1, 0x40, 1], HelloFault::RecordLength),
+        (&[22, 3, 1, 0, 0], HelloFault::EmptyRecord),
+        (&[22, 3, 1, 0x40, 1], HelloFault::LongRecord),
         (&[22, 3, 1, 0, 4, 2], HelloFault::OtherMessage),
         (&[22, 3, 1, 0, 4, 1, 1], HelloFault::TooLong),
         (&[&good[..5], &[2]].concat(), HelloFault::OtherMessage),
@@ -151,8 +151,46 @@ fn lengths_that_do_not_fit_are_refused() {
         assert_eq!(read(&bytes, &[usize::MAX]), Err(HelloFault::Malformed), "{}", extensions.escape_ascii());
     }
     // Without extensions it is one of old.
-    let old = [&[1, 0, 0, 41, 3, 1][..], &[7; 32], &[0, 0, 2, 0, 47, 1, 0]].concat();
-    assert_eq!(hello(&records(&old, 1 << 14)), ClientHello::default());
+    let old = hello(&records(&bare(0x0301, 47), 1 << 14));
+    assert_eq!((old.server_name(), old.protocols().next()), (None, None));
+}
+
+/// A ClientHello without extensions.
+fn bare(version: u16, suite: u16) -> Vec<u8> {
+    let (version, suite) = (version.to_be_bytes(), suite.to_be_bytes());
+    [&[1, 0, 0, 41][..], &version, &[7; 32], &[0, 0, 2], &suite, &[1, 0]].concat()
+}
+
+#[test]
+fn what_no_server_may_answer_is_known_with_its_alert() {
+    const HANDSHAKE_FAILURE: Option<u8> = Some(40);
+    const PROTOCOL_VERSION: Option<u8> = Some(70);
+    let versions = |versions: &[u16]| {
+        let list: Vec<u8> = versions.iter().flat_map(|version| version.to_be_bytes()).collect();
+        extension(43, &vector8(&list))
+    };
+    let with = |extensions: &[Vec<u8>]| message(&extensions.concat());
+    let mut ssl = with(&[versions(&[0x0304])]);
+    ssl[5] = 0;
+    for (name, message, refusal, offers_tls13) in [
+        ("TLS 1.2", bare(0x0303, 47), None, false),
+        ("TLS 1.3 in legacy_version alone", bare(0x0304, 47), None, false),
+        ("TLS 1.1", bare(0x0302, 47), PROTOCOL_VERSION, false),
+        ("SSL 3.0", bare(0x0300, 47), PROTOCOL_VERSION, false),
+        ("TLS 1.3 and SSL 3.0", ssl, PROTOCOL_VERSION, true),
+        ("1.3, 1.2 and GREASE", with(&[versions(&[0x1a1a, 0x0304, 0x0303])]), None, true),
+        ("1.2 in the list", with(&[versions(&[0x0302, 0x0303])]), None, false),
+        ("1.1 in the list", with(&[versions(&[0x0302])]), PROTOCOL_VERSION, false),
+        ("a draft of 1.3", with(&[versions(&[0x7f1c])]), PROTOCOL_VERSION, false),
+        ("a list that cannot be read", with(&[extension(43, &[9])]), None, false),
+        ("no renegotiation", with(&[extension(0xff01, &[0])]), None, false),
+        ("renegotiation", with(&[extension(0xff01, &vector8(&[7; 12]))]), HANDSHAKE_FAILURE, false),
+    ] {
+        let hello = hello(&records(&message, 1 << 14));
+        assert_eq!((hello.refusal(), hello.offers_tls13()), (refusal, offers_tls13), "{name}");
+        assert!(!hello.is_fallback(), "{name}");
+    }
+    assert!(hello(&records(&bare(0x0303, 0x5600), 1 << 14)).is_fallback());
 }
 
 proptest! {

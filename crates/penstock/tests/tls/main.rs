@@ -6,6 +6,7 @@ mod acme_dns;
 mod backends;
 mod certificates;
 mod client_certificates;
+mod faults;
 mod grade;
 mod listeners;
 mod sessions;

@@ -1,0 +1,141 @@
+//! Clients that break the TLS protocol, and the alerts that they get.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use testing::pki::{Pki, Time};
+use testing::{Server, hello, secs};
+
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+
+const UNEXPECTED_MESSAGE: u8 = 10;
+const RECORD_OVERFLOW: u8 = 22;
+const HANDSHAKE_FAILURE: u8 = 40;
+const DECODE_ERROR: u8 = 50;
+const PROTOCOL_VERSION: u8 = 70;
+const INAPPROPRIATE_FALLBACK: u8 = 86;
+
+const TLS_AES_128_GCM_SHA256: u16 = 0x1301;
+const ECDHE_ECDSA_AES128_GCM_SHA256: u16 = 0xc02b;
+const FALLBACK_SCSV: u16 = 0x5600;
+
+const RENEGOTIATION_INFO: u16 = 0xff01;
+const PADDING: u16 = 21;
+
+/// A listener with the certificate of `a.example`.
+struct Door {
+    server: Server,
+    _dirs: [tempfile::TempDir; 2],
+}
+
+impl Door {
+    fn open() -> Self {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [certificates, authority] = dirs.each_ref().map(tempfile::TempDir::path);
+        let pki = Pki::new(authority);
+        pki.issue("a", &["a.example"], Time::Now);
+        for file in ["a.crt", "a.key"] {
+            std::fs::copy(authority.join(file), certificates.join(file)).unwrap();
+        }
+        let server = Server::start(&config(certificates));
+        Self { server, _dirs: dirs }
+    }
+
+    /// Sends these bytes at once, and returns what comes until the server ends the connection.
+    fn answer(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut client = TcpStream::connect(self.server.address("secure")).unwrap();
+        client.set_read_timeout(Some(secs(20))).unwrap();
+        client.write_all(bytes).unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).unwrap();
+        answer
+    }
+}
+
+fn config(certificates: &Path) -> String {
+    format!(
+        "[listener.secure]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\n\
+         route = [{{ redirect = \"https://a.example/there\" }}]\n\
+         tls = {{ certificates = \"{}\", policy = \"compatible\", handshake-timeout = \"5s\" }}\n",
+        certificates.display()
+    )
+}
+
+fn vector16(bytes: &[u8]) -> Vec<u8> {
+    [&u16::try_from(bytes.len()).unwrap().to_be_bytes()[..], bytes].concat()
+}
+
+fn record(kind: u8, content: &[u8]) -> Vec<u8> {
+    [&[kind, 3, 3][..], &vector16(content)].concat()
+}
+
+fn fatal(alert: u8) -> Vec<u8> {
+    record(ALERT, &[2, alert])
+}
+
+/// A ClientHello of TLS 1.2 in one record.
+fn tls12_hello(suites: &[u16]) -> Vec<u8> {
+    let suites: Vec<u8> = suites.iter().flat_map(|suite| suite.to_be_bytes()).collect();
+    // supported_groups with x25519 and secp256r1, signature_algorithms with ecdsa_secp256r1_sha256.
+    let extensions = [&[0, 10, 0, 6, 0, 4, 0, 29, 0, 23][..], &[0, 13, 0, 4, 0, 2, 4, 3]].concat();
+    let body = [&[3, 3][..], &[7; 32], &[0], &vector16(&suites), &[1, 0], &vector16(&extensions)].concat();
+    record(HANDSHAKE, &[&[1, 0][..], &vector16(&body)].concat())
+}
+
+#[test]
+fn a_client_hello_that_no_server_may_answer_gets_the_alert_that_its_rfc_names() {
+    let door = Door::open();
+    let tls13 = |more: &[(u16, Vec<u8>)]| hello::message(Some(b"a.example"), &[b"http/1.1"], more);
+    let mut ssl = tls13(&[]);
+    ssl[4..6].copy_from_slice(&[3, 0]);
+    let long = tls13(&[(PADDING, vec![0; 1 << 14])]);
+    let cases = [
+        ("renegotiation", record(HANDSHAKE, &tls13(&[(RENEGOTIATION_INFO, vec![1, 7])])), HANDSHAKE_FAILURE),
+        ("SSL 3.0 in legacy_version", record(HANDSHAKE, &ssl), PROTOCOL_VERSION),
+        ("a long record", record(HANDSHAKE, &long), RECORD_OVERFLOW),
+        ("the header of a long record", vec![HANDSHAKE, 3, 1, 0x40, 1], RECORD_OVERFLOW),
+        (
+            "fallback with a suite of TLS 1.3",
+            tls12_hello(&[ECDHE_ECDSA_AES128_GCM_SHA256, TLS_AES_128_GCM_SHA256, FALLBACK_SCSV]),
+            INAPPROPRIATE_FALLBACK,
+        ),
+    ];
+    for (name, bytes, alert) in cases {
+        assert_eq!(door.answer(&bytes), fatal(alert), "{name}");
+    }
+    // The same client without a fault.
+    let good = hello::records(&tls13(&[(RENEGOTIATION_INFO, vec![0]), (PADDING, vec![0; 1 << 14])]), 1 << 14);
+    let mut client = TcpStream::connect(door.server.address("secure")).unwrap();
+    client.set_read_timeout(Some(secs(20))).unwrap();
+    client.write_all(&good).unwrap();
+    let mut first = [0; 6];
+    client.read_exact(&mut first).unwrap();
+    assert_eq!((first[0], first[5]), (HANDSHAKE, 2), "a ServerHello");
+}
+
+#[test]
+fn what_comes_together_with_the_client_hello_is_answered_at_once_and_each_fault_with_an_alert() {
+    let door = Door::open();
+    let hello = tls12_hello(&[ECDHE_ECDSA_AES128_GCM_SHA256]);
+    let warning = record(ALERT, &[1, 43]);
+    let key_exchange = [16, 0, 0, 33];
+    let cases = [
+        ("heartbeat", record(24, &[1, 0, 1, 7]), DECODE_ERROR),
+        ("a ClientKeyExchange without a point", record(HANDSHAKE, &[16, 0, 0, 1, 0]), DECODE_ERROR),
+        (
+            "a record between the parts of a message",
+            [record(HANDSHAKE, &key_exchange), record(20, &[1])].concat(),
+            UNEXPECTED_MESSAGE,
+        ),
+        ("five warnings", warning.repeat(5), UNEXPECTED_MESSAGE),
+    ];
+    for (name, bytes, alert) in cases {
+        let answer = door.answer(&[&hello[..], &bytes].concat());
+        assert_eq!(answer[5], 2, "{name}: first a ServerHello");
+        // The last message before the alert is ServerHelloDone.
+        let end = [&[14, 0, 0, 0][..], &fatal(alert)].concat();
+        assert!(answer.ends_with(&end), "{name}: {:?}", &answer[answer.len() - 11..]);
+    }
+}

@@ -1,0 +1,43 @@
+//! A client that speaks plain HTTP on a TLS port.
+
+use logic::http1::error_page::{self, Page};
+use logic::http1::request::{MethodKind, Persistence};
+use state::ending::TlsFault;
+use state::events::http_date;
+use tokio::io::AsyncWriteExt;
+
+use crate::linger::linger;
+use crate::plain::Plain;
+
+/// Returns the client's first byte without consuming it. `None` if the byte cannot be peeked at.
+pub(crate) async fn first_byte(plain: &Plain) -> Option<u8> {
+    let Plain::Tcp(tcp) = plain else { return None };
+    let mut byte = [0];
+    match tcp.peek(&mut byte).await {
+        Ok(1) => Some(byte[0]),
+        _ => None,
+    }
+}
+
+/// Answers plain HTTP on a TLS port with a readable error page.
+pub(crate) async fn answer(mut plain: Plain) -> TlsFault {
+    let mut page = Vec::new();
+    let date = http_date(std::time::SystemTime::now());
+    error_page::write(
+        &mut page,
+        &Page {
+            status: 400,
+            detail: "This port speaks HTTPS, and the request came in plain HTTP.",
+            request_id: "",
+            accept: None,
+            persistence: Persistence::Close,
+            method: MethodKind::Other,
+            extra: &[("Date", &date)],
+            hsts: None,
+        },
+    );
+    // The client may have closed the connection; nothing depends on the page.
+    let _ = plain.write_all(&page).await;
+    linger(plain).await;
+    TlsFault::NotTls
+}
