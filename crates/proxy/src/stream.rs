@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tls::backend::{Endpoint, Outbound};
+use tls::established;
 use tls::plain::Ended;
 use tls::plain::{Parked, Plain};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -132,7 +133,7 @@ impl Stream {
         let mut transport = self.0.borrow_mut();
         let read = match transport.watched()? {
             Watched::Plain(plain) => Pin::new(plain).poll_read(cx, buffer),
-            Watched::Tls(tls) => Pin::new(tls).poll_read(cx, buffer),
+            Watched::Tls(tls) => established::poll_read(tls, cx, buffer),
             Watched::Outbound(outbound) => Pin::new(outbound).poll_read(cx, buffer),
             Watched::Http2(side) => side.poll_read(cx, buffer),
             Watched::Call(call) => call.poll_read(cx, buffer),
@@ -317,7 +318,7 @@ impl Stream {
         let written = match (transport.watched()?, parts) {
             (Watched::Plain(plain), [part]) => Pin::new(plain).poll_write(cx, part),
             (Watched::Plain(plain), parts) => Pin::new(plain).poll_write_vectored(cx, parts),
-            (Watched::Tls(tls), parts) => Pin::new(tls).poll_write_vectored(cx, parts),
+            (Watched::Tls(tls), parts) => established::poll_write(tls, cx, parts),
             (Watched::Outbound(outbound), parts) => Pin::new(outbound).poll_write_vectored(cx, parts),
             (Watched::Http2(side), parts) => side.poll_write(cx, parts),
             (Watched::Call(call), parts) => call.poll_write(cx, parts),
@@ -378,7 +379,7 @@ impl Stream {
     pub fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.0.borrow_mut().watched()? {
             Watched::Plain(plain) => Pin::new(plain).poll_shutdown(cx),
-            Watched::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+            Watched::Tls(tls) => established::poll_shutdown(tls, cx),
             Watched::Outbound(outbound) => Pin::new(outbound).poll_shutdown(cx),
             Watched::Http2(side) => side.poll_shutdown(cx),
             Watched::Call(call) => call.poll_shutdown(cx),

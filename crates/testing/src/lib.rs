@@ -10,6 +10,7 @@ pub mod client;
 pub mod dns;
 pub mod dns_updates;
 pub mod fleet;
+pub mod forger;
 pub mod hello;
 pub mod http2;
 pub mod lab;

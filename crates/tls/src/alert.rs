@@ -31,6 +31,17 @@ pub(crate) fn description(error: &Error) -> Option<u8> {
     }
 }
 
+/// Queues an alert for the error of a connection after its handshake, if there is an error and rustls has no alert for
+/// it.
+pub(crate) fn queue(connection: &mut ServerConnection) {
+    // rustls returns the error again, and reads nothing more.
+    if let Err(error) = connection.process_new_packets()
+        && let Some(description) = description(&error)
+    {
+        suites::replace_alert(description, || connection.send_close_notify());
+    }
+}
+
 /// Returns the last bytes for a client whose handshake has failed: what rustls has queued, and an alert if rustls has
 /// none.
 pub(crate) fn last_bytes(connection: &mut ServerConnection, error: &Error) -> Vec<u8> {

@@ -6,9 +6,9 @@
 //!
 //! `store.rs` keeps the certificates of one directory in use: `layout.rs` finds which files belong together, `pair.rs`
 //! reads them, `lookup.rs` finds a certificate by the server name that a client sends, `watch.rs` notices changes.
-//! `hello.rs` reads a client's first message, `handshake.rs` does the rest of the handshake. `policy.rs` sets versions and
-//! cipher suites, `client.rs` verifies client certificates. `alert.rs` has the alerts that rustls does not send,
-//! `suites.rs` sends them encrypted. A malformed file never disables the others.
+//! `hello.rs` reads a client's first message, `handshake.rs` does the rest of the handshake, `established.rs` reads and
+//! writes after it. `policy.rs` sets versions and cipher suites, `client.rs` verifies client certificates. `alert.rs` has
+//! the alerts that rustls does not send, `suites.rs` sends them encrypted. A malformed file never disables the others.
 //! `staple.rs` holds a certificate's OCSP response, `ocsp.rs` fetches it.
 //!
 //! # The path of a certificate
@@ -68,6 +68,7 @@ mod alpn;
 pub mod backend;
 mod bundle;
 mod client;
+pub mod established;
 mod facts;
 mod fault;
 mod handshake;

@@ -4,11 +4,15 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
+use rustls::version::{TLS12, TLS13};
+use rustls::{AlertDescription, Error};
+use testing::forger::Forger;
 use testing::pki::{Pki, Time};
 use testing::{Server, hello, secs};
 
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
+const DATA: u8 = 23;
 
 const UNEXPECTED_MESSAGE: u8 = 10;
 const RECORD_OVERFLOW: u8 = 22;
@@ -24,9 +28,10 @@ const FALLBACK_SCSV: u16 = 0x5600;
 const RENEGOTIATION_INFO: u16 = 0xff01;
 const PADDING: u16 = 21;
 
-/// A listener with the certificate of `a.example`.
+/// A listener with the certificate of `a.example`, and its authority.
 struct Door {
     server: Server,
+    pki: Pki,
     _dirs: [tempfile::TempDir; 2],
 }
 
@@ -40,7 +45,7 @@ impl Door {
             std::fs::copy(authority.join(file), certificates.join(file)).unwrap();
         }
         let server = Server::start(&config(certificates));
-        Self { server, _dirs: dirs }
+        Self { server, pki, _dirs: dirs }
     }
 
     /// Sends these bytes at once, and returns what comes until the server ends the connection.
@@ -138,4 +143,48 @@ fn what_comes_together_with_the_client_hello_is_answered_at_once_and_each_fault_
         let end = [&[14, 0, 0, 0][..], &fatal(alert)].concat();
         assert!(answer.ends_with(&end), "{name}: {:?}", &answer[answer.len() - 11..]);
     }
+}
+
+#[test]
+fn a_fault_after_the_handshake_gets_an_encrypted_alert_in_place_of_close_notify() {
+    let door = Door::open();
+    let (address, authority) = (door.server.address("secure"), door.pki.authority());
+    let connect = |version| Forger::connect(&address, "a.example", &authority, version);
+    let unexpected = Some(Error::AlertReceived(AlertDescription::UnexpectedMessage));
+
+    let mut client = connect(&TLS13);
+    client.queue(0, b"");
+    client.send();
+    assert_eq!(client.error(), unexpected, "a record without content type");
+
+    for version in [&TLS12, &TLS13] {
+        let mut client = connect(version);
+        client.queue(HANDSHAKE, &[24, 0]);
+        client.queue(DATA, b"GET / HTTP/1.1\r\n");
+        client.send();
+        assert_eq!(client.error(), unexpected, "data between the parts of a message");
+
+        // The answer to the request that came before the fault is not sent; the write meets the fault.
+        let mut client = connect(version);
+        client.queue(DATA, b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+        client.queue(HANDSHAKE, &[24, 0]);
+        client.queue(DATA, b"more");
+        client.send();
+        assert_eq!(client.error(), unexpected, "a request before the fault");
+    }
+}
+
+#[test]
+fn renegotiation_is_refused_at_once() {
+    let door = Door::open();
+    let (address, authority) = (door.server.address("secure"), door.pki.authority());
+    let mut client = Forger::connect(&address, "a.example", &authority, &TLS12);
+    client.queue(HANDSHAKE, &tls12_hello(&[ECDHE_ECDSA_AES128_GCM_SHA256])[5..]);
+    client.send();
+    let answer = client.record();
+    // An alert of two bytes after the explicit nonce of 8 bytes and before the tag of 16 bytes.
+    assert_eq!(answer[..5], [ALERT, 3, 3, 0, 8 + 2 + 16]);
+    client.queue(DATA, b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    client.send();
+    assert_eq!(client.record()[0], DATA, "the connection goes on");
 }
