@@ -142,7 +142,7 @@ impl Session {
         loop {
             match channel.wait().await {
                 Some(russh::ChannelMsg::Success) => {
-                    return Ok(Stream::new(channel, Some(Arc::clone(&self.line))));
+                    return Ok(Stream::new(channel, Some(Arc::clone(&self.line))).confirmed());
                 }
                 Some(russh::ChannelMsg::Failure) => {
                     let mut refused = trouble::advised(

@@ -36,6 +36,7 @@ pub struct Stream {
     ended: bool,
     /// The task that waits to write; it must be woken when the channel is closed.
     writer: Option<Waker>,
+    on_drop: OnDrop,
     /// Session that must live as long as this stream.
     kept: Option<Below>,
     /// Lifeline of this stream's connection.
@@ -47,6 +48,13 @@ pub(crate) type Writing = JoinHandle<Result<(), russh::Error>>;
 
 /// A session that lives as long as the stream through it.
 pub(crate) type Below = Arc<dyn Send + Sync>;
+
+/// What a drop does about data that the server may not have passed on yet.
+#[derive(Clone, Copy)]
+enum OnDrop {
+    AwaitDelivery,
+    Close,
+}
 
 enum Read {
     Open(Bytes),
@@ -66,14 +74,21 @@ impl Stream {
             sent: Arc::default(),
             ended: false,
             writer: None,
+            on_drop: OnDrop::AwaitDelivery,
             kept: None,
             _line: line,
         }
     }
 
-    /// Adds a session that must live as long as this stream.
+    /// Adds a session that must live as long as this stream, which carries another connection.
     pub(crate) fn keeping(mut self, session: Below) -> Self {
         self.kept = Some(session);
+        self.confirmed()
+    }
+
+    /// For a protocol whose own answers say what has arrived.
+    pub(crate) fn confirmed(mut self) -> Self {
+        self.on_drop = OnDrop::Close;
         self
     }
 
@@ -237,9 +252,9 @@ impl AsyncWrite for Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         let writing = self.writing.take().map(|writing| (writing, Arc::clone(&self.sent)));
-        let answer = match self.read {
-            Read::Closed => None,
-            Read::Open(_) | Read::Ended => self.reading.take(),
+        let answer = match (self.on_drop, &self.read) {
+            (OnDrop::Close, _) | (_, Read::Closed) => None,
+            (OnDrop::AwaitDelivery, Read::Open(_) | Read::Ended) => self.reading.take(),
         };
         close_later(&self.channel, writing, answer, self.kept.take());
     }
