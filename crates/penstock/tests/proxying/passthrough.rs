@@ -175,7 +175,7 @@ fn what_is_no_hello_gets_an_alert_and_reaches_no_backend() {
         (vec![0xff; 5000], 50),
         (b"\x80\x2e\x01\x03\x01".to_vec(), 50),
         (vec![22, 3, 1, 0xff, 0xff], 22),
-        (vec![22, 3, 1, 0, 0], 22),
+        (vec![22, 3, 1, 0, 0], 50),
         (vec![22, 3, 1, 0, 4, 2, 0, 0, 0], 10),
         (records(&padded(10), 1 << 14), 50),
         (records(&padded(4), 5), 50),
