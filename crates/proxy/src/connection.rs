@@ -122,7 +122,7 @@ fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Serv
                         let Http2Client { current, plan, client } = *client;
                         Box::pin(http2::serve(&worker, current, plan, client, handle)).await;
                     }
-                    Served::Quiet(quiet) => http::park(worker, admitted, *quiet),
+                    Served::Parked(parked) => http::park(worker, admitted, *parked),
                 }
             })
         }

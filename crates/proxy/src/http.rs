@@ -58,11 +58,11 @@ pub enum Served {
     /// The client speaks HTTP/2.
     Http2(Box<Http2Client>),
     /// The client has sent no request for a while: [`park`] keeps its connection without a task.
-    Quiet(Box<QuietClient>),
+    Parked(Box<ParkedClient>),
 }
 
 /// A client between two requests, with its stream.
-pub struct QuietClient {
+pub struct ParkedClient {
     waiting: Waiting,
     stream: Parked,
 }
@@ -87,10 +87,10 @@ async fn serve_requests(mut connection: Http1Connection<'_>) -> Served {
             Waited::Ended => break After::Close,
             Waited::ClientEnded => break After::HangUp,
             Waited::Evicted => break After::Drop,
-            Waited::Quiet => {
+            Waited::ParkAsked => {
                 let Http1Connection { waiting, client: Client { stream, .. }, .. } = connection;
                 return match stream.into_parked() {
-                    Ok(stream) => Served::Quiet(Box::new(QuietClient { waiting, stream })),
+                    Ok(stream) => Served::Parked(Box::new(ParkedClient { waiting, stream })),
                     // The kernel cannot say any more when the client sends.
                     Err(_) => Served::Ended,
                 };
@@ -123,8 +123,8 @@ async fn serve_requests(mut connection: Http1Connection<'_>) -> Served {
 }
 
 /// Leaves a connection to the worker, which gives it a task again when the client sends something.
-pub fn park(worker: Rc<Worker>, admitted: Admitted, quiet: QuietClient) {
-    let QuietClient { waiting, stream } = quiet;
+pub fn park(worker: Rc<Worker>, admitted: Admitted, parked: ParkedClient) {
+    let ParkedClient { waiting, stream } = parked;
     let connection = Box::new(ParkedConnection { worker: worker.clone(), admitted, waiting });
     worker.idle_sessions.park(IdleSession::Http { connection, client: stream });
 }
@@ -141,7 +141,7 @@ impl IdleConnection for ParkedConnection {
         self.waiting.since + self.waiting.patience()
     }
 
-    fn parked(&self, key: usize) {
+    fn note_key(&self, key: usize) {
         self.admitted.handle().parked(key);
     }
 
@@ -149,11 +149,15 @@ impl IdleConnection for ParkedConnection {
         self.admitted.handle().resumed();
         tokio::task::spawn_local(async move {
             let Self { worker, admitted, waiting } = *self;
-            let client =
-                Client { stream: Stream::parked(client), buffer: Vec::new(), timer: Timer::default() };
+            let stream = Stream::parked(client);
+            let mut buffer = Vec::new();
+            // A request that has arrived is answered, also after the idle timeout or when the connection is to close.
+            // The runtime does not know of it yet. An error or the end is met again by the wait for a request.
+            let _ = stream.fill_now(&mut buffer, usize::MAX).await;
+            let client = Client { stream, buffer, timer: Timer::default() };
             let connection = Http1Connection::new(&worker, admitted.handle(), waiting, client);
             match serve_requests(connection).await {
-                Served::Quiet(quiet) => park(worker, admitted, *quiet),
+                Served::Parked(parked) => park(worker, admitted, *parked),
                 // HTTP/2 can begin only with the first bytes of a connection.
                 Served::Ended | Served::Http2(_) => {}
             }
@@ -220,6 +224,7 @@ impl<'a> Http1Connection<'a> {
     /// request.
     async fn wait_for_request(&mut self) -> Waited {
         if !self.client.buffer.is_empty() {
+            self.handle.go_on();
             return Waited::Arrived;
         }
         self.client.buffer = Vec::new();
@@ -238,7 +243,7 @@ impl<'a> Http1Connection<'a> {
         match timer.until(since + patience, arriving).await {
             Ok(WaitEnd::By(Ok(0))) => Waited::ClientEnded,
             Ok(WaitEnd::By(Ok(_))) => Waited::Arrived,
-            Ok(WaitEnd::Parking) => Waited::Quiet,
+            Ok(WaitEnd::Parking) => Waited::ParkAsked,
             Ok(WaitEnd::Closing) if !self.worker.is_draining() => Waited::Evicted,
             _ => {
                 handle.stop_waiting();
@@ -298,7 +303,7 @@ enum Waited {
     /// The connection is closed to make room for another client.
     Evicted,
     /// The worker wants the connection, to keep it without a task.
-    Quiet,
+    ParkAsked,
 }
 
 /// Reason why no request could be read.

@@ -21,7 +21,8 @@ const WAKE_AT_ONCE: usize = 128;
 /// Capacity of the table above which its memory is freed when no session is idle.
 const SPARE_ENTRIES: usize = 1024;
 
-/// Number of new idle sessions from which returning memory to the kernel pays. Each leaves about one KiB.
+/// Number of new idle sessions from which returning memory to the kernel pays. Each leaves about one KiB. Sessions that
+/// wake do not count any more: memory that is soon used again is not returned.
 const WORTH_GIVING_BACK: usize = 256;
 
 /// From this number of new idle sessions, memory is returned even while more sessions become idle.
@@ -53,7 +54,7 @@ pub trait IdleConnection {
     fn due(&self) -> Instant;
 
     /// Notes under which key the connection may be woken by [`IdleSessions::wake`].
-    fn parked(&self, key: usize);
+    fn note_key(&self, key: usize);
 
     /// Continues the connection after the client has sent something, after its idle timeout, or to close it.
     fn wake(self: Box<Self>, client: Parked);
@@ -82,10 +83,10 @@ impl IdleSession {
         }
     }
 
-    fn parked(&self, key: usize) {
+    fn note_key(&self, key: usize) {
         match self {
             Self::Relay { .. } => {}
-            Self::Http { connection, .. } => connection.parked(key),
+            Self::Http { connection, .. } => connection.note_key(key),
         }
     }
 
@@ -110,9 +111,9 @@ pub struct IdleSessions {
     sessions: RefCell<Slab<IdleSession>>,
     /// Earliest expiry of all idle sessions; `None` without sessions.
     due: Cell<Option<Instant>>,
-    /// Number of sessions that became idle since the last call of [`Self::give_back_memory`].
-    parked: Cell<usize>,
-    /// Number of sessions that became idle earlier and whose memory was not yet returned.
+    /// Number of sessions that became idle since the last call of [`Self::give_back_memory`], and still are.
+    newly_idle: Cell<usize>,
+    /// Number of sessions that became idle earlier, still are, and whose memory was not yet returned.
     unreturned: Cell<usize>,
 }
 
@@ -131,7 +132,7 @@ impl IdleSessions {
             epoll: Rc::new(OwnedEpoll(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?)),
             sessions: RefCell::default(),
             due: Cell::new(None),
-            parked: Cell::new(0),
+            newly_idle: Cell::new(0),
             unreturned: Cell::new(0),
         })
     }
@@ -147,9 +148,9 @@ impl IdleSessions {
         }
         let due = session.due();
         self.due.set(Some(self.due.get().map_or(due, |earliest| earliest.min(due))));
-        session.parked(entry.key());
+        session.note_key(entry.key());
         entry.insert(session);
-        self.parked.set(self.parked.get() + 1);
+        self.newly_idle.set(self.newly_idle.get() + 1);
     }
 
     /// Wakes sessions whenever a side sends. Returns only with an error that prevents it.
@@ -179,11 +180,11 @@ impl IdleSessions {
 
     /// Returns the memory of new idle sessions to the kernel once no more sessions become idle. To be called often.
     pub fn give_back_memory(&self) {
-        let (parked, unreturned) = (self.parked.take(), self.unreturned.get());
-        match parked {
+        let (new, unreturned) = (self.newly_idle.take(), self.unreturned.get());
+        match new {
             0 if unreturned >= WORTH_GIVING_BACK => {}
-            _ if unreturned + parked >= MOST_UNRETURNED => {}
-            _ => return self.unreturned.set(unreturned + parked),
+            _ if unreturned + new >= MOST_UNRETURNED => {}
+            _ => return self.unreturned.set(unreturned + new),
         }
         self.unreturned.set(0);
         sys::memory::give_back();
@@ -194,29 +195,14 @@ impl IdleSessions {
         if self.due.get().is_none_or(|due| now < due) {
             return;
         }
-        let mut sessions = self.sessions.borrow_mut();
-        let due_now: Vec<usize> =
-            sessions.iter().filter(|(_, session)| session.due() <= now).map(|(key, _)| key).collect();
-        let due_now: Vec<_> = due_now.into_iter().map(|key| sessions.remove(key)).collect();
-        self.due.set(sessions.iter().map(|(_, session)| session.due()).min());
-        drop(sessions);
-        for session in due_now {
-            self.forget(&session);
-            session.expire();
-        }
+        let due_now = self.take_all(|session| session.due() <= now);
+        self.due.set(self.sessions.borrow().iter().map(|(_, session)| session.due()).min());
+        due_now.into_iter().for_each(IdleSession::expire);
     }
 
     /// Wakes the sessions that may go to another backend. To be called when the health of a backend has changed.
     pub fn wake_movable(&self) {
-        let mut sessions = self.sessions.borrow_mut();
-        let movable: Vec<usize> =
-            sessions.iter().filter(|(_, session)| session.may_move()).map(|(key, _)| key).collect();
-        let movable: Vec<_> = movable.into_iter().map(|key| sessions.remove(key)).collect();
-        drop(sessions);
-        for session in movable {
-            self.forget(&session);
-            session.wake();
-        }
+        self.take_all(IdleSession::may_move).into_iter().for_each(IdleSession::wake);
     }
 
     pub fn clear(&self) {
@@ -233,27 +219,40 @@ impl IdleSessions {
         };
         for event in &events[..count] {
             let key = usize::try_from(event.data()).unwrap_or(usize::MAX);
-            let mut sessions = self.sessions.borrow_mut();
             // Both connections of a session may be ready: an empty key is that of a session just woken.
-            let Some(session) = sessions.try_remove(key) else { continue };
-            if sessions.is_empty() && sessions.capacity() > SPARE_ENTRIES {
-                // Frees the memory of the table after many sessions were idle.
-                *sessions = Slab::new();
-            }
-            drop(sessions);
-            self.forget(&session);
-            session.wake();
+            self.wake(key);
         }
         Ok(count)
     }
 
     /// Wakes the session with this key, if there is one.
     pub fn wake(&self, key: usize) {
-        let session = self.sessions.borrow_mut().try_remove(key);
-        if let Some(session) = session {
-            self.forget(&session);
+        if let Some(session) = self.take(key) {
             session.wake();
         }
+    }
+
+    fn take_all(&self, wanted: impl Fn(&IdleSession) -> bool) -> Vec<IdleSession> {
+        let sessions = self.sessions.borrow();
+        let keys: Vec<usize> =
+            sessions.iter().filter(|(_, session)| wanted(session)).map(|(key, _)| key).collect();
+        drop(sessions);
+        keys.into_iter().filter_map(|key| self.take(key)).collect()
+    }
+
+    fn take(&self, key: usize) -> Option<IdleSession> {
+        let mut sessions = self.sessions.borrow_mut();
+        let session = sessions.try_remove(key)?;
+        if sessions.is_empty() && sessions.capacity() > SPARE_ENTRIES {
+            // Frees the memory of the table after many sessions were idle.
+            *sessions = Slab::new();
+        }
+        self.forget(&session);
+        match self.newly_idle.get() {
+            0 => self.unreturned.set(self.unreturned.get().saturating_sub(1)),
+            new => self.newly_idle.set(new - 1),
+        }
+        Some(session)
     }
 
     fn listen(&self, connection: &Parked, key: usize) -> bool {

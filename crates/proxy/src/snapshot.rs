@@ -1,5 +1,5 @@
 //! The compiled configuration. A snapshot is immutable: a reload builds a new one and replaces the old one at once.
-//! Snapshots refer to backends, listeners and queues, which stay when a snapshot is replaced. They are defined in
+//! Snapshots refer to backends, listeners and queues, which stay when a snapshot is replaced. These are defined in
 //! `crates/state/src/lib.rs`.
 //!
 //! 1. `crates/proxy/src/snapshot/facts.rs` reads what a snapshot needs besides the configuration: the time, the state

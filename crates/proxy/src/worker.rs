@@ -37,7 +37,10 @@ pub use thread::{Command, run};
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// Time without a request after which an HTTP/1.1 connection waits without a task.
-const QUIET: Duration = Duration::from_secs(1);
+const PARK_AFTER: Duration = Duration::from_secs(1);
+
+/// Most connections that are asked at once to wait without a task: some milliseconds of work.
+const PARK_AT_ONCE: usize = 1024;
 
 /// Slots of idle backend connections that a worker gives back at once when other workers need slots.
 const GIVEN_UP: usize = 8;
@@ -78,6 +81,8 @@ pub struct Worker {
     log: AccessLog,
     batch: RefCell<Batch>,
     swept: Cell<Instant>,
+    /// Number of the connection with which [`Self::park_idle`] goes on.
+    park_from: Cell<usize>,
     refusal_log: RefusalLog,
 }
 
@@ -220,6 +225,7 @@ impl Worker {
             batch: RefCell::new(Batch::new(log.clone())),
             log,
             swept: Cell::new(Instant::now()),
+            park_from: Cell::new(0),
             refusal_log: RefusalLog::default(),
         }))
     }
@@ -251,7 +257,8 @@ impl Worker {
         self.cutting.get()
     }
 
-    /// Runs `choose` with the balancer of a pool. Each new snapshot starts with a new balancer.
+    /// Runs `choose` with the balancer of a pool. Each new snapshot starts with a new balancer, and each request from
+    /// before a reload that chooses after it with one of its own.
     pub fn with_balancer<T>(
         &self,
         snapshot: &Snapshot,
@@ -328,11 +335,15 @@ impl Worker {
         self.slot_cache.empty();
     }
 
-    /// Asks the connections that can wait without a task, and have been idle for a while, to do so.
-    fn park_quiet(&self, now: Instant) {
-        if let Some(before) = now.checked_sub(QUIET) {
-            self.connections.borrow().iter().for_each(|handle| handle.end_task(before));
+    /// Asks the connections that can wait without a task, and have been idle for a while, to do so: a part of the
+    /// connections at each call, because each of their tasks must run for it.
+    fn park_idle(&self, now: Instant) {
+        let connections = self.connections.borrow();
+        let part = connections.controls.iter().skip(self.park_from.get()).take(PARK_AT_ONCE);
+        if let Some(before) = now.checked_sub(PARK_AFTER) {
+            part.flatten().for_each(|handle| handle.end_task(before));
         }
+        self.park_from.set(self.park_from.get() + PARK_AT_ONCE);
     }
 
     /// Gives a connection a task again if it waits without one.
@@ -345,11 +356,14 @@ impl Worker {
     fn tick(&self, now: Instant) {
         self.batch.borrow_mut().flush();
         self.idle_sessions.give_back_memory();
+        self.park_idle(now);
         if now.duration_since(self.swept.get()) >= SWEEP {
             self.swept.set(now);
             self.idle.sweep(now, &self.current.borrow());
             self.idle_sessions.sweep(now);
-            self.park_quiet(now);
+            if self.park_from.get() >= self.connections.borrow().controls.len() {
+                self.park_from.set(0);
+            }
             self.lines.sweep(now, &self.current.borrow());
             if self.index == 0 {
                 let account = self.slot_cache.account();

@@ -1,5 +1,4 @@
-//! HTTP/1.1 clients between two requests: after a second the worker keeps their connections without a task, and no client
-//! can tell.
+//! HTTP/1.1 clients between two requests: after a second the worker keeps their connections without a task.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -74,6 +73,33 @@ fn the_idle_timeout_ends_a_quiet_client_and_one_that_leaves_is_noticed() {
 }
 
 #[test]
+fn a_request_that_has_arrived_is_answered_after_the_idle_timeout_and_at_a_stop() {
+    let backend = Scripted::answering("ok");
+    let mut server = Server::start(&config(&backend.address, "timeouts = { idle = \"3s\" }", ""));
+    let mut client = quiet(&server);
+    // While the server is stopped, the request arrives and the time ends.
+    server.signal(Signal::SIGSTOP);
+    client.send(request("GET", "/late", &[], b""));
+    std::thread::sleep(secs(4));
+    server.signal(Signal::SIGCONT);
+    assert_eq!(client.response().status, 200);
+    let mut clients: Vec<_> = (0..20).map(|_| server.client("web")).collect();
+    for client in &mut clients {
+        assert_eq!(client.get("/first", &[]).status, 200);
+    }
+    wait_until_parked(&server, 21);
+    server.signal(Signal::SIGSTOP);
+    clients.iter_mut().for_each(|client| client.send(request("GET", "/last", &[], b"")));
+    server.signal(Signal::SIGTERM);
+    server.signal(Signal::SIGCONT);
+    for client in &mut clients {
+        let response = client.response();
+        assert_eq!((response.status, response.header("connection")), (200, Some("close")));
+    }
+    assert!(server.wait_end(secs(10)).success());
+}
+
+#[test]
 fn a_quiet_client_is_closed_for_a_new_one_when_there_is_no_room() {
     let backend = Scripted::answering("ok");
     let server = Server::start(&config(&backend.address, "", "max-connections = 2"));
@@ -92,12 +118,13 @@ fn a_quiet_client_is_closed_for_a_new_one_when_there_is_no_room() {
 fn a_quiet_client_hears_of_a_reload_and_is_closed_at_once_by_a_stop() {
     let (old, new) = (Scripted::answering("old"), Scripted::answering("new"));
     // Longer than the test waits, so that the stop must have closed them.
-    let mut server = Server::start(&config(&old.address, "", "drain-timeout = \"5m\""));
+    let process = "drain-timeout = \"5m\"";
+    let mut server = Server::start(&config(&old.address, "", process));
     let mut client = quiet(&server);
     let mut other = server.client("web");
     assert_eq!(other.get("/", &[]).text(), "old");
     wait_until_parked(&server, 2);
-    server.write_config(&config(&new.address, "", ""));
+    server.write_config(&config(&new.address, "", process));
     assert!(server.ctl(&["reload"]).status.success());
     assert_eq!(client.get("/", &[]).text(), "new");
     wait_until_parked(&server, 2);

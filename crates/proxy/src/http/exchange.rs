@@ -417,6 +417,11 @@ impl Forwarding<'_> {
             true => Idempotence::NotIdempotent,
             false => self.idempotence,
         };
+        if let Some(rule) = self.hedge()
+            && outcome.attempts == 1
+        {
+            worker.with_hedging(self.session.current, self.pool.id, |hedging| hedging.count(rule));
+        }
         let kept = match before.reuse {
             Reuse::Allowed => {
                 let plan = &self.pool.backends[chosen.index];
@@ -447,11 +452,8 @@ impl Forwarding<'_> {
         let mut begun: Option<Box<Begun<'_>>> = None;
         let mut other = None;
         let mut is_observed = true;
-        if let Some(rule) = &self.pool.settings.hedge
-            && !has_body
-            && request.upgrade.is_none()
+        if let Some(rule) = self.hedge()
             && outcome.hedged == 0
-            && hedge::may_hedge(request.method(&self.session.received.head))
         {
             let race = Race { session: self.session, pool: self.pool, message: &self.message, key: self.key };
             let first = Leg { stream: backend, freshness, began, sent: written };
@@ -517,6 +519,15 @@ impl Forwarding<'_> {
             Err(failure) => AttemptEnd::Failed { failure, freshness: Some(freshness), other },
             Ok(finished) => AttemptEnd::Done(self.finish(client, backend, chosen, outcome, finished).await),
         }
+    }
+
+    /// Rule of the pool for a second copy of this request; `None` if it is never sent twice.
+    fn hedge(&self) -> Option<&hedge::Rule> {
+        let request = &self.session.received.request;
+        let rule = self.pool.settings.hedge.as_ref()?;
+        let has_body = !matches!(request.body, BodyLength::None | BodyLength::Length(0));
+        let may = !has_body && request.upgrade.is_none();
+        (may && hedge::may_hedge(request.method(&self.session.received.head))).then_some(rule)
     }
 
     /// Counts a request without a response at its backend, if it was sent on a new connection.

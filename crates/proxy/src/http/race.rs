@@ -95,13 +95,7 @@ impl<'a> Race<'a> {
         moving: &Moving<'_>,
     ) -> Raced<'a> {
         let (worker, current) = (self.session.worker, self.session.current);
-        let is_retry = outcome.attempts > 1;
-        let after = worker.with_hedging(current, self.pool.id, |hedging| {
-            if !is_retry {
-                hedging.count(rule);
-            }
-            hedging.after(rule)
-        });
+        let after = worker.with_hedging(current, self.pool.id, |hedging| hedging.after(rule));
         if self.send(&mut first, &client.timer).await.is_err() {
             return Raced::First(first, Vec::new());
         }

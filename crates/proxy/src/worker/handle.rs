@@ -1,4 +1,5 @@
-//! Lets a worker close an idle client connection, and wake the task of a connection when the process shuts down.
+//! Lets a worker close an idle client connection or keep it without a task, and wake the task of a connection when the
+//! process shuts down.
 
 use std::cell::Cell;
 use std::task::{Context, Poll, Waker};
@@ -42,7 +43,7 @@ enum TaskState {
     /// The worker has asked the task to end, and to leave the connection to the worker.
     EndWanted,
     /// The connection waits without a task, under this key in the worker's idle sessions.
-    Ended { key: usize },
+    Parked { key: usize },
 }
 
 /// Result of a wait for the next request of a client.
@@ -82,7 +83,8 @@ impl ConnectionHandle {
         }
     }
 
-    fn go_on(&self) {
+    /// Records that a request has arrived.
+    pub fn go_on(&self) {
         self.resumed();
         if self.phase.replace(Phase::Busy) == Phase::Closing {
             // The request may take a minute: the waiting client asks for another connection.
@@ -119,7 +121,7 @@ impl ConnectionHandle {
     pub fn parked(&self, key: usize) {
         // A waker keeps the memory of its task.
         drop(self.waker.take());
-        self.task.set(TaskState::Ended { key });
+        self.task.set(TaskState::Parked { key });
     }
 
     /// Records that the connection has a task again.
@@ -130,7 +132,7 @@ impl ConnectionHandle {
     /// Key of the connection in the worker's idle sessions if it waits without a task.
     pub(super) fn parked_key(&self) -> Option<usize> {
         match self.task.get() {
-            TaskState::Ended { key } => Some(key),
+            TaskState::Parked { key } => Some(key),
             TaskState::Needed | TaskState::Optional | TaskState::EndWanted => None,
         }
     }
