@@ -95,7 +95,7 @@ pub const FIELDS: [(&str, &str); 28] = [
     ),
     ("status", "status of the response that the client received"),
     ("outcome", "how the session ended: see [Outcomes](#outcomes)"),
-    ("id", "request id, as in `X-Request-ID`"),
+    ("id", "request id, which the header `request-id-header` has as well"),
     ("method", "method of the request"),
     ("host", "host that the request names"),
     ("target", "target of the request: path and query"),

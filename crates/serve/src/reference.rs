@@ -70,6 +70,9 @@ fn outcomes() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
         // What no other group has.
         ("Sessions", Ending::meanings()),
     ];
+    // HTTP/2 has this word too, and a body may be found too large while it arrives: the meaning is that of sessions.
+    let of_all = Ending::BodyTooLarge.word();
+    groups.iter_mut().rev().skip(1).for_each(|(_, outcomes)| outcomes.retain(|(word, _)| *word != of_all));
     let mut seen = BTreeSet::new();
     groups.iter_mut().for_each(|(_, outcomes)| outcomes.retain(|(word, _)| seen.insert(*word)));
     groups.reverse();

@@ -17,7 +17,7 @@ text::meanings! {
         AcmeChallenge = "acme-challenge",
         /// The client violated the HTTP/2 protocol: its connection was closed.
         Http2Fault = "h2-protocol-error",
-        /// The frame layer detected a flood by the content of frames: the connection was closed.
+        /// The client sent too many small, empty or needless HTTP/2 frames: the connection was closed.
         FrameFlood = "h2-flood",
         /// The heads of all open requests of the connection are too large together.
         HeadsTooLarge = "h2-headers-too-large",

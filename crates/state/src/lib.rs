@@ -165,18 +165,18 @@ pub struct ListenerState {
     pub loops_told: RateLimitedEvent,
     /// Limits events about clients above `max-connections`.
     pub full_told: RateLimitedEvent,
-    /// Number of sessions by ending, except `ok`. A map per worker, so that hostile clients cannot make workers wait
+    /// Number of sessions by ending, for those that [`Self::count_ending`] counts. A map per worker, so that hostile clients cannot make workers wait
     /// for each other's lock.
     endings: PerWorker<Mutex<HashMap<&'static str, u64>>>,
 }
 
 impl ListenerState {
-    /// Counts a session by the word of its ending, which is not `ok`.
+    /// Counts a session by the word of its ending, unless it ended as the configuration wants it.
     pub fn count_ending(&self, worker: usize, word: &'static str) {
         *lock(self.endings.of(worker)).entry(word).or_insert(0) += 1;
     }
 
-    /// Number of sessions by ending, except `ok`, over all workers.
+    /// Number of counted sessions by ending, over all workers.
     pub fn endings(&self) -> BTreeMap<&'static str, u64> {
         let mut all = BTreeMap::new();
         for block in self.endings.iter() {

@@ -92,8 +92,9 @@ backends = ["10.0.0.11:8000", "10.0.0.12:8000"]
 hedge = "p95"
 "#))]
     pub(crate) hedge: Key<String>,
-    /// Largest part of the requests that `hedge` sends twice, in percent of those that it may: a pool that is slow as a whole
-    /// gets at most this much additional load. Each worker may save up ten copies for each pool, and has ten after a reload.
+    /// Largest part of the requests that `hedge` sends twice, in percent of the requests that may be sent twice: a pool
+    /// that is slow as a whole gets at most this much additional load. Each worker may save up ten copies for each pool,
+    /// and has ten after a reload.
     #[schemars(extend("default" = 5, "minimum" = 1, "maximum" = 100))]
     pub(crate) hedge_budget: Key<i64>,
     /// Largest number of idle connections to each backend, in each worker.
