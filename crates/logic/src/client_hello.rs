@@ -32,8 +32,7 @@ pub struct ClientHello {
     legacy_version: u16,
     /// Newest version that the client offers, TLS 1.3 at most.
     newest: u16,
-    is_fallback: bool,
-    renegotiates: bool,
+    has_renegotiation_data: bool,
 }
 
 impl ClientHello {
@@ -65,11 +64,6 @@ impl ClientHello {
         self.newest == TLS_1_3
     }
 
-    /// Whether the client retries with an older version than its newest (RFC 7507).
-    pub fn is_fallback(&self) -> bool {
-        self.is_fallback
-    }
-
     /// Alert that ends every handshake with this ClientHello as its first message: protocol_version if all its versions
     /// are older than TLS 1.2 (RFC 5246 section E.1) or its legacy_version is SSL 3.0 or older (RFC 8446 section D.5),
     /// handshake_failure for a renegotiation_info that is not empty (RFC 5746 section 3.6).
@@ -78,7 +72,7 @@ impl ClientHello {
             Self { legacy_version: ..=SSL_3_0, .. } | Self { newest: ..TLS_1_2, .. } => {
                 Some(PROTOCOL_VERSION)
             }
-            Self { renegotiates: true, .. } => Some(HANDSHAKE_FAILURE),
+            Self { has_renegotiation_data: true, .. } => Some(HANDSHAKE_FAILURE),
             _ => None,
         }
     }
@@ -263,7 +257,6 @@ fn parse(body: &[u8]) -> Option<ClientHello> {
     (body.vector8()?.len() <= 32).then_some(())?; // legacy_session_id
     let suites = body.vector16()?;
     (suites.len() >= 2 && suites.len() % 2 == 0).then_some(())?;
-    hello.is_fallback = numbers(suites).any(|suite| suite == FALLBACK_SCSV);
     (!body.vector8()?.is_empty()).then_some(())?; // legacy_compression_methods
     if body.0.is_empty() {
         // A ClientHello may end without extensions (RFC 5246 section 7.4.1.2).
@@ -286,17 +279,28 @@ fn parse(body: &[u8]) -> Option<ClientHello> {
             }
             SUPPORTED_VERSIONS => {
                 // A malformed list is for the server to refuse.
-                if let Some(versions) = Cursor(value).vector8() {
+                if let Some(versions) = whole_vector8(value)
+                    && !versions.is_empty()
+                    && versions.len() % 2 == 0
+                {
                     hello.newest = numbers(versions).filter(|version| *version <= TLS_1_3).max().unwrap_or(0);
                 }
             }
-            // A vector of length 0.
-            RENEGOTIATION_INFO => hello.renegotiates = value != [0],
+            RENEGOTIATION_INFO => {
+                hello.has_renegotiation_data = whole_vector8(value).is_some_and(|data| !data.is_empty());
+            }
             _ => {}
         }
     }
     hello.protocols = protocols.unwrap_or_default().into();
     Some(hello)
+}
+
+/// Returns the content of an extension that is one vector.
+fn whole_vector8(value: &[u8]) -> Option<&[u8]> {
+    let mut value = Cursor(value);
+    let content = value.vector8()?;
+    value.0.is_empty().then_some(content)
 }
 
 fn numbers(list: &[u8]) -> impl Iterator<Item = u16> {
@@ -362,9 +366,6 @@ const ALPN: u16 = 16;
 const SUPPORTED_VERSIONS: u16 = 43;
 const RENEGOTIATION_INFO: u16 = 0xff01;
 const HOST_NAME: u8 = 0;
-
-/// Cipher suite value that signals a retry with an older version (RFC 7507 section 2).
-const FALLBACK_SCSV: u16 = 0x5600;
 
 const SSL_3_0: u16 = 0x0300;
 const TLS_1_2: u16 = 0x0303;

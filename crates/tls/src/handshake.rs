@@ -6,27 +6,33 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::server::Accepted;
-use rustls::{ServerConfig, ServerConnection};
-use tokio::io::AsyncWriteExt;
+use rustls::{InvalidMessage, ServerConfig, ServerConnection};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::plain::Plain;
 use crate::{alert, hello, replay, wire};
 
-/// Performs the handshake. `early` holds bytes that follow the ClientHello. If the handshake fails, the client has got
-/// the alert, and the connection is returned.
+/// A handshake that failed.
+pub(crate) struct Failed {
+    pub(crate) error: io::Error,
+    pub(crate) plain: Plain,
+    /// Bytes to be sent to the client: the alert, and what was queued before it. Empty if no alert is due.
+    pub(crate) last: Vec<u8>,
+}
+
+/// Performs the handshake. `early` holds bytes that follow the ClientHello.
 pub(crate) async fn complete(
     accepted: Accepted,
     config: Arc<ServerConfig>,
     mut plain: Plain,
     early: &[u8],
-) -> Result<TlsStream<Plain>, (io::Error, Plain)> {
+) -> Result<TlsStream<Plain>, Failed> {
     let mut connection = match accepted.into_connection(config.clone()) {
         Ok(connection) => Box::new(connection),
         Err((error, alert)) => {
-            send_last(&mut plain, &hello::alert(&error, alert)).await;
-            return Err((io::Error::new(io::ErrorKind::InvalidData, error), plain));
+            let last = hello::alert(&error, alert);
+            return Err(Failed { error: invalid(error), plain, last });
         }
     };
     replay::feed(&mut connection, early);
@@ -34,18 +40,23 @@ pub(crate) async fn complete(
         Ok(()) => {
             // tokio-rustls wraps only connections that it has made.
             let wrapping = TlsAcceptor::from(config).accept_with(plain, |made| *made = *connection);
-            wrapping.into_fallible().await
+            wrapping.into_fallible().await.map_err(|(error, plain)| Failed { error, plain, last: Vec::new() })
         }
-        Err(error) => Err((error, plain)),
+        Err(error) => {
+            let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+            let last = fault.map(|fault| alert::last_bytes(&mut connection, fault)).unwrap_or_default();
+            Err(Failed { error, plain, last })
+        }
     }
+}
+
+fn invalid(error: rustls::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 async fn exchange(connection: &mut ServerConnection, plain: &mut Plain) -> io::Result<()> {
     loop {
-        if let Err(error) = connection.process_new_packets() {
-            send_last(plain, &alert::last_bytes(connection, &error)).await;
-            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
-        }
+        connection.process_new_packets().map_err(invalid)?;
         while connection.wants_write() {
             if poll_fn(|cx| wire::poll_write(connection, plain, cx)).await? == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
@@ -54,13 +65,14 @@ async fn exchange(connection: &mut ServerConnection, plain: &mut Plain) -> io::R
         if !connection.is_handshaking() {
             return Ok(());
         }
-        if poll_fn(|cx| wire::poll_read(connection, plain, cx)).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        match poll_fn(|cx| wire::poll_read(connection, plain, cx)).await {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            // Not from the kernel: rustls takes no message that is so long.
+            Err(error) if error.raw_os_error().is_none() => {
+                return Err(invalid(InvalidMessage::HandshakePayloadTooLarge.into()));
+            }
+            Err(error) => return Err(error),
         }
     }
-}
-
-async fn send_last(plain: &mut Plain, bytes: &[u8]) {
-    // The client may have closed the connection; nothing depends on the alert.
-    let _ = plain.write_all(bytes).await;
 }

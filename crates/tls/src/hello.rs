@@ -60,9 +60,9 @@ impl SecondReader {
         }
     }
 
-    /// Whether the client retries with an older version than TLS 1.3 after a failure (RFC 7507).
-    pub(crate) fn is_fallback_below_tls13(&self) -> bool {
-        matches!(self, Self::Complete(hello) if hello.is_fallback() && !hello.offers_tls13())
+    /// Whether the client is known to offer TLS 1.3.
+    pub(crate) fn offers_tls13(&self) -> bool {
+        matches!(self, Self::Complete(hello) if hello.offers_tls13())
     }
 }
 

@@ -48,10 +48,10 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwapOption;
 use config::types::{ClientCertificates, Http2, Protocol, TlsPolicy, TlsSettings};
 use logic::client_hello;
-use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{Accepted, Acceptor, ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
+use rustls::{CipherSuite, ServerConfig};
 use state::State;
 use state::acme::{self, Challenges};
 use state::ending::{ClientFault, ClientProtocol, Ending, TlsFault};
@@ -113,6 +113,7 @@ pub use store::Store;
 use alpn::H2;
 use backend::Authorities;
 use client::{Clients, Ready, Trust, TrustSource};
+use handshake::Failed;
 use hello::SecondReader;
 use layout::DEFAULT_NAME;
 use lookup::Slot;
@@ -588,10 +589,15 @@ async fn shake_hands(
     let mut early = early;
     let (accepted, mut plain, second) = read_client_hello(plain, &mut early).await?;
     if let Some(config) = challenge(terminator, &accepted.client_hello()) {
-        let done = handshake::complete(accepted, config, plain, early).await;
-        return done.map(|tls| (tls, None)).map_err(|(error, _)| fault_of(&error).into());
+        return match handshake::complete(accepted, config, plain, early).await {
+            Ok(tls) => Ok((tls, None)),
+            Err(failed) => Err(part(failed).await),
+        };
     }
-    if second.is_fallback_below_tls13() && policy::speaks_tls13(&terminator.recipe.policy) {
+    // The client retries without TLS 1.3 because it failed (RFC 7507): an attacker on the path caused the failure. rustls
+    // relies on RFC 8446 section 4.1.3, which old clients do not know.
+    let is_fallback = accepted.client_hello().cipher_suites().contains(&CipherSuite::Unknown(FALLBACK_SCSV));
+    if is_fallback && !second.offers_tls13() && policy::speaks_tls13(&terminator.recipe.policy) {
         refuse(&mut plain, INAPPROPRIATE_FALLBACK).await;
         return Err(TlsFault::Incompatible.into());
     }
@@ -617,14 +623,7 @@ async fn shake_hands(
     };
     let tls = match handshake::complete(accepted, config, plain, early).await {
         Ok(tls) => tls,
-        Err((error, plain)) => {
-            let refused = Refused::from(fault_of(&error));
-            if !matches!(refused.ending, Ending::TlsFailed(TlsFault::Closed | TlsFault::Alert)) {
-                // The client may already have sent more: a TCP reset would arrive before the alert.
-                linger(plain).await;
-            }
-            return Err(refused);
-        }
+        Err(failed) => return Err(part(failed).await),
     };
     let Some((clients, ready)) = asked else { return Ok((tls, None)) };
     match clients.identify(&ready, tls.get_ref().1) {
@@ -635,6 +634,19 @@ async fn shake_hands(
             Err(refused)
         }
     }
+}
+
+/// Sends the alert of a failed handshake and closes the connection. To be called in the same turn of the task.
+async fn part(failed: Failed) -> Refused {
+    let Failed { error, mut plain, last } = failed;
+    let refused = Refused::from(fault_of(&error));
+    // The client may have closed the connection; nothing depends on the alert.
+    let _ = plain.write_all(&last).await;
+    if !matches!(refused.ending, Ending::TlsFailed(TlsFault::Closed | TlsFault::Alert)) {
+        // The client may already have sent more: a TCP reset would arrive before the alert.
+        linger(plain).await;
+    }
+    refused
 }
 
 /// A client whose handshake failed.
@@ -714,6 +726,9 @@ async fn read_client_hello(
         }
     }
 }
+
+/// Cipher suite value that signals a retry with an older version (RFC 7507 section 2).
+const FALLBACK_SCSV: u16 = 0x5600;
 
 /// Alert inappropriate_fallback (RFC 7507 section 2).
 const INAPPROPRIATE_FALLBACK: u8 = 86;

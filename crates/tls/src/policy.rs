@@ -12,9 +12,7 @@ use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 
 use super::suites;
 
-/// Returns true if a listener speaks TLS 1.3. To a client that retries without TLS 1.3 because it failed (RFC 7507), it
-/// then says so: an attacker on the path caused the failure. rustls relies on RFC 8446 section 4.1.3, which old clients
-/// do not know.
+/// Returns true if a listener speaks TLS 1.3.
 pub(super) fn speaks_tls13(policy: &TlsPolicy) -> bool {
     policy.ciphers.iter().any(|cipher| cipher.version() == MinVersion::Tls13)
 }

@@ -35,8 +35,18 @@ thread_local! {
 /// encrypted one with these suites.
 pub(crate) fn replace_alert(description: u8, send: impl FnOnce()) -> bool {
     INSTEAD.set(Some(description));
+    let _clear = Clear;
     send();
     INSTEAD.take().is_none()
+}
+
+/// Keeps the alert of one connection from another one, should `send` panic.
+struct Clear;
+
+impl Drop for Clear {
+    fn drop(&mut self) {
+        INSTEAD.set(None);
+    }
 }
 
 /// Returns the suite with encrypters that can send alerts of our choice. The suite is never freed, as rustls demands.

@@ -183,14 +183,17 @@ fn what_no_server_may_answer_is_known_with_its_alert() {
         ("1.1 in the list", with(&[versions(&[0x0302])]), PROTOCOL_VERSION, false),
         ("a draft of 1.3", with(&[versions(&[0x7f1c])]), PROTOCOL_VERSION, false),
         ("a list that cannot be read", with(&[extension(43, &[9])]), None, false),
+        ("an empty list", with(&[extension(43, &[0])]), None, false),
+        ("a list of half a version", with(&[extension(43, &[1, 3])]), None, false),
+        ("a list with more behind it", with(&[extension(43, &[2, 3, 2, 0])]), None, false),
+        ("renegotiation that cannot be read", with(&[extension(0xff01, &[])]), None, false),
+        ("renegotiation with more behind it", with(&[extension(0xff01, &[1, 7, 7])]), None, false),
         ("no renegotiation", with(&[extension(0xff01, &[0])]), None, false),
         ("renegotiation", with(&[extension(0xff01, &vector8(&[7; 12]))]), HANDSHAKE_FAILURE, false),
     ] {
         let hello = hello(&records(&message, 1 << 14));
         assert_eq!((hello.refusal(), hello.offers_tls13()), (refusal, offers_tls13), "{name}");
-        assert!(!hello.is_fallback(), "{name}");
     }
-    assert!(hello(&records(&bare(0x0303, 0x5600), 1 << 14)).is_fallback());
 }
 
 proptest! {
