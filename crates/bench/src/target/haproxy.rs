@@ -55,7 +55,7 @@ defaults
     timeout client 1h
     timeout server 1h
 {options}
-frontend bench
+frontend clients
     bind {}{tls}
 {headers}    default_backend bench
 
