@@ -14,6 +14,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
+use logic::tls_alert;
 use serde::Serialize;
 
 mod ask;
@@ -50,7 +51,7 @@ pub use version::Version;
 
 use ask::{Asker, Silence};
 use observed::{ChainSeen, GroupSeen, Observed};
-use probe::{Nothing, UNRECOGNIZED_NAME};
+use probe::Nothing;
 use reply::Shown;
 
 /// Time limits.
@@ -175,7 +176,7 @@ fn error_of(target: &Target, address: SocketAddr, nothing: &Nothing) -> AskError
         }
         Nothing::Silent(Silence::Timeout) => AskError::Silent { address },
         Nothing::NotTls => AskError::NotTls { address },
-        Nothing::Refused(Some(UNRECOGNIZED_NAME)) => {
+        Nothing::Refused(Some(tls_alert::UNRECOGNIZED_NAME)) => {
             AskError::UnknownName { address, name: target.name.to_str().into_owned() }
         }
         Nothing::Refused(alert) => AskError::Refused { address, alert },

@@ -4,6 +4,8 @@
 
 use std::thread;
 
+use logic::tls_alert;
+
 use crate::ask::{Answer, Asker, Silence};
 use crate::group::Group;
 use crate::hello::{self, Compression, FALLBACK_SCSV, Hello, RENEGOTIATION_SCSV};
@@ -143,7 +145,7 @@ fn first_contact(asker: &Asker) -> Result<First, Nothing> {
             }
             Answer::Refused(alert) => {
                 // unrecognized_name is more precise than the later alerts about versions.
-                if alert == Some(UNRECOGNIZED_NAME) {
+                if alert == Some(tls_alert::UNRECOGNIZED_NAME) {
                     return Err(Nothing::Refused(alert));
                 }
                 nothing.get_or_insert(Nothing::Refused(alert));
@@ -257,7 +259,7 @@ fn minds_fallback(asker: &Asker, probed: &Probed) -> Feature {
     suites.push(FALLBACK_SCSV);
     match say(asker, seen.version, &suites, &groups_of(seen.version), Compression::Not) {
         Answer::Hello(_) => Feature::No,
-        Answer::Refused(Some(INAPPROPRIATE_FALLBACK)) => Feature::Yes,
+        Answer::Refused(Some(tls_alert::INAPPROPRIATE_FALLBACK)) => Feature::Yes,
         // The server ended the handshake, which is the expected reaction.
         Answer::Refused(_) | Answer::Garbage => Feature::Yes,
         Answer::Silent(_) => Feature::Unknown,
@@ -275,6 +277,3 @@ fn say(asker: &Asker, version: Version, suites: &[u16], groups: &[u16], compress
 fn groups_of(version: Version) -> Vec<u16> {
     Group::all().filter(|group| version == Version::Tls13 || !Group(*group).is_tls13_only()).collect()
 }
-
-const INAPPROPRIATE_FALLBACK: u8 = 86;
-pub(crate) const UNRECOGNIZED_NAME: u8 = 112;

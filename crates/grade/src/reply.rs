@@ -1,5 +1,7 @@
 //! Parses the server's answer to a ClientHello as it arrives. Every field is checked and limited.
 
+use logic::tls_alert;
+
 use crate::hello;
 use crate::version::Version;
 
@@ -72,7 +74,9 @@ impl Reader {
             };
             at += length;
             match (kind, content) {
-                (ALERT, [_, alert, ..]) => break Some(self.so_far().unwrap_or(Reply::Alert(*alert))),
+                (tls_alert::CONTENT_TYPE, [_, alert, ..]) => {
+                    break Some(self.so_far().unwrap_or(Reply::Alert(*alert)));
+                }
                 (HANDSHAKE, content) => {
                     self.handshake.extend_from_slice(content);
                     if let Some(reply) = self.messages() {
@@ -251,8 +255,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Content types of records.
-const ALERT: u8 = 21;
+/// Content type of a handshake record.
 const HANDSHAKE: u8 = 22;
 
 /// Types of handshake messages.

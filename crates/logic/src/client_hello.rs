@@ -1,6 +1,8 @@
 //! Parses the first TLS message of a client to learn the server name (RFC 8446 sections 4.1.2 and 5.1, RFC 6066 section
-//! 3, RFC 7301), and facts that rustls does not give. The parser sends nothing and changes
-//! nothing: TLS passthrough forwards the bytes unchanged.
+//! 3, RFC 7301), and facts that rustls does not give. The parser sends nothing and changes nothing: TLS passthrough
+//! forwards the bytes unchanged.
+
+use crate::tls_alert;
 
 /// Maximum size of a ClientHello in bytes, with its record headers: forty times the size that browsers send. The limit
 /// also bounds the number of records, because an empty record is an error.
@@ -66,13 +68,14 @@ impl ClientHello {
 
     /// Alert that ends every handshake with this ClientHello as its first message: protocol_version if all its versions
     /// are older than TLS 1.2 (RFC 5246 section E.1) or its legacy_version is SSL 3.0 or older (RFC 8446 section D.5),
-    /// handshake_failure for a renegotiation_info that is not empty (RFC 5746 section 3.6).
+    /// handshake_failure for a renegotiation_info that is not empty (RFC 5746 section 3.6). rustls checks alone the second
+    /// ClientHello after a HelloRetryRequest.
     pub fn refusal(&self) -> Option<u8> {
         match self {
             Self { legacy_version: ..=SSL_3_0, .. } | Self { newest: ..TLS_1_2, .. } => {
-                Some(PROTOCOL_VERSION)
+                Some(tls_alert::PROTOCOL_VERSION)
             }
-            Self { has_renegotiation_data: true, .. } => Some(HANDSHAKE_FAILURE),
+            Self { has_renegotiation_data: true, .. } => Some(tls_alert::HANDSHAKE_FAILURE),
             _ => None,
         }
     }
@@ -104,28 +107,11 @@ impl HelloFault {
     /// Alert for this fault (RFC 8446 section 6.2): decode_error, unexpected_message or record_overflow.
     pub fn alert(self) -> u8 {
         match self {
-            Self::NotTls | Self::EmptyRecord | Self::Malformed | Self::TooLong => DECODE_ERROR,
-            Self::OtherMessage => 10,
-            Self::LongRecord => 22,
+            Self::NotTls | Self::EmptyRecord | Self::Malformed | Self::TooLong => tls_alert::DECODE_ERROR,
+            Self::OtherMessage => tls_alert::UNEXPECTED_MESSAGE,
+            Self::LongRecord => tls_alert::RECORD_OVERFLOW,
         }
     }
-}
-
-/// unrecognized_name (RFC 6066 section 3): the alert for a server name that is not served.
-pub const UNRECOGNIZED_NAME: u8 = 112;
-
-/// Alert for a message that cannot be read (RFC 8446 section 6.2).
-pub const DECODE_ERROR: u8 = 50;
-
-/// Alert for a client that shares no setting with the server (RFC 8446 section 6.2).
-pub const HANDSHAKE_FAILURE: u8 = 40;
-
-/// Alert for a version that is not allowed (RFC 8446 section 6.2).
-pub const PROTOCOL_VERSION: u8 = 70;
-
-/// Encodes a fatal alert as an unencrypted TLS record.
-pub fn fatal_alert(description: u8) -> [u8; 7] {
-    [ALERT, 3, 3, 0, 2, FATAL, description]
 }
 
 impl Reader {
@@ -354,10 +340,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Content types, an alert level and a message type (RFC 8446 sections 4, 5.1 and 6).
-const ALERT: u8 = 21;
+/// A content type and a message type (RFC 8446 sections 4 and 5.1).
 const HANDSHAKE: u8 = 22;
-const FATAL: u8 = 2;
 const CLIENT_HELLO: u8 = 1;
 
 /// Extension types (RFC 8446 section 4.2), and the only type of server name.

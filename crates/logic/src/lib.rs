@@ -20,4 +20,5 @@ pub mod peers;
 pub mod proxy_header;
 pub mod retry;
 pub mod route;
+pub mod tls_alert;
 pub mod tsig_key;

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use config::types::PassthroughSettings;
 use logic::access_log::Kind;
-use logic::client_hello::{ClientHello, HelloFault, Progress, Reader, UNRECOGNIZED_NAME, fatal_alert};
+use logic::client_hello::{ClientHello, HelloFault, Progress, Reader};
 use logic::proxy_header::Additions;
 use logic::route::{Action, Decision, Facts, HeaderLookup, PoolId, RouteTable};
+use logic::tls_alert;
 use state::ending::{Ending, TlsFault};
 use tls::ClientFacts;
 
@@ -82,7 +83,7 @@ async fn serve_session(
     let host = hello.host();
     let Some(pool) = plan.routes.as_ref().and_then(|routes| choose(routes, host.as_deref())) else {
         outcome.end(Ending::NoRoute);
-        return send_away(&stream, UNRECOGNIZED_NAME).await;
+        return send_away(&stream, tls_alert::UNRECOGNIZED_NAME).await;
     };
     if let Some(host) = &host {
         let mut additions = Additions::default();
@@ -136,7 +137,7 @@ impl HeaderLookup for NoHeaders {
 /// Sends a TLS alert and closes the connection so that the client receives the alert.
 async fn send_away<T>(stream: &Stream, alert: u8) -> Option<T> {
     // A new connection's send buffer has space for seven bytes. The write fails only if the client is gone.
-    if stream.write_all(&fatal_alert(alert)).await.is_ok() {
+    if stream.write_all(&tls_alert::fatal(alert)).await.is_ok() {
         tls::linger::linger(stream).await;
     }
     None

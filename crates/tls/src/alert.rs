@@ -1,32 +1,32 @@
 //! Fatal alerts after the faults of a client for which rustls 0.23 has none (RFC 8446 section 6.2, RFC 5246 section
 //! 7.2.2).
 
-use logic::client_hello::{DECODE_ERROR, fatal_alert};
+use logic::tls_alert::{self, CONTENT_TYPE};
 use rustls::{ContentType, Error, InvalidMessage, PeerMisbehaved, ServerConnection};
 
 use crate::suites;
 
-/// Returns the alert for an error of rustls. `None` if the client has sent an alert itself.
+/// Returns the alert for an error of rustls. `None` if the client has sent an alert itself, or if the error is none of
+/// those after which rustls is silent.
 pub(crate) fn description(error: &Error) -> Option<u8> {
-    const UNEXPECTED_MESSAGE: u8 = 10;
-    const BAD_RECORD_MAC: u8 = 20;
-    const RECORD_OVERFLOW: u8 = 22;
-    const ILLEGAL_PARAMETER: u8 = 47;
-    const UNSUPPORTED_EXTENSION: u8 = 110;
     match error {
         Error::InappropriateMessage { got_type: ContentType::Alert, .. } => None,
-        Error::InvalidMessage(InvalidMessage::MessageTooLarge) => Some(RECORD_OVERFLOW),
-        Error::InvalidMessage(_) => Some(DECODE_ERROR),
+        Error::InvalidMessage(InvalidMessage::MessageTooLarge) => Some(tls_alert::RECORD_OVERFLOW),
+        Error::InvalidMessage(_) => Some(tls_alert::DECODE_ERROR),
         // It cannot be decrypted.
         Error::PeerMisbehaved(PeerMisbehaved::RejectedEarlyDataInterleavedWithHandshakeMessage) => {
-            Some(BAD_RECORD_MAC)
+            Some(tls_alert::BAD_RECORD_MAC)
         }
-        Error::PeerMisbehaved(PeerMisbehaved::ServerNameDifferedOnRetry) => Some(ILLEGAL_PARAMETER),
-        Error::PeerMisbehaved(PeerMisbehaved::UnsolicitedCertExtension) => Some(UNSUPPORTED_EXTENSION),
+        Error::PeerMisbehaved(PeerMisbehaved::ServerNameDifferedOnRetry) => {
+            Some(tls_alert::ILLEGAL_PARAMETER)
+        }
+        Error::PeerMisbehaved(PeerMisbehaved::UnsolicitedCertExtension) => {
+            Some(tls_alert::UNSUPPORTED_EXTENSION)
+        }
         // Another record between the parts of a message, a record without content type, too many records of a kind.
         Error::InappropriateMessage { .. }
         | Error::InappropriateHandshakeMessage { .. }
-        | Error::PeerMisbehaved(_) => Some(UNEXPECTED_MESSAGE),
+        | Error::PeerMisbehaved(_) => Some(tls_alert::UNEXPECTED_MESSAGE),
         _ => None,
     }
 }
@@ -53,16 +53,17 @@ pub(crate) fn last_bytes(connection: &mut ServerConnection, error: &Error) -> Ve
         if encrypted {
             bytes.extend(alert);
         } else if alert == CLOSE_NOTIFY {
-            bytes.extend(fatal_alert(description));
+            bytes.extend(tls_alert::fatal(description));
         }
     }
     bytes
 }
 
 /// close_notify as an unencrypted record.
-const CLOSE_NOTIFY: [u8; 7] = [21, 3, 3, 0, 2, 1, 0];
+const CLOSE_NOTIFY: [u8; 7] = [CONTENT_TYPE, 3, 3, 0, 2, 1, 0];
 
-fn queued(connection: &mut ServerConnection) -> Vec<u8> {
+/// Takes the bytes that rustls wants to send.
+pub(crate) fn queued(connection: &mut ServerConnection) -> Vec<u8> {
     let mut bytes = Vec::new();
     while connection.wants_write() {
         // Writing to a vector cannot fail.
@@ -126,9 +127,9 @@ mod tests {
     #[test]
     fn the_alert_of_a_failed_handshake_follows_what_was_queued_encrypted_or_not() {
         for version in [&TLS12, &TLS13] {
-            let (mut server, mut client) = begun(version, suites::alerting);
+            let (mut server, mut client) = begun(version, suites::wrapped);
             let bytes = last_bytes(&mut server, &TOO_MANY);
-            assert_eq!(bytes.ends_with(&fatal_alert(10)), version == &TLS12);
+            assert_eq!(bytes.ends_with(&tls_alert::fatal(tls_alert::UNEXPECTED_MESSAGE)), version == &TLS12);
             let expected = Error::AlertReceived(AlertDescription::UnexpectedMessage);
             assert_eq!(seen(&mut client, &bytes), Some(expected));
             assert!(last_bytes(&mut server, &TOO_MANY).is_empty(), "one alert is enough");
@@ -145,12 +146,12 @@ mod tests {
 
     #[test]
     fn a_fault_that_rustls_has_answered_gets_no_second_alert() {
-        let (mut server, mut client) = begun(&TLS12, suites::alerting);
+        let (mut server, mut client) = begun(&TLS12, suites::wrapped);
         let heartbeat = [24, 3, 3, 0, 1, 1];
         server.read_tls(&mut &heartbeat[..]).unwrap();
         let error = server.process_new_packets().unwrap_err();
         let bytes = last_bytes(&mut server, &error);
-        assert_eq!(bytes.windows(5).filter(|record| *record == [21, 3, 3, 0, 2]).count(), 1);
+        assert_eq!(bytes.windows(5).filter(|record| *record == [CONTENT_TYPE, 3, 3, 0, 2]).count(), 1);
         assert_eq!(seen(&mut client, &bytes), Some(Error::AlertReceived(AlertDescription::DecodeError)));
     }
 }

@@ -10,16 +10,9 @@ use rustls::{InvalidMessage, ServerConfig, ServerConnection};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::failed::{Failed, fault_of};
 use crate::plain::Plain;
 use crate::{alert, hello, replay, wire};
-
-/// A handshake that failed.
-pub(crate) struct Failed {
-    pub(crate) error: io::Error,
-    pub(crate) plain: Plain,
-    /// Bytes to be sent to the client: the alert, and what was queued before it. Empty if no alert is due.
-    pub(crate) last: Vec<u8>,
-}
 
 /// Performs the handshake. `early` holds bytes that follow the ClientHello.
 pub(crate) async fn complete(
@@ -29,23 +22,27 @@ pub(crate) async fn complete(
     early: &[u8],
 ) -> Result<TlsStream<Plain>, Failed> {
     let mut connection = match accepted.into_connection(config.clone()) {
+        // It has more than 1 KiB: in the task it would count for every waiting client.
         Ok(connection) => Box::new(connection),
         Err((error, alert)) => {
             let last = hello::alert(&error, alert);
-            return Err(Failed { error: invalid(error), plain, last });
+            return Err(Failed::new(fault_of(&invalid(error)), plain, last));
         }
     };
     replay::feed(&mut connection, early);
     match exchange(&mut connection, &mut plain).await {
         Ok(()) => {
-            // tokio-rustls wraps only connections that it has made.
+            // tokio-rustls wraps only connections that it has made itself: its own is replaced by this one.
             let wrapping = TlsAcceptor::from(config).accept_with(plain, |made| *made = *connection);
-            wrapping.into_fallible().await.map_err(|(error, plain)| Failed { error, plain, last: Vec::new() })
+            wrapping
+                .into_fallible()
+                .await
+                .map_err(|(error, plain)| Failed::new(fault_of(&error), plain, Vec::new()))
         }
         Err(error) => {
             let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
             let last = fault.map(|fault| alert::last_bytes(&mut connection, fault)).unwrap_or_default();
-            Err(Failed { error, plain, last })
+            Err(Failed::new(fault_of(&error), plain, last))
         }
     }
 }

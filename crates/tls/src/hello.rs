@@ -4,7 +4,8 @@
 use std::io::{self, Read};
 use std::task::{Context, Poll};
 
-use logic::client_hello::{self, HelloFault, Progress, fatal_alert};
+use logic::client_hello::{self, HelloFault, Progress};
+use logic::tls_alert;
 use rustls::Error;
 use rustls::server::{AcceptedAlert, Acceptor};
 
@@ -24,7 +25,7 @@ pub(crate) fn poll_read(
 
 /// Passes bytes of the client to both readers of the ClientHello.
 pub(crate) fn read(acceptor: &mut Acceptor, second: &mut SecondReader, from: impl Read) -> io::Result<usize> {
-    acceptor.read_tls(&mut Both { from, second })
+    acceptor.read_tls(&mut Tee { from, second })
 }
 
 /// Reads the ClientHello beside rustls. A ClientHello that only this reader cannot parse is left to rustls.
@@ -67,12 +68,12 @@ impl SecondReader {
 }
 
 /// Bytes for rustls that the second reader gets as well.
-struct Both<'a, R> {
+struct Tee<'a, R> {
     from: R,
     second: &'a mut SecondReader,
 }
 
-impl<R: Read> Read for Both<'_, R> {
+impl<R: Read> Read for Tee<'_, R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(bytes)?;
         self.second.read(&bytes[..count]);
@@ -89,7 +90,7 @@ pub(crate) fn alert(error: &Error, mut own: AcceptedAlert) -> Vec<u8> {
     if bytes.is_empty()
         && let Some(description) = alert::description(error)
     {
-        bytes.extend_from_slice(&fatal_alert(description));
+        bytes.extend_from_slice(&tls_alert::fatal(description));
     }
     bytes
 }

@@ -47,20 +47,19 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
 use config::types::{ClientCertificates, Http2, Protocol, TlsPolicy, TlsSettings};
-use logic::client_hello;
+use logic::tls_alert;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{Accepted, Acceptor, ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, ServerConfig};
 use state::State;
 use state::acme::{self, Challenges};
-use state::ending::{ClientFault, ClientProtocol, Ending, TlsFault};
+use state::ending::{ClientProtocol, Ending, TlsFault};
 use state::events::Level;
 use state::lock::lock;
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::server::TlsStream;
 
-use crate::linger::linger;
 use crate::plain::Plain;
 
 mod alert;
@@ -70,6 +69,7 @@ mod bundle;
 mod client;
 pub mod established;
 mod facts;
+mod failed;
 mod fault;
 mod handshake;
 mod handshakes;
@@ -100,6 +100,7 @@ mod wire;
 pub use bundle::Bundle;
 pub use client::Identity;
 pub use facts::{Facts, MustStaple};
+pub use failed::Refused;
 pub use fault::{CertificateFault, CertificateFaultKind};
 pub use handshakes::Handshakes;
 pub use issuer::Issuer;
@@ -113,7 +114,7 @@ pub use store::Store;
 use alpn::H2;
 use backend::Authorities;
 use client::{Clients, Ready, Trust, TrustSource};
-use handshake::Failed;
+use failed::Failed;
 use hello::SecondReader;
 use layout::DEFAULT_NAME;
 use lookup::Slot;
@@ -517,8 +518,8 @@ impl Refusal {
     /// Returns unrecognized_name (RFC 6066 section 3) or missing_extension (RFC 8446 section 9.2).
     fn alert(self) -> u8 {
         match self {
-            Self::UnknownName => client_hello::UNRECOGNIZED_NAME,
-            Self::NoName => 109,
+            Self::UnknownName => tls_alert::UNRECOGNIZED_NAME,
+            Self::NoName => tls_alert::MISSING_EXTENSION,
         }
     }
 }
@@ -547,7 +548,7 @@ pub async fn accept(
             None => plain_http::first_byte(&plain).await,
         };
         if first.is_some_and(|first| first.is_ascii_uppercase()) {
-            return Err(plain_http::answer(plain).await.into());
+            return Err(Failed::new(TlsFault::NotTls, plain, plain_http::answer()));
         }
         let mut place = terminator.handshakes.begin();
         tokio::select! {
@@ -576,7 +577,8 @@ pub async fn accept(
             let session = ClientFacts::of(tls.get_ref().1, version, identity, telling).map(Rc::new);
             Ok(Handshake { stream: Box::new(tls), version, spoken, issuer, session })
         }
-        Ok(Err(refused)) => Err(refused),
+        // It has given back its permit, so that a client that does not read takes none.
+        Ok(Err(failed)) => Err(failed.part().await),
         Err(_) => Err(Refused { ending: Ending::TlsTimeout, certificate: None }),
     }
 }
@@ -585,32 +587,26 @@ async fn shake_hands(
     terminator: &Terminator,
     plain: Plain,
     early: &[u8],
-) -> Result<(TlsStream<Plain>, Option<Identity>), Refused> {
+) -> Result<(TlsStream<Plain>, Option<Identity>), Failed> {
     let mut early = early;
-    let (accepted, mut plain, second) = read_client_hello(plain, &mut early).await?;
+    let (accepted, plain, second) = read_client_hello(plain, &mut early).await?;
     if let Some(config) = challenge(terminator, &accepted.client_hello()) {
-        return match handshake::complete(accepted, config, plain, early).await {
-            Ok(tls) => Ok((tls, None)),
-            Err(failed) => Err(part(failed).await),
-        };
+        return handshake::complete(accepted, config, plain, early).await.map(|tls| (tls, None));
     }
     // The client retries without TLS 1.3 because it failed (RFC 7507): an attacker on the path caused the failure. rustls
     // relies on RFC 8446 section 4.1.3, which old clients do not know.
     let is_fallback = accepted.client_hello().cipher_suites().contains(&CipherSuite::Unknown(FALLBACK_SCSV));
     if is_fallback && !second.offers_tls13() && policy::speaks_tls13(&terminator.recipe.policy) {
-        refuse(&mut plain, INAPPROPRIATE_FALLBACK).await;
-        return Err(TlsFault::Incompatible.into());
+        return Err(Failed::with_alert(TlsFault::Incompatible, plain, tls_alert::INAPPROPRIATE_FALLBACK));
     }
     match terminator.certificates.choose(&accepted.client_hello()) {
         // rustls has only the alert access_denied here; clients know more precise alerts.
         Err(refusal) => {
-            refuse(&mut plain, refusal.alert()).await;
-            return Err(TlsFault::NoCertificate.into());
+            return Err(Failed::with_alert(TlsFault::NoCertificate, plain, refusal.alert()));
         }
         // rustls has no alert here.
         Ok(chosen) if !can_sign(&chosen, &accepted.client_hello()) => {
-            refuse(&mut plain, client_hello::HANDSHAKE_FAILURE).await;
-            return Err(TlsFault::Incompatible.into());
+            return Err(Failed::with_alert(TlsFault::Incompatible, plain, tls_alert::HANDSHAKE_FAILURE));
         }
         Ok(_) => {}
     }
@@ -621,47 +617,15 @@ async fn shake_hands(
             (ready.config.clone(), Some((clients, ready)))
         }
     };
-    let tls = match handshake::complete(accepted, config, plain, early).await {
-        Ok(tls) => tls,
-        Err(failed) => return Err(part(failed).await),
-    };
+    let tls = handshake::complete(accepted, config, plain, early).await?;
     let Some((clients, ready)) = asked else { return Ok((tls, None)) };
     match clients.identify(&ready, tls.get_ref().1) {
         Ok(identity) => Ok((tls, identity)),
         Err(fault) => {
-            let refused = Refused::from(fault);
-            linger(tls).await;
-            Err(refused)
+            let (plain, mut connection) = tls.into_inner();
+            connection.send_close_notify();
+            Err(Failed::new(fault, plain, alert::queued(&mut connection)))
         }
-    }
-}
-
-/// Sends the alert of a failed handshake and closes the connection. To be called in the same turn of the task.
-async fn part(failed: Failed) -> Refused {
-    let Failed { error, mut plain, last } = failed;
-    let refused = Refused::from(fault_of(&error));
-    // The client may have closed the connection; nothing depends on the alert.
-    let _ = plain.write_all(&last).await;
-    if !matches!(refused.ending, Ending::TlsFailed(TlsFault::Closed | TlsFault::Alert)) {
-        // The client may already have sent more: a TCP reset would arrive before the alert.
-        linger(plain).await;
-    }
-    refused
-}
-
-/// A client whose handshake failed.
-#[derive(Debug)]
-pub struct Refused {
-    pub ending: Ending,
-    /// Subject of the client's certificate, if it was refused.
-    pub certificate: Option<Box<str>>,
-}
-
-impl From<TlsFault> for Refused {
-    /// To be called in the same turn of the task in which the certificate was refused.
-    fn from(fault: TlsFault) -> Self {
-        let certificate = client::take_refused().filter(|_| matches!(fault, TlsFault::Client(_)));
-        Self { ending: Ending::TlsFailed(fault), certificate }
     }
 }
 
@@ -670,12 +634,6 @@ impl From<TlsFault> for Refused {
 fn can_sign(chosen: &CertifiedKey, hello: &ClientHello<'_>) -> bool {
     let accepted = hello.signature_schemes();
     accepted.is_empty() || chosen.key.choose_scheme(accepted).is_some()
-}
-
-async fn refuse(plain: &mut Plain, alert: u8) {
-    // The client may have closed the connection; nothing depends on the alert.
-    let _ = plain.write_all(&client_hello::fatal_alert(alert)).await;
-    let _ = plain.shutdown().await;
 }
 
 /// Returns the configuration for the handshake of an ACME authority that validates a name.
@@ -687,7 +645,7 @@ fn challenge(terminator: &Terminator, hello: &ClientHello<'_>) -> Option<Arc<Ser
 async fn read_client_hello(
     mut plain: Plain,
     early: &mut &[u8],
-) -> Result<(Accepted, Plain, SecondReader), TlsFault> {
+) -> Result<(Accepted, Plain, SecondReader), Failed> {
     let (mut acceptor, mut second) = (Acceptor::default(), SecondReader::default());
     loop {
         let read = match early.is_empty() {
@@ -698,30 +656,24 @@ async fn read_client_hello(
             Ok(1..) => {}
             // Not from the kernel: rustls takes no message that is so long.
             Err(error) if error.raw_os_error().is_none() => {
-                let _ = plain.write_all(&client_hello::fatal_alert(client_hello::DECODE_ERROR)).await;
-                linger(plain).await;
-                return Err(TlsFault::NotTls);
+                return Err(Failed::with_alert(TlsFault::NotTls, plain, tls_alert::DECODE_ERROR));
             }
-            _ => return Err(TlsFault::Closed),
+            _ => return Err(TlsFault::Closed.into()),
         }
         if let Some(alert) = second.refusal() {
-            // The client may have closed the connection; nothing depends on the alert.
-            let _ = plain.write_all(&client_hello::fatal_alert(alert)).await;
-            linger(plain).await;
-            return Err(match alert {
-                client_hello::PROTOCOL_VERSION => TlsFault::Incompatible,
+            let fault = match alert {
+                tls_alert::PROTOCOL_VERSION => TlsFault::Incompatible,
                 _ => TlsFault::Protocol,
-            });
+            };
+            return Err(Failed::with_alert(fault, plain, alert));
         }
         match acceptor.accept() {
             Ok(Some(accepted)) => return Ok((accepted, plain, second)),
             Ok(None) => {}
             Err((error, alert)) => {
-                // The client may have closed the connection; nothing depends on the alert.
-                let _ = plain.write_all(&hello::alert(&error, alert)).await;
-                // If the client still sends, a TCP reset would replace the alert.
-                linger(plain).await;
-                return Err(fault_of(&io::Error::new(io::ErrorKind::InvalidData, error)));
+                let last = hello::alert(&error, alert);
+                let fault = failed::fault_of(&io::Error::new(io::ErrorKind::InvalidData, error));
+                return Err(Failed::new(fault, plain, last));
             }
         }
     }
@@ -729,20 +681,3 @@ async fn read_client_hello(
 
 /// Cipher suite value that signals a retry with an older version (RFC 7507 section 2).
 const FALLBACK_SCSV: u16 = 0x5600;
-
-/// Alert inappropriate_fallback (RFC 7507 section 2).
-const INAPPROPRIATE_FALLBACK: u8 = 86;
-
-fn fault_of(error: &io::Error) -> TlsFault {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(rustls::Error::InvalidMessage(_)) => TlsFault::NotTls,
-        Some(rustls::Error::PeerIncompatible(_)) => TlsFault::Incompatible,
-        Some(rustls::Error::AlertReceived(_)) => TlsFault::Alert,
-        Some(rustls::Error::NoCertificatesPresented) => TlsFault::Client(ClientFault::Missing),
-        Some(error @ rustls::Error::InvalidCertificate(_)) => TlsFault::Client(client::fault(error)),
-        // rustls has no error variant for a resolver that found no certificate.
-        Some(rustls::Error::General(why)) if why.contains("certificate") => TlsFault::NoCertificate,
-        Some(_) => TlsFault::Protocol,
-        None => TlsFault::Closed,
-    }
-}

@@ -2,11 +2,8 @@
 
 use logic::http1::error_page::{self, Page};
 use logic::http1::request::{MethodKind, Persistence};
-use state::ending::TlsFault;
 use state::events::http_date;
-use tokio::io::AsyncWriteExt;
 
-use crate::linger::linger;
 use crate::plain::Plain;
 
 /// Returns the client's first byte without consuming it. `None` if the byte cannot be peeked at.
@@ -19,8 +16,8 @@ pub(crate) async fn first_byte(plain: &Plain) -> Option<u8> {
     }
 }
 
-/// Answers plain HTTP on a TLS port with a readable error page.
-pub(crate) async fn answer(mut plain: Plain) -> TlsFault {
+/// Returns a readable error page that answers plain HTTP on a TLS port.
+pub(crate) fn answer() -> Vec<u8> {
     let mut page = Vec::new();
     let date = http_date(std::time::SystemTime::now());
     error_page::write(
@@ -36,8 +33,5 @@ pub(crate) async fn answer(mut plain: Plain) -> TlsFault {
             hsts: None,
         },
     );
-    // The client may have closed the connection; nothing depends on the page.
-    let _ = plain.write_all(&page).await;
-    linger(plain).await;
-    TlsFault::NotTls
+    page
 }

@@ -51,9 +51,9 @@ pub(super) fn name_of(suite: SupportedCipherSuite) -> Option<&'static str> {
 
 fn suite_of(cipher: Cipher) -> SupportedCipherSuite {
     static SUITES: LazyLock<Vec<(Cipher, SupportedCipherSuite)>> =
-        LazyLock::new(|| Cipher::ALL.map(|cipher| (cipher, suites::alerting(of_rustls(cipher)))).to_vec());
-    let known = SUITES.iter().find(|(known, _)| *known == cipher);
-    known.map_or_else(|| of_rustls(cipher), |(_, suite)| *suite)
+        LazyLock::new(|| Cipher::ALL.map(|cipher| (cipher, suites::wrapped(of_rustls(cipher)))).to_vec());
+    let wrapped = SUITES.iter().find(|(known, _)| *known == cipher);
+    wrapped.expect("`Cipher::ALL` has every cipher").1
 }
 
 fn of_rustls(cipher: Cipher) -> SupportedCipherSuite {

@@ -49,8 +49,8 @@ impl Drop for Clear {
     }
 }
 
-/// Returns the suite with encrypters that can send alerts of our choice. The suite is never freed, as rustls demands.
-pub(crate) fn alerting(suite: SupportedCipherSuite) -> SupportedCipherSuite {
+/// Returns the suite with the encrypters of this module. It is never freed, as rustls demands.
+pub(crate) fn wrapped(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     match suite {
         SupportedCipherSuite::Tls12(suite) => {
             SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite {

@@ -27,7 +27,7 @@ pub(crate) fn poll_write(
     poll(connection.write_tls(&mut Wire { plain, cx }))
 }
 
-/// Waits where rustls cannot.
+/// Makes `WouldBlock`, by which rustls says that it cannot go on, the wait of a task.
 pub(crate) fn poll(done: io::Result<usize>) -> Poll<io::Result<usize>> {
     match done {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,

@@ -1,0 +1,45 @@
+//! Alerts of TLS: the descriptions that other modules name, and the record of one that is not encrypted (RFC 8446
+//! sections 5.1 and 6).
+
+/// Content type of a record with an alert.
+pub const CONTENT_TYPE: u8 = 21;
+
+const FATAL: u8 = 2;
+
+/// A record of a kind that is not allowed now.
+pub const UNEXPECTED_MESSAGE: u8 = 10;
+
+/// A record that cannot be decrypted.
+pub const BAD_RECORD_MAC: u8 = 20;
+
+/// A record that is too long.
+pub const RECORD_OVERFLOW: u8 = 22;
+
+/// Client and server share no setting.
+pub const HANDSHAKE_FAILURE: u8 = 40;
+
+/// A field whose value is not allowed.
+pub const ILLEGAL_PARAMETER: u8 = 47;
+
+/// A message that cannot be parsed.
+pub const DECODE_ERROR: u8 = 50;
+
+/// A version that is not allowed.
+pub const PROTOCOL_VERSION: u8 = 70;
+
+/// A retry with an older version than both sides have (RFC 7507 section 2).
+pub const INAPPROPRIATE_FALLBACK: u8 = 86;
+
+/// A ClientHello without an extension that is needed.
+pub const MISSING_EXTENSION: u8 = 109;
+
+/// An extension that is not allowed in this message.
+pub const UNSUPPORTED_EXTENSION: u8 = 110;
+
+/// A server name that is not served (RFC 6066 section 3).
+pub const UNRECOGNIZED_NAME: u8 = 112;
+
+/// Encodes a fatal alert as an unencrypted TLS record.
+pub fn fatal(description: u8) -> [u8; 7] {
+    [CONTENT_TYPE, 3, 3, 0, 2, FATAL, description]
+}
