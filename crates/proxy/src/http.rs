@@ -113,6 +113,7 @@ async fn serve_requests(mut connection: Http1Connection<'_>) -> Served {
     };
     match after {
         After::Close => Box::pin(linger(&connection.client.stream)).await,
+        _ if connection.client.stream.is_broken() => Box::pin(linger(&connection.client.stream)).await,
         // TLS sends close_notify; without TLS, closing the socket is enough.
         After::HangUp if connection.client.stream.carriage() == Carriage::Encrypted => {
             let _ = tokio::time::timeout(LINGER, connection.client.stream.shutdown()).await;

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use tls::backend::{Endpoint, Outbound};
 use tls::established;
+use tls::linger::Lingering;
 use tls::plain::Ended;
 use tls::plain::{Parked, Plain};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -386,6 +387,14 @@ impl Stream {
         }
     }
 
+    /// Whether a TLS client broke the protocol. Its connection must linger, or a TCP reset could overtake the alert.
+    pub fn is_broken(&self) -> bool {
+        match &mut *self.0.borrow_mut() {
+            Transport::Tls(tls) => established::is_broken(tls),
+            _ => false,
+        }
+    }
+
     pub async fn shutdown(&self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_shutdown(cx)).await
     }
@@ -577,6 +586,15 @@ impl AsyncWrite for &Stream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Stream::poll_shutdown(&self, cx)
+    }
+}
+
+impl Lingering for &Stream {
+    fn poll_discard(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Transport::Tls(tls) = &mut *self.0.borrow_mut() {
+            return tls.get_mut().0.poll_discard(cx, buffer);
+        }
+        self.poll_read_buffer(cx, buffer)
     }
 }
 

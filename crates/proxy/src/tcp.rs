@@ -14,6 +14,7 @@ use logic::retry::{self, Idempotence, Progress, WhenDown};
 use logic::route::PoolId;
 use state::ending::Ending;
 use sys::socket::Opening;
+use tls::linger::linger;
 use tls::plain::Parked;
 
 use crate::admission::Admitted;
@@ -148,6 +149,11 @@ fn relay(
                 RelayPause::Quiet => {}
                 RelayPause::Ended(end) => {
                     outcome.end(end.settle(&client, &backend));
+                    if client.is_broken() {
+                        drop(backend);
+                        Box::pin(linger(&client)).await;
+                        return drop((client, session));
+                    }
                     // Closes the connections before their slots are released.
                     return drop((client, backend, session));
                 }
@@ -196,6 +202,9 @@ async fn begin(
     // Most clients send first, and their first bytes have arrived: they go to the backend with the handshake.
     if early.is_empty() && client.fill_now(&mut early, EARLY).await.is_err() {
         outcome.end(Ending::ClientClosed);
+        if client.is_broken() {
+            linger(&client).await;
+        }
         return None;
     }
     let opening = match early.is_empty() && pool.settings.send_proxy.is_none() {

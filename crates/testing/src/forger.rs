@@ -72,6 +72,12 @@ impl Forger {
         self.tcp.write_all(&bytes).unwrap();
     }
 
+    /// Waits until the server has sent something, and leaves it unread.
+    #[track_caller]
+    pub fn await_answer(&self) {
+        assert_eq!(self.tcp.peek(&mut [0]).unwrap(), 1);
+    }
+
     /// Reads the next record as it is on the wire.
     #[track_caller]
     pub fn record(&mut self) -> Vec<u8> {

@@ -52,16 +52,24 @@ pub fn poll_shutdown(tls: &mut TlsStream<Plain>, cx: &mut Context<'_>) -> Poll<i
     Pin::new(tls).poll_shutdown(cx)
 }
 
+/// Whether the client broke the protocol: the connection carries nothing more, and the client gets an alert.
+pub fn is_broken(tls: &mut TlsStream<Plain>) -> bool {
+    // rustls returns the error again, and reads nothing more.
+    tls.get_mut().1.process_new_packets().is_err()
+}
+
 /// Sends as much as the kernel takes. The next write sends the rest and meets any error, and its waker stays in place.
 #[cold]
 fn send_now(connection: &mut ServerConnection, plain: &Plain) {
-    while connection.wants_write() && connection.write_tls(&mut Now(plain)).is_ok_and(|sent| sent > 0) {}
+    while connection.wants_write()
+        && connection.write_tls(&mut WithoutWaiting(plain)).is_ok_and(|sent| sent > 0)
+    {}
 }
 
 /// A connection that is written to without waiting.
-struct Now<'a>(&'a Plain);
+struct WithoutWaiting<'a>(&'a Plain);
 
-impl Write for Now<'_> {
+impl Write for WithoutWaiting<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.0 {
             Plain::Tcp(tcp) => tcp.try_write(bytes),

@@ -1,7 +1,7 @@
 //! Clients that break the TLS protocol, and the alerts that they get.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 
 use rustls::version::{TLS12, TLS13};
@@ -32,6 +32,8 @@ const PADDING: u16 = 21;
 struct Door {
     server: Server,
     pki: Pki,
+    /// Backend of the listener `relayed`. It takes connections and says nothing.
+    _backend: TcpListener,
     _dirs: [tempfile::TempDir; 2],
 }
 
@@ -44,8 +46,9 @@ impl Door {
         for file in ["a.crt", "a.key"] {
             std::fs::copy(authority.join(file), certificates.join(file)).unwrap();
         }
-        let server = Server::start(&config(certificates));
-        Self { server, pki, _dirs: dirs }
+        let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Server::start(&config(certificates, backend.local_addr().unwrap()));
+        Self { server, pki, _backend: backend, _dirs: dirs }
     }
 
     /// Sends these bytes at once, and returns what comes until the server ends the connection.
@@ -59,12 +62,16 @@ impl Door {
     }
 }
 
-fn config(certificates: &Path) -> String {
+fn config(certificates: &Path, backend: SocketAddr) -> String {
+    let tls = format!(
+        "tls = {{ certificates = \"{}\", policy = \"compatible\", handshake-timeout = \"5s\" }}\n",
+        certificates.display()
+    );
     format!(
         "[listener.secure]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\n\
          route = [{{ redirect = \"https://a.example/there\" }}]\n\
-         tls = {{ certificates = \"{}\", policy = \"compatible\", handshake-timeout = \"5s\" }}\n",
-        certificates.display()
+         {tls}[listener.relayed]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"silent\"\n{tls}\
+         [pool.silent]\nbackends = [\"{backend}\"]\n"
     )
 }
 
@@ -171,6 +178,32 @@ fn a_fault_after_the_handshake_gets_an_encrypted_alert_in_place_of_close_notify(
         client.queue(DATA, b"more");
         client.send();
         assert_eq!(client.error(), unexpected, "a request before the fault");
+    }
+}
+
+#[test]
+fn a_client_that_still_sends_after_its_fault_gets_the_alert_and_no_reset() {
+    let door = Door::open();
+    let authority = door.pki.authority();
+    for (listener, begins_well) in [("secure", true), ("relayed", true), ("relayed", false)] {
+        let address = door.server.address(listener);
+        // TLS 1.3 would send tickets, which are no answer.
+        let mut client = Forger::connect(&address, "a.example", &authority, &TLS12);
+        if begins_well {
+            // Half of a request: both listeners wait for the rest.
+            client.queue(DATA, b"GET / HTTP/1.1\r\n");
+            client.send();
+        }
+        client.queue(HANDSHAKE, &[24, 0]);
+        client.queue(DATA, b"data between the parts of a message");
+        client.send();
+        client.await_answer();
+        for _ in 0..100 {
+            client.queue(DATA, &[b'a'; 1024]);
+            client.send();
+        }
+        let unexpected = Some(Error::AlertReceived(AlertDescription::UnexpectedMessage));
+        assert_eq!(client.error(), unexpected, "{listener} {begins_well}");
     }
 }
 
