@@ -254,7 +254,8 @@ impl fmt::Display for ClientError {
             Self::NoSocket(path) => write!(
                 f,
                 "no control socket at {}\n  hint: is the server running, and does its configuration have [control] \
-                 socket = \"{0}\"? another path: --socket PATH, or --config FILE to take it from there",
+                 socket = \"{0}\" (without a file: serve --control {0})? another path: --socket PATH, or --config FILE to \
+                 take it from there",
                 path.display()
             ),
             Self::NobodyListens(path) => write!(
