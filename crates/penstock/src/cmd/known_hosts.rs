@@ -56,6 +56,7 @@ impl Arguments {
 /// Comment above the block for `ssh_config`.
 const STANZA_HEAD: &str = "\
 # penstock: ssh, scp, rsync and git know hosts by the identities of \"penstock host\", not by known_hosts.
+# A host that penstock does not know is refused: enroll it, or import it from known_hosts (penstock host import).
 # To undo it, delete these comments and the block below.
 ";
 
