@@ -37,6 +37,11 @@ impl HstsReport {
             return format!("sends {header}");
         }
         let all = count(*of, "certificate");
+        if *certificates == 0 {
+            return format!(
+                "sends no Strict-Transport-Security: this system trusts the issuer of none of {all}; hsts sends it anyway"
+            );
+        }
         format!(
             "sends {header} with {certificates} of {all}: this system does not trust the issuer of the others"
         )
@@ -51,6 +56,7 @@ mod tests {
     fn the_sentence_says_with_how_many_certificates() {
         let words = |certificates, of| HstsReport { value: "max-age=1".to_owned(), certificates, of }.words();
         assert_eq!(words(1, 1), "sends Strict-Transport-Security: max-age=1");
-        assert!(words(0, 2).contains(" with 0 of 2 certificates: this system does not trust"));
+        assert!(words(1, 2).contains(" with 1 of 2 certificates: this system does not trust"));
+        assert!(words(0, 1).starts_with("sends no Strict-Transport-Security: "));
     }
 }
