@@ -45,7 +45,7 @@ pub struct Entry<'a> {
     pub referer: Option<&'a [u8]>,
     /// TLS version, such as `TLSv1.3`.
     pub tls: Option<&'a str>,
-    /// Server name of a TLS connection that is passed through without termination.
+    /// Server name of a TLS connection that is passed through without termination, or that has no certificate here.
     pub sni: Option<&'a [u8]>,
     /// Subject of a client certificate that was refused.
     pub refused_certificate: Option<&'a str>,
@@ -101,7 +101,10 @@ pub const FIELDS: [(&str, &str); 28] = [
     ("target", "target of the request: path and query"),
     ("version", "version of the protocol, such as `HTTP/1.1`"),
     ("tls", "version of TLS, such as `TLSv1.3`; absent without TLS"),
-    ("sni", "server name that the client sent, of TLS that is passed through"),
+    (
+        "sni",
+        "server name that the client sent, of TLS that is passed through, or if no certificate is for it",
+    ),
     ("refused_certificate", "subject of a client certificate that was refused; not verified"),
     ("pool", "pool that the route selected"),
     ("backend", "last backend that was tried; of a hedged request the one that responded"),

@@ -87,8 +87,9 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
                 }
                 Err(refused) => {
                     let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, arrival.peer, arrival.tls);
-                    outcome.tls_detail =
-                        refused.certificate.map(|subject| Box::new(TlsDetail::RefusedCertificate(subject)));
+                    let subject = refused.certificate.map(TlsDetail::RefusedCertificate);
+                    let name = refused.server_name.map(|name| TlsDetail::Sni(name.into_boxed_bytes()));
+                    outcome.tls_detail = subject.or(name).map(Box::new);
                     outcome.end(refused.ending);
                     return None;
                 }

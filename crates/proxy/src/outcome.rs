@@ -122,7 +122,7 @@ impl Outcome {
 
 /// What the log says of a client's TLS that became no connection here.
 pub enum TlsDetail {
-    /// Server name that the client sent, if its TLS is passed through.
+    /// Server name that the client sent, if its TLS is passed through or no certificate is for the name.
     Sni(Box<[u8]>),
     /// Subject of a client certificate that was refused.
     RefusedCertificate(Box<str>),

@@ -31,6 +31,13 @@ impl Failed {
         Self::new(fault, plain, tls_alert::fatal(description).to_vec())
     }
 
+    /// Makes the failure of a client for whose server name there is no certificate. `description` is its alert.
+    pub(crate) fn no_certificate(plain: Plain, server_name: Option<&str>, description: u8) -> Self {
+        let mut failed = Self::with_alert(TlsFault::NoCertificate, plain, description);
+        failed.refused.server_name = server_name.map(Box::from);
+        failed
+    }
+
     /// Sends the last bytes, and closes the connection so that the client gets them.
     pub(crate) async fn part(self) -> Refused {
         if let Some((mut plain, last)) = self.last {
@@ -56,13 +63,21 @@ pub struct Refused {
     pub ending: Ending,
     /// Subject of the client's certificate, if it was refused.
     pub certificate: Option<Box<str>>,
+    /// Server name that the client sent, if no certificate is for it.
+    pub server_name: Option<Box<str>>,
+}
+
+impl From<Ending> for Refused {
+    fn from(ending: Ending) -> Self {
+        Self { ending, certificate: None, server_name: None }
+    }
 }
 
 impl From<TlsFault> for Refused {
     /// To be called in the same turn of the task in which the certificate was refused.
     fn from(fault: TlsFault) -> Self {
         let certificate = client::take_refused().filter(|_| matches!(fault, TlsFault::Client(_)));
-        Self { ending: Ending::TlsFailed(fault), certificate }
+        Self { certificate, ..Self::from(Ending::TlsFailed(fault)) }
     }
 }
 

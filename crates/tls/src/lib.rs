@@ -562,7 +562,7 @@ pub async fn accept(
             // The ACME authority has seen the challenge certificate; the connection carries nothing else (RFC 8737
             // section 3).
             let _ = tokio::time::timeout(CHALLENGE_END, tls.shutdown()).await;
-            Err(Refused { ending: Ending::AcmeChallenge, certificate: None })
+            Err(Ending::AcmeChallenge.into())
         }
         Ok(Ok((tls, identity))) => {
             let version = match tls.get_ref().1.protocol_version() {
@@ -579,7 +579,7 @@ pub async fn accept(
         }
         // It has given back its permit, so that a client that does not read takes none.
         Ok(Err(failed)) => Err(failed.part().await),
-        Err(_) => Err(Refused { ending: Ending::TlsTimeout, certificate: None }),
+        Err(_) => Err(Ending::TlsTimeout.into()),
     }
 }
 
@@ -602,7 +602,8 @@ async fn shake_hands(
     match terminator.certificates.choose(&accepted.client_hello()) {
         // rustls has only the alert access_denied here; clients know more precise alerts.
         Err(refusal) => {
-            return Err(Failed::with_alert(TlsFault::NoCertificate, plain, refusal.alert()));
+            let name = accepted.client_hello().server_name().map(str::to_owned);
+            return Err(Failed::no_certificate(plain, name.as_deref(), refusal.alert()));
         }
         // rustls has no alert here.
         Ok(chosen) if !can_sign(&chosen, &accepted.client_hello()) => {

@@ -305,7 +305,7 @@ fn plain_http_on_a_tls_port_gets_an_answer_in_words_and_the_log_its_reason() {
     assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("HTTPS"), "{answer}");
     assert!(fetch(&server, "unknown.example", &dir.path().join("a.crt"), &[]).is_err());
     let log = server.dir.path().join("access.log");
-    for reason in ["tls-not-tls", "tls-no-certificate"] {
+    for reason in ["tls-not-tls", "tls-no-certificate", " sni=unknown.example "] {
         eventually(reason, secs(10), || fs::read_to_string(&log).ok()?.contains(reason).then_some(()));
     }
 }
