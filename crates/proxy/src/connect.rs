@@ -196,16 +196,16 @@ async fn open_tcp(address: SocketAddr, opening: Opening) -> io::Result<TcpStream
 }
 
 /// Connects to a Unix socket. Linux returns EAGAIN at once when the socket's queue is full (unix(7)), where TCP would
-/// wait.
+/// wait. The connection is established when the function returns: it needs no turn of the runtime.
 async fn open_unix(path: &Path) -> io::Result<UnixStream> {
     let mut wait = UNIX_BACK_OFF;
     loop {
-        match UnixStream::connect(path).await {
+        match sys::socket::connect_unix(path) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(UNIX_BACK_OFF_MAX);
             }
-            result => return result,
+            result => return UnixStream::from_std(result?),
         }
     }
 }

@@ -7,10 +7,12 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 pub use crate::inherited::{Inherited, InheritedError, ListenAddress, inherited};
 pub use crate::unix_listener::{ListenUnixError, Removal, SocketFile, listen_unix, remove_stale_unix};
@@ -61,6 +63,14 @@ pub fn connect_tcp(addr: SocketAddr, opening: Opening) -> io::Result<TcpStream> 
         Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => Err(error),
         _ => Ok(socket.into()),
     }
+}
+
+/// Connects to the Unix socket at `path`: nonblocking, with close-on-exec. The kernel never leaves such a connection in
+/// progress: the function fails with [`io::ErrorKind::WouldBlock`] if the socket's queue is full (unix(7), EAGAIN).
+pub fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    socket.connect(&SockAddr::unix(path)?)?;
+    Ok(socket.into())
 }
 
 /// Duplicates the descriptor of a listening socket, with close-on-exec: so each worker gets a Unix or inherited socket.
