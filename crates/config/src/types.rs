@@ -252,6 +252,8 @@ pub enum Http2 {
         stream_window: u32,
         /// Allowances for frames that cost work but transfer no data.
         flood: Allowances,
+        /// Longest time that a connection waits whose address has flooded.
+        flood_delay: Duration,
     },
     /// HTTP/1.1 only.
     Off,

@@ -9,6 +9,7 @@ pub mod balance;
 pub mod client_hello;
 pub mod client_name;
 pub mod client_slots;
+pub mod flood_delay;
 pub mod grpc;
 pub mod health;
 pub mod hedge;

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use logic::access_log::Kind;
 use logic::account::Refusal;
+use logic::flood_delay::FloodDelay;
 use logic::peers::Peer;
 use nix::errno::Errno;
-use state::account::Wish;
+use state::account::{AtSource, Wish};
 use state::ending::Ending;
 use state::events::Level;
 use state::listen::{BACKLOG, BoundKey, Socket};
@@ -21,7 +22,9 @@ use tls::plain::Plain;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
-use crate::admission::{Admitted, ConnectionPermit, Limit, ListenerPermit, count_at_source, turn_away};
+use crate::admission::{
+    Admitted, ConnectionPermit, Limit, ListenerPermit, count_at_source, flood_wait, turn_away,
+};
 use crate::arrival::Entry;
 use crate::arrival::canonical;
 use crate::connection;
@@ -232,9 +235,18 @@ impl Loop<'_> {
                 (self.known.clone(), newest, permit)
             }
         };
+        let floods = source.as_ref().map_or_else(FloodDelay::default, AtSource::floods);
+        let wait = flood_wait(worker, &plan, floods);
         let admitted = Admitted::new(permit, source, listener);
         let entry = Entry { worker: worker.clone(), current, plan, admitted };
-        tokio::task::spawn_local(connection::serve(entry, plain, peer));
+        if wait.is_zero() {
+            tokio::task::spawn_local(connection::serve(entry, plain, peer));
+        } else {
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(wait).await;
+                connection::serve(entry, plain, peer).await;
+            });
+        }
     }
 
     fn look_up(&mut self) -> Option<Arc<ListenerPlan>> {

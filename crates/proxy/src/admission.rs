@@ -6,10 +6,12 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
-use config::types::Protocol;
+use config::types::{Http2, Protocol};
 use logic::access_log::Kind;
 use logic::account::Refusal;
+use logic::flood_delay::FloodDelay;
 use logic::peers::Peer;
 use state::ListenerState;
 use state::account::{AtSource, Share, Taken};
@@ -17,7 +19,7 @@ use state::ending::Ending;
 use tls::plain::Plain;
 
 use crate::outcome::Outcome;
-use crate::snapshot::ListenerPlan;
+use crate::snapshot::{ListenerPlan, http_settings};
 use crate::stream::Stream;
 use crate::worker::{ConnectionHandle, Registration, Worker};
 
@@ -128,6 +130,23 @@ pub(crate) fn count_at_source(
     let Some(address) = peer.ip().filter(|_| !is_proxy) else { return Ok((None, None)) };
     let (counted, leaving) = count_at(worker, address, worker.front.state.account.client_slots())?;
     Ok((Some(counted), leaving))
+}
+
+/// How long a new connection waits before it is read, because connections of its address were ended for floods.
+pub(crate) fn flood_wait(worker: &Worker, plan: &ListenerPlan, floods: FloodDelay) -> Duration {
+    // Nearly all addresses have never flooded, and need no look at the clock.
+    if floods == FloodDelay::default() {
+        return Duration::ZERO;
+    }
+    let longest = match http_settings(plan).map(|settings| &settings.http2) {
+        Some(Http2::On { flood_delay, .. }) => *flood_delay,
+        Some(Http2::Off) | None => return Duration::ZERO,
+    };
+    let wait = floods.wait(worker.front.state.started.elapsed(), longest);
+    if !wait.is_zero() {
+        plan.state.counters.of(worker.index).delayed.add(1);
+    }
+    wait
 }
 
 /// Counts a client that takes `slots`. If no slot is free and its address has used its share, an idle client of the

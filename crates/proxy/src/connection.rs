@@ -66,6 +66,10 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
                     admission::turn_away(worker, plan, plain, arrival.peer, why);
                     return None;
                 }
+                let wait = admission::flood_wait(worker, plan, entry.admitted.handle().share.floods());
+                if !wait.is_zero() {
+                    tokio::time::sleep(wait).await;
+                }
             }
             Err(ending) => {
                 record(worker, plan, &arrival, ending);

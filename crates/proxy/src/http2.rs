@@ -130,6 +130,7 @@ pub async fn serve(
         }
         Ok(Ok(Err(error))) => ending_of(&error),
         Ok(Err(flooded)) => {
+            note_flood(worker, handle);
             // The handshake has sent our SETTINGS. If the socket is full, the client gets no GOAWAY.
             let _ = poll_fn(|cx| Poll::Ready(stream.poll_write(cx, &[IoSlice::new(CALM)]))).await;
             Some(flooded)
@@ -138,9 +139,18 @@ pub async fn serve(
     };
     handle.stop_waiting();
     if let Some(ending) = ending {
+        if ending == Ending::FrameFlood {
+            note_flood(worker, handle);
+        }
         record(worker, &plan, &arrival, ending);
     }
     Box::pin(linger(&*stream)).await;
+}
+
+/// Makes the next connections of the client's address wait. To be called before the client learns that its connection
+/// ends, so that its next connection is not faster.
+fn note_flood(worker: &Worker, handle: &ConnectionHandle) {
+    handle.share.flooded(worker.front.state.started.elapsed());
 }
 
 /// Writes the access-log record of a connection or stream that never became a request.
@@ -254,6 +264,7 @@ impl Http2Connection<'_> {
             if let Some(flood) = self.read_limit.flood()
                 && !matches!(self.leaving, Leaving::By(_))
             {
+                note_flood(self.worker, self.handle);
                 self.leave(Reason::ENHANCE_YOUR_CALM);
                 self.open.abort_all();
                 tracing::debug!(client = ?self.arrival.peer, "{}", flood.reason());

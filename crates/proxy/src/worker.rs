@@ -367,7 +367,7 @@ impl Worker {
             self.lines.sweep(now, &self.current.borrow());
             if self.index == 0 {
                 let account = self.slot_cache.account();
-                account.sources.sweep();
+                account.sources.sweep(self.front.state.started.elapsed());
                 if let Some(message) = self.refusal_log.take(account, now) {
                     self.front.state.events.record(Level::Warning, "process", message);
                 }

@@ -169,6 +169,11 @@ fn encode_listeners(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) ->
         each(|plan| plan.state.counters.sum(|block| &block.connections)),
     )?;
     out.counters(
+        "listener_delayed",
+        "Client connections that waited because their address had flooded",
+        each(|plan| plan.state.counters.sum(|block| &block.delayed)),
+    )?;
+    out.counters(
         "listener_sessions",
         "Sessions ended: HTTP requests and TCP connections",
         each(|plan| plan.state.counters.sum(|block| &block.sessions)),

@@ -79,6 +79,8 @@ impl Counter {
 #[derive(Debug, Default)]
 pub struct ListenerCounters {
     pub connections: Counter,
+    /// Connections that waited because their address had flooded.
+    pub delayed: Counter,
     /// Ended sessions (HTTP: requests; TCP: connections).
     pub sessions: Counter,
     /// HTTP responses by class: 1xx to 5xx.

@@ -56,7 +56,11 @@ impl Http2 {
     /// Connects, and sends the preface and empty SETTINGS.
     #[track_caller]
     pub fn connect(address: &str) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
+        Self::over(TcpStream::connect(address).unwrap())
+    }
+
+    /// Begins HTTP/2 on a connection.
+    pub fn over(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
         let mut client = Self { stream, buffer: Vec::new(), goaway: None };
         client.send_raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");

@@ -1,8 +1,11 @@
 //! `http2` of a listener and of a pool.
 
+use std::time::Duration;
+
 use logic::http2::flood::{Allowance, Allowances};
 
-use super::parser::{Parser, small};
+use super::duration::DAY;
+use super::parser::{Parser, Zero, small};
 use crate::raw::{RawBackendHttp2, RawFlood, RawListener, TextOr};
 use crate::types::{BackendHttp2, Http2};
 
@@ -12,6 +15,7 @@ const KIB: u64 = 1024;
 const SEND_BUFFER: u64 = 768 * KIB;
 const RECEIVE_WINDOW: u64 = 1024 * KIB;
 const STREAM_WINDOW: u64 = 64 * KIB;
+const FLOOD_DELAY: Duration = Duration::from_secs(1);
 
 /// The defaults of `RawBackendHttp2`, likewise.
 const OF_BACKENDS: BackendHttp2 = BackendHttp2 {
@@ -42,16 +46,21 @@ impl Parser<'_> {
 
     pub(super) fn http2(&mut self, raw: &RawListener) -> Option<Http2> {
         let streams = raw.limits.as_ref()?.value.streams.as_ref()?;
-        let (send_buffer, receive_window, stream_window, flood) = match &raw.http2.as_ref()?.value {
+        let (send_buffer, receive_window, stream_window, flood, flood_delay) = match &raw.http2.as_ref()?.value {
             TextOr::Text(word) if word == "off" => return Some(Http2::Off),
-            TextOr::Text(_) => {
-                (Some(SEND_BUFFER), Some(RECEIVE_WINDOW), Some(STREAM_WINDOW), Allowances::default())
-            }
+            TextOr::Text(_) => (
+                Some(SEND_BUFFER),
+                Some(RECEIVE_WINDOW),
+                Some(STREAM_WINDOW),
+                Allowances::default(),
+                Some(FLOOD_DELAY),
+            ),
             TextOr::Table(table) => (
                 self.size(&table.send_buffer, 16 * KIB, 1024 * 1024 * KIB),
                 self.size(&table.receive_window, 64 * KIB, 1024 * 1024 * KIB),
                 self.size(&table.stream_window, 16 * KIB, 1024 * 1024 * KIB),
                 table.flood.as_ref().map_or_else(Allowances::default, |flood| allowances(&flood.value)),
+                self.time(&table.flood_delay, Zero::Allowed, DAY),
             ),
         };
         Some(Http2::On {
@@ -60,6 +69,7 @@ impl Parser<'_> {
             receive_window: u32::try_from(receive_window?).ok()?,
             stream_window: u32::try_from(stream_window?).ok()?,
             flood,
+            flood_delay: flood_delay?,
         })
     }
 }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::SizeText;
+use super::{DurationText, SizeText};
 use crate::de::Key;
 
 /// `http2` of a listener
@@ -36,6 +36,12 @@ pool = "app"
 http2 = { flood = { pings = { burst = 500, per-second = 50 } } }
 "#))]
     pub(crate) flood: Key<RawFlood>,
+    /// Longest time that a new connection waits before Penstock reads from it, if connections of the same address (IPv6:
+    /// the same network) were ended for floods. The first flood makes the next connection wait 10 ms, and each further
+    /// one doubles the time. Ten seconds after the last flood they are forgotten. Connections of trusted proxies do not
+    /// wait. `"0s"`: no connection waits.
+    #[schemars(extend("default" = "1s"))]
+    pub(crate) flood_delay: Key<DurationText>,
 }
 
 /// `http2` of a pool

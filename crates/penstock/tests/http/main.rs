@@ -6,6 +6,7 @@ mod backend_http2;
 mod backend_websockets;
 mod failover;
 mod faults;
+mod flood_delay;
 mod framing;
 mod freezing;
 mod grpc;

@@ -2,8 +2,10 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
+use std::time::Duration;
 
 use logic::account::{ConnectionUsage, Refusal, SourceUsage, may_wait};
+use logic::flood_delay::FloodDelay;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 
 use super::{AtSource, SlotCache, Source, Taken};
@@ -53,6 +55,18 @@ impl Share {
     /// Charges the connection to a source as soon as its address is known.
     pub fn set_source(&self, at_source: Option<AtSource>) {
         *self.at_source.borrow_mut() = at_source;
+    }
+
+    /// Notes at `now`, the time since the start of the process, that the connection is ended for a flood.
+    pub fn flooded(&self, now: Duration) {
+        if let Some(at_source) = &*self.at_source.borrow() {
+            at_source.flooded(now);
+        }
+    }
+
+    /// Floods of earlier connections of the source; none if the connection is charged to no source.
+    pub fn floods(&self) -> FloodDelay {
+        self.at_source.borrow().as_ref().map_or_else(FloodDelay::default, AtSource::floods)
     }
 
     /// Moves the slots at the source to a new connection from the same source, for which this connection is closed.

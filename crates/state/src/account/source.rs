@@ -4,11 +4,13 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use logic::account::{Refusal, Shares, SourceUsage, Usage};
 use logic::balance::StickyKey;
+use logic::flood_delay::FloodDelay;
 
 use crate::lock::lock;
 
@@ -81,9 +83,22 @@ pub struct Source {
     /// Part of `held` for additional backend connections.
     additional: AtomicUsize,
     leaving: AtomicUsize,
+    /// The bits of a [`FloodDelay`].
+    floods: AtomicU64,
 }
 
 impl Source {
+    /// Notes at `now`, the time since the start of the process, that a connection was ended for a flood.
+    fn flooded(&self, now: Duration) {
+        let flooded = |bits| Some(FloodDelay::from_bits(bits).flooded(now).to_bits());
+        // The closure never returns `None`.
+        let _ = self.floods.fetch_update(Relaxed, Relaxed, flooded);
+    }
+
+    fn floods(&self) -> FloodDelay {
+        FloodDelay::from_bits(self.floods.load(Relaxed))
+    }
+
     fn usage(&self, held: usize) -> SourceUsage {
         SourceUsage { held, additional: self.additional.load(Relaxed) }
     }
@@ -106,12 +121,21 @@ impl Sources {
         lock(&self.parts[key.spread() as usize % PARTS]).entry(key).or_default().clone()
     }
 
-    /// Removes sources without slots. Called about once per second.
-    pub fn sweep(&self) {
+    /// Removes sources without slots. A source that has flooded stays until its floods are forgotten, unless very many
+    /// sources have. Called about once per second; `now` is the time since the start of the process.
+    pub fn sweep(&self, now: Duration) {
         for part in &self.parts {
             let mut part = lock(part);
+            let mut most = MOST_FLOODED;
             // An accept loop that refers to the source is about to take slots.
-            part.retain(|_, source| source.held.load(Relaxed) > 0 || Arc::strong_count(source) > 1);
+            part.retain(|_, source| {
+                if source.held.load(Relaxed) > 0 || Arc::strong_count(source) > 1 {
+                    return true;
+                }
+                let stays = most > 0 && !source.floods().is_over(now);
+                most -= usize::from(stays);
+                stays
+            });
             if part.is_empty() {
                 part.shrink_to(SPARE);
             }
@@ -123,6 +147,9 @@ impl Sources {
         self.parts.iter().map(|part| lock(part).len()).sum()
     }
 }
+
+/// Sources without slots that a part of the table keeps because they have flooded: 64 Ki in all parts, some 8 MB.
+const MOST_FLOODED: usize = 4096;
 
 /// Capacity that an empty part of the table keeps.
 const SPARE: usize = 64;
@@ -186,6 +213,16 @@ impl AtSource {
         Arc::ptr_eq(&self.source, source)
     }
 
+    /// Notes at `now`, the time since the start of the process, that this connection is ended for a flood.
+    pub(super) fn flooded(&self, now: Duration) {
+        self.source.flooded(now);
+    }
+
+    /// Floods of earlier connections of the source.
+    pub fn floods(&self) -> FloodDelay {
+        self.source.floods()
+    }
+
     /// Slots of the whole source.
     pub fn of_source(&self) -> SourceUsage {
         self.source.usage(self.source.held.load(Relaxed))
@@ -247,10 +284,10 @@ mod tests {
         assert_eq!(other.of_source().held, 5);
         other.subtract(3);
         drop(clients);
-        account.sources.sweep();
+        account.sources.sweep(Duration::ZERO);
         assert_eq!(account.sources.count(), 1);
         drop(other);
-        account.sources.sweep();
+        account.sources.sweep(Duration::ZERO);
         assert_eq!(account.sources.count(), 0);
     }
 
@@ -282,6 +319,33 @@ mod tests {
         assert_eq!(new.of_source(), SourceUsage { held: 2, additional: 0 });
         drop(old);
         assert_eq!(new.of_source(), SourceUsage { held: 2, additional: 0 });
+    }
+
+    #[test]
+    fn a_source_that_has_flooded_is_remembered_until_its_floods_are_forgotten() {
+        let (account, longest) = (account(), Duration::from_secs(1));
+        let take = || account.count_client([192, 0, 2, 1].into(), 2).unwrap();
+        let (begin, later) = (Duration::from_secs(5), Duration::from_secs(15));
+        take().flooded(begin);
+        account.sources.sweep(begin);
+        assert_eq!(account.sources.count(), 1);
+        assert_eq!(take().floods().wait(begin, longest), Duration::from_millis(10));
+        let other = account.count_client([192, 0, 2, 2].into(), 2).unwrap();
+        assert_eq!(other.floods().wait(begin, longest), Duration::ZERO);
+        drop(other);
+        account.sources.sweep(later);
+        assert_eq!(account.sources.count(), 0);
+    }
+
+    #[test]
+    fn sources_that_have_flooded_are_remembered_up_to_a_limit() {
+        let account = account();
+        for address in 0..2 * MOST_FLOODED * PARTS {
+            let address = std::net::Ipv4Addr::from_bits(u32::try_from(address).unwrap());
+            account.count_client(address.into(), 2).unwrap().flooded(Duration::ZERO);
+        }
+        account.sources.sweep(Duration::ZERO);
+        assert!((1..=MOST_FLOODED * PARTS).contains(&account.sources.count()));
     }
 
     #[test]
