@@ -2,7 +2,8 @@
 //!
 //! A container engine publishes a port in two ways: the kernel changes the destination of connections (DNAT), and a
 //! userland proxy relays those from the host's loopback interface. They are compared with a Unix socket in a directory
-//! that host and container share, with the container's own address, and with a backend outside a container.
+//! that host and container share, with the container's own address, with a container that uses the host's network, and
+//! with a backend outside a container.
 
 use std::time::Instant;
 
@@ -57,7 +58,11 @@ impl Scenario for Forwarded {
         }
         match Engine::find() {
             Ok(engine) => {
-                plan.notes.push(format!("Groups `docker-...` are by {} itself.", engine.version));
+                plan.notes.push(format!(
+                    "Groups `docker-...` are by {} itself. Its containers have Docker's default seccomp filter, \
+                     whose cost is in every system call of the backend: `host-network` shows it beside `loopback`.",
+                    engine.version
+                ));
                 plan.groups.extend(Work::ALL.iter().map(|work| contained::group(&engine, *work)));
             }
             Err(error) => plan.notes.push(format!(
@@ -74,15 +79,14 @@ fn plan_namespaces(context: &Context, plan: &mut Plan, tools: &Tools) -> Result<
     for error in missing {
         plan.note_missing(error)?;
     }
-    if let Some(Userland::Socat(_)) = userland {
+    if userland.iter().any(|program| matches!(program, Userland::Socat(_))) {
         plan.notes.push(
-            "socat stands in for docker-proxy: it relays with a process for each connection, which costs more per \
-             connection and less per byte."
+            "socat relays with a process for each connection, docker-proxy with one process for all."
                 .to_owned(),
         );
     }
     let ways = [Way::Loopback, Way::Unix, Way::Bridge, Way::Translated];
-    let ways: Vec<_> = ways.into_iter().chain(userland.map(Way::Userland)).collect();
+    let ways: Vec<_> = ways.into_iter().chain(userland.into_iter().map(Way::Userland)).collect();
     plan.groups.extend(Work::ALL.iter().map(|work| work.group(tools, &ways)));
     let front = Program::Nginx.find(context).map(|_| Program::Nginx);
     let front = match front {
@@ -226,13 +230,13 @@ impl Way {
     }
 }
 
-/// Pairs every forwarded port with each path without forwarding.
+/// Pairs every path with each path without forwarding that precedes it.
 fn pairs<'a>(names: impl Iterator<Item = &'a str>) -> Pairing {
-    let plain = ["loopback", "unix"];
-    let forwarded: Vec<_> = names.filter(|name| !plain.contains(name)).collect();
-    let mut pairs = vec![("unix".to_owned(), "loopback".to_owned())];
-    for reference in plain {
-        pairs.extend(forwarded.iter().map(|name| ((*name).to_owned(), reference.to_owned())));
+    let names: Vec<_> = names.collect();
+    let mut pairs = Vec::new();
+    for reference in ["loopback", "unix", HOST_NETWORK] {
+        let others = names.iter().skip_while(|name| **name != reference).skip(1);
+        pairs.extend(others.map(|name| ((*name).to_owned(), reference.to_owned())));
     }
     Pairing::Pairs(pairs)
 }
@@ -410,6 +414,9 @@ fn figure(key: &str, title: &str) -> Metric {
 /// Listening address of the application's reverse proxy on the host.
 const FRONT: std::net::SocketAddrV4 = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 8080);
 
+/// Path to a container that uses the host's network.
+const HOST_NETWORK: &str = "host-network";
+
 const LOAD: &str = "load";
 const BACKEND: &str = "backend";
 const FORWARDER: &str = "forwarder";
@@ -423,11 +430,17 @@ mod tests {
 
     #[test]
     fn every_forwarded_way_is_compared_with_both_that_need_no_forwarding() {
-        let Pairing::Pairs(found) = pairs(["loopback", "unix", "dnat"].into_iter()) else {
-            panic!("not pairs");
+        let paired = |names: &[&str]| match pairs(names.iter().copied()) {
+            Pairing::Pairs(found) => found,
+            _ => panic!("not pairs"),
         };
+        let owned = |(one, other): (&str, &str)| (one.to_owned(), other.to_owned());
         let expected = [("unix", "loopback"), ("dnat", "loopback"), ("dnat", "unix")];
-        assert_eq!(found, expected.map(|(one, other)| (one.to_owned(), other.to_owned())));
+        assert_eq!(paired(&["loopback", "unix", "dnat"]), expected.map(owned));
+        let found = paired(&["loopback", "unix", "host-network", "dnat"]);
+        let expected = [("host-network", "loopback"), ("host-network", "unix"), ("dnat", "host-network")];
+        assert!(expected.map(owned).iter().all(|pair| found.contains(pair)), "{found:?}");
+        assert_eq!(found.len(), 6);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The backend in a Docker container, and the paths to it that Docker provides.
 
-use super::docker::{Container, Engine};
-use super::network::tcp;
-use super::{BACKEND, FORWARDER, LOAD, Work, forwarder_cpu, kernel_cpu, meter_of, pairs, watched};
+use super::docker::{Container, Engine, Reach};
+use super::{
+    BACKEND, FORWARDER, HOST_NETWORK, LOAD, Work, forwarder_cpu, kernel_cpu, meter_of, pairs, watched,
+};
 use crate::agent::Agent;
 use crate::contestant::{Contestant, Running};
 use crate::context::{Context, descriptors_for};
@@ -16,13 +17,13 @@ use crate::target::backend::HttpBackend;
 
 /// Makes the group with the same work as in our own namespaces.
 pub(super) fn group(engine: &Engine, work: Work) -> Group {
-    let pairs = pairs(Published::ALL.iter().map(|way| way.name()));
+    let pairs = pairs(Way::ALL.iter().map(|way| way.name()));
     let (id, title) = (format!("docker-{}", work.id), format!("{}, in a container of Docker", work.title));
     let mut group = Group::new(id, title, "request", pairs);
     group.extent = work.extent;
     group.descriptors = descriptors_for(work.connections);
     group.columns.extend([forwarder_cpu(), kernel_cpu()]);
-    for way in Published::ALL {
+    for way in Way::ALL {
         let (version, engine) = (engine.version.clone(), engine.clone());
         let contestant =
             Contestant::new(way.name(), move |context| Contained::start(context, &engine, way, work));
@@ -31,25 +32,30 @@ pub(super) fn group(engine: &Engine, work: Work) -> Group {
     group
 }
 
-/// Path from clients to a Docker container.
+/// Path from clients to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Published {
+enum Way {
+    /// No container: the backend runs on the host.
     Loopback,
-    Unix,
-    Translated,
-    Userland,
+    Container(Reach),
 }
 
-impl Published {
-    const ALL: [Published; 4] =
-        [Published::Loopback, Published::Unix, Published::Translated, Published::Userland];
+impl Way {
+    const ALL: [Way; 5] = [
+        Way::Loopback,
+        Way::Container(Reach::Socket),
+        Way::Container(Reach::HostNetwork),
+        Way::Container(Reach::Translated),
+        Way::Container(Reach::Userland),
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            Published::Loopback => "loopback",
-            Published::Unix => "unix",
-            Published::Translated => "dnat",
-            Published::Userland => "docker-proxy",
+            Way::Loopback => "loopback",
+            Way::Container(Reach::Socket) => "unix",
+            Way::Container(Reach::HostNetwork) => HOST_NETWORK,
+            Way::Container(Reach::Translated) => "dnat",
+            Way::Container(Reach::Userland) => "docker-proxy",
         }
     }
 }
@@ -57,7 +63,6 @@ impl Published {
 /// A backend in a Docker container (or on the host), with its load.
 struct Contained {
     server: Server,
-    way: Published,
     load: Load,
 }
 
@@ -67,25 +72,21 @@ enum Server {
 }
 
 impl Contained {
-    fn start(context: &Context, engine: &Engine, way: Published, work: Work) -> Result<Self, Error> {
+    fn start(context: &Context, engine: &Engine, way: Way, work: Work) -> Result<Self, Error> {
         let (server, address) = match way {
-            Published::Loopback => {
+            Way::Loopback => {
                 let listen = context.free_tcp()?;
                 let order = Order::HttpBackend(HttpBackend { listen: vec![listen.clone()], body: work.body });
                 let (agent, _) = Agent::serve(context, "backend", order, &context.cores.target)?;
                 (Server::Here(agent), listen)
             }
-            Published::Unix | Published::Translated | Published::Userland => {
-                let container = engine.start(context, work.body)?;
-                let address = match way {
-                    Published::Unix => container.socket.clone(),
-                    Published::Translated => tcp(container.published),
-                    _ => tcp(container.local),
-                };
+            Way::Container(reach) => {
+                let container = engine.start(context, work.body, reach)?;
+                let address = container.address.clone();
                 (Server::There(container), address)
             }
         };
-        Ok(Contained { server, way, load: work.load(address) })
+        Ok(Contained { server, load: work.load(address) })
     }
 }
 
@@ -103,10 +104,10 @@ impl Running for Contained {
             Server::There(container) => (container.pid, container.proxy),
         };
         let mut metered = vec![meter_of(LOAD, 0), meter_of(BACKEND, backend)];
-        let forwarder = forwarder.filter(|_| self.way == Published::Userland);
         metered.extend(forwarder.map(|pid| meter_of(FORWARDER, pid)));
         watched(|| Agent::load(context, "http load", Order::Http(self.load.clone()), window, metered))
     }
+
     fn elsewhere(&self) -> Vec<i32> {
         match &self.server {
             Server::Here(_) => Vec::new(),

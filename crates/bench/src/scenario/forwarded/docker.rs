@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::signal::Signal;
 
+use super::network::tcp;
 use crate::address::Address;
 use crate::agent::Agent;
 use crate::context::Context;
@@ -33,16 +34,25 @@ pub struct Container {
     _agent: Agent,
     /// Process id of the backend on the host.
     pub pid: i32,
-    /// A port of the host's loopback interface, served by the userland proxy.
-    pub local: SocketAddrV4,
-    /// A port of the bridge's address, forwarded by the kernel.
-    pub published: SocketAddrV4,
-    /// A socket in a directory that host and container share.
-    pub socket: Address,
-    /// Process id of the userland proxy of `local`; `None` if the engine uses none.
+    /// Address for clients on the host.
+    pub address: Address,
+    /// Process id of the userland proxy; `None` if this path or the engine uses none.
     pub proxy: Option<i32>,
     pub command: String,
     _waste: DockerLeftover,
+}
+
+/// Path from the host into a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// A socket in a directory that host and container share.
+    Socket,
+    /// A port of the host's loopback interface: the container has no network of its own.
+    HostNetwork,
+    /// A port of the bridge's address, forwarded by the kernel.
+    Translated,
+    /// A port of the host's loopback interface, served by the userland proxy.
+    Userland,
 }
 
 #[derive(Debug)]
@@ -59,8 +69,8 @@ impl Engine {
         Ok(Engine { docker, version: format!("Docker {version}") })
     }
 
-    /// Starts a backend in a container.
-    pub fn start(&self, context: &Context, body: usize) -> Result<Container, Error> {
+    /// Starts a backend in a container. Containers of all paths but the host's network are alike: both ports published.
+    pub fn start(&self, context: &Context, body: usize, reach: Reach) -> Result<Container, Error> {
         self.remove_leftovers();
         let name = format!(
             "penstock-bench-{}-{}",
@@ -69,39 +79,51 @@ impl Engine {
         );
         let waste = DockerLeftover { docker: self.docker.clone(), name: name.clone() };
         self.import(context, &name)?;
-        let gateway = self.gateway()?;
         let shared = context.path("shared");
         fs::create_dir(&shared).doing(format!("create {}", shared.display()))?;
-        let (local, published) = (free(context, Ipv4Addr::LOCALHOST)?, free(context, gateway)?);
-        let arguments = [
+        let local = free(context, Ipv4Addr::LOCALHOST)?;
+        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT);
+        let socket = Address::Unix(shared.join("s"));
+        let (network, listen, address) = match reach {
+            Reach::HostNetwork => (vec!["--network=host".to_owned()], local, tcp(local)),
+            Reach::Socket | Reach::Translated | Reach::Userland => {
+                let published = free(context, self.gateway()?)?;
+                let network = [local, published].map(|port| format!("--publish={port}:{PORT}"));
+                let address = match reach {
+                    Reach::Socket => socket,
+                    Reach::Translated => tcp(published),
+                    Reach::HostNetwork | Reach::Userland => tcp(local),
+                };
+                (network.to_vec(), any, address)
+            }
+        };
+        let mut arguments = vec![
             OsString::from("run"),
             "--rm".into(),
             "--interactive".into(),
             format!("--name={name}").into(),
             format!("--label={}", label()).into(),
-            format!("--publish={local}:{PORT}").into(),
-            format!("--publish={published}:{PORT}").into(),
+        ];
+        arguments.extend(network.into_iter().map(OsString::from));
+        arguments.extend([
             cores(&context.cores.target).into(),
             format!("--volume={}:{SHARED}", shared.display()).into(),
             name.clone().into(),
             PROGRAM.into(),
             "bench-load".into(),
-        ];
+        ]);
         let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let command = format!("docker {}\n", words.join(" "));
         let launch = Launch::new("docker", &self.docker, &[]).args(arguments);
-        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
-        let listen = vec![Address::Tcp(any), Address::Unix(Path::new(SHARED).join("s"))];
+        let listen = vec![tcp(listen), Address::Unix(Path::new(SHARED).join("s"))];
         let (agent, _) = Agent::serve_as(context, &launch, Order::HttpBackend(HttpBackend { listen, body }))?;
         let pid = output(&self.docker, &["inspect", "--format", "{{.State.Pid}}", &name])?;
         let pid = pid.parse().map_err(|_| failed("docker inspect", &pid))?;
         Ok(Container {
             _agent: agent,
             pid,
-            local,
-            published,
-            socket: Address::Unix(shared.join("s")),
-            proxy: userland(local),
+            address,
+            proxy: userland(local).filter(|_| reach == Reach::Userland),
             command,
             _waste: waste,
         })

@@ -12,24 +12,27 @@ use crate::version;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Userland {
     DockerProxy(PathBuf),
-    /// A substitute that starts one process per connection.
+    /// A relay that starts one process per connection.
     Socat(PathBuf),
 }
 
 impl Userland {
-    /// Finds Docker's proxy where Debian and Docker install it, or else `socat`. Also returns missing programs.
-    pub fn find() -> (Option<Self>, Vec<Error>) {
+    /// Finds Docker's proxy where Debian and Docker install it, and `socat`. Also returns missing programs.
+    pub fn find() -> (Vec<Self>, Vec<Error>) {
         let docker = process::find("docker-proxy", "docker.io").or_else(|missing| {
             let places = ["/usr/libexec/docker/docker-proxy", "/usr/lib/docker/docker-proxy"];
             places.iter().map(PathBuf::from).find(|path| path.is_file()).ok_or(missing)
         });
-        match docker.map(Userland::DockerProxy) {
-            Ok(found) => (Some(found), Vec::new()),
-            Err(missing) => match process::find("socat", "socat") {
-                Ok(path) => (Some(Userland::Socat(path)), vec![missing]),
-                Err(too) => (None, vec![missing, too]),
-            },
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for program in
+            [docker.map(Userland::DockerProxy), process::find("socat", "socat").map(Userland::Socat)]
+        {
+            match program {
+                Ok(program) => found.push(program),
+                Err(error) => missing.push(error),
+            }
         }
+        (found, missing)
     }
 
     pub fn name(&self) -> &'static str {
