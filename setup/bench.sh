@@ -15,6 +15,8 @@ need openssl openssl
 need nft nftables
 need ip iproute2
 need certtool gnutls-bin
+need dockerd docker.io
+need docker docker.io
 [ -e /usr/lib/nginx/modules/ngx_stream_module.so ] || missing="$missing libnginx-mod-stream"
 # shellcheck disable=SC2086 # a list of names
 [ -z "$missing" ] || (install_packages $missing) || say "measuring without: $missing"

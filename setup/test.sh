@@ -18,6 +18,9 @@ need socat socat
 need nc netcat-openbsd
 need curl curl
 need haproxy haproxy
+need dockerd docker.io
+need docker docker.io
+need setpriv util-linux
 need openssl openssl
 need gnutls-cli gnutls-bin
 need sslscan sslscan

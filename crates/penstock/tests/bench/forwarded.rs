@@ -17,10 +17,15 @@ fn bench(scratch: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs it and gives the contestants of each group that did not fail.
+/// Runs it and gives the contestants of each group, of which none may have failed.
 fn measure(scratch: &Path, scenario: &str) -> Vec<(String, BTreeSet<String>)> {
     let arguments = [scenario, "--quick", "--rounds", "1", "--duration", "100ms", "--json", "r.json"];
     assert!(bench(scratch, &arguments).status().unwrap().success());
+    measured(scratch)
+}
+
+/// The contestants of each group of the run that wrote `r.json`, of which none may have failed.
+pub(super) fn measured(scratch: &Path) -> Vec<(String, BTreeSet<String>)> {
     let text = fs::read(scratch.join("r.json")).unwrap();
     let results: serde_json::Value = serde_json::from_slice(&text).unwrap();
     let scenario = &results["scenarios"][0];
@@ -40,7 +45,7 @@ fn measure(scratch: &Path, scenario: &str) -> Vec<(String, BTreeSet<String>)> {
 }
 
 /// Processes that a run started: its directory for temporary files is in their environment.
-fn processes(scratch: &Path) -> Vec<PathBuf> {
+pub(super) fn processes(scratch: &Path) -> Vec<PathBuf> {
     let needle = scratch.to_str().unwrap().as_bytes();
     let entries = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let ours = |path: &PathBuf| {
@@ -58,7 +63,7 @@ fn foreign_networks(processes: &[PathBuf]) -> BTreeSet<PathBuf> {
 }
 
 /// Namespaces and interfaces that have a name, here.
-fn named() -> BTreeSet<PathBuf> {
+pub(super) fn named() -> BTreeSet<PathBuf> {
     let entries =
         ["/run/netns", "/sys/class/net"].map(|path| fs::read_dir(path).into_iter().flatten().flatten());
     entries.into_iter().flatten().map(|entry| entry.path()).collect()

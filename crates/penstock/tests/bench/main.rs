@@ -1,6 +1,7 @@
 //! `penstock bench` with tiny runs.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod docker;
 mod forwarded;
 mod relays;
 mod robust;
