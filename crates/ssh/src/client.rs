@@ -207,8 +207,7 @@ impl Client {
         on_phase(Phase::Identity);
         let begun = Instant::now();
         let config = preferences::config(target, &self.judge.wanted(&target.name))?;
-        let buffer = preferences::read_buffer(target.purpose);
-        let (wire, heard, lifeline) = Wire::new(way.carrier, buffer, target.keep_alive);
+        let (wire, heard, lifeline) = Wire::new(way.carrier, target.keep_alive);
         let shared = Arc::new(Shared::new(Arc::clone(&name), target.purpose));
         shared.note(|facts| facts.address = Some(way.place.clone()));
         let (announcing, announced) = mpsc::channel(1);

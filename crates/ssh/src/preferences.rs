@@ -16,9 +16,9 @@ use crate::trouble;
 /// # Errors
 /// The target allows only algorithms that the library does not support.
 pub(crate) fn config(target: &Target, wanted: &[String]) -> Result<Arc<Config>, Failure> {
-    let (window_size, maximum_packet_size, channel_buffer_size) = match target.purpose {
-        Purpose::Commands => (256 * 1024, 32 * 1024, 8),
-        Purpose::Bulk => (16 * 1024 * 1024, 65_535, 16),
+    let (window_size, maximum_packet_size, channel_buffer_size, receive_buffer) = match target.purpose {
+        Purpose::Commands => (256 * 1024, 32 * 1024, 8, 8 * 1024),
+        Purpose::Bulk => (16 * 1024 * 1024, 65_535, 16, 256 * 1024),
     };
     // The library asserts a maximum of 1 GiB per key (RFC 4253 section 9).
     let bytes = target.rekey.bytes.clamp(64 * 1024, 1 << 30);
@@ -28,6 +28,7 @@ pub(crate) fn config(target: &Target, wanted: &[String]) -> Result<Arc<Config>, 
         window_size,
         maximum_packet_size,
         channel_buffer_size,
+        receive_buffer,
         preferred: preferred(target, wanted)?,
         inactivity_timeout: None,
         keepalive_interval: target.keep_alive.interval,
@@ -35,14 +36,6 @@ pub(crate) fn config(target: &Target, wanted: &[String]) -> Result<Arc<Config>, 
         nodelay: true,
         ..Config::default()
     }))
-}
-
-/// Returns the size of the read buffer in bytes. Each connection keeps its buffer until its end.
-pub(crate) fn read_buffer(purpose: Purpose) -> usize {
-    match purpose {
-        Purpose::Commands => 8 * 1024,
-        Purpose::Bulk => 256 * 1024,
-    }
 }
 
 fn preferred(target: &Target, wanted: &[String]) -> Result<Preferred, Failure> {

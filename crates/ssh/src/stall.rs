@@ -155,7 +155,7 @@ mod tests {
     /// Returns both ends of a connection with 64 bytes of buffer each way, after the version exchange.
     async fn pair(interval: Option<Duration>, count: usize) -> (Wire, DuplexStream, CloseOnDrop) {
         let (near, mut far) = duplex(64);
-        let (mut wire, _, lifeline) = Wire::new(Box::new(near), 16, KeepAlive { interval, count });
+        let (mut wire, _, lifeline) = Wire::new(Box::new(near), KeepAlive { interval, count });
         far.write_all(b"SSH-2.0-far\r\n").await.unwrap();
         wire.read_exact(&mut [0; 13]).await.unwrap();
         (wire, far, lifeline)
@@ -248,7 +248,7 @@ mod tests {
     async fn a_peer_that_hangs_up_while_we_write_is_told_from_one_that_is_silent() {
         let (near, far) = duplex(64);
         let (mut wire, _, _lifeline) =
-            Wire::new(Box::new(near), 16, KeepAlive { interval: Some(INTERVAL), count: 3 });
+            Wire::new(Box::new(near), KeepAlive { interval: Some(INTERVAL), count: 3 });
         let (mut reads, mut writes) = tokio::io::split(far);
         writes.write_all(b"SSH-2.0-far\r\n").await.unwrap();
         wire.read_exact(&mut [0; 13]).await.unwrap();

@@ -1,5 +1,5 @@
-//! The bytes below SSH: a read buffer, a copy of the server's text before SSH begins, a way to close the connection
-//! from outside, and a watch over writes that wait.
+//! The bytes below SSH: a copy of the server's text before SSH begins, a way to close the connection from outside, and
+//! a watch over writes that wait.
 
 use std::io;
 use std::pin::Pin;
@@ -65,18 +65,17 @@ enum CloseState {
 }
 
 impl Wire {
-    /// Reads `carrier` through a buffer of `size` bytes. If the peer neither receives nor sends data for the time of
+    /// Takes a carrier at the beginning of its connection. If the peer neither receives nor sends data for the time of
     /// `keep_alive`, a waiting write ends with [`io::ErrorKind::TimedOut`].
     pub(crate) fn new(
         carrier: Box<dyn Carrier>,
-        size: usize,
         keep_alive: KeepAlive,
     ) -> (Self, Arc<ServerText>, CloseOnDrop) {
         let heard = Arc::new(ServerText::default());
         let (sender, cord) = oneshot::channel();
         let written = Arc::new(AtomicU64::new(0));
         let wire = Self {
-            carrier: BufReader::with_capacity(size, carrier),
+            carrier: BufReader::with_capacity(GREETING_BUFFER, carrier),
             heard: Some(Arc::clone(&heard)),
             cord: CloseState::Whole(cord),
             stall: Stall::new(keep_alive),
@@ -258,6 +257,8 @@ pub(crate) async fn while_it_moves<T>(
 /// Maximum time without progress of an unused connection that has not ended: longer than [`LAST_WORDS`].
 const GOODBYE: Duration = LAST_WORDS.saturating_add(Duration::from_secs(2));
 
+/// Size of the buffer in which the version line is looked for. Once it is empty, a longer read passes it by.
+const GREETING_BUFFER: usize = 1024;
 /// Maximum number of bytes kept of the text before the version line.
 const LONGEST_GREETING: usize = 4096;
 /// Bytes of an unused connection that count as progress: more than those of the keepalives in this time.
@@ -274,7 +275,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connection_that_is_no_longer_used_may_send_as_long_as_its_peer_reads() {
         let (near, mut far) = duplex(1024);
-        let (mut wire, _, lifeline) = Wire::new(Box::new(near), 16, KeepAlive { interval: None, count: 0 });
+        let (mut wire, _, lifeline) = Wire::new(Box::new(near), KeepAlive { interval: None, count: 0 });
         far.write_all(b"SSH-2.0-far\r\n").await.unwrap();
         wire.read_exact(&mut [0; 13]).await.unwrap();
         drop(Line::new(lifeline));

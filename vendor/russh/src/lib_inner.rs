@@ -28,6 +28,7 @@ pub mod mac;
 
 pub mod keys;
 
+mod incoming;
 mod msg;
 mod negotiation;
 mod ssh_read;

@@ -21,6 +21,7 @@ use bytes::{Bytes, BytesMut};
 use log::debug;
 use ssh_encoding::Writer;
 use super::cipher::SealingKey;
+use super::incoming::Incoming;
 use compression::Compress;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
@@ -329,6 +330,9 @@ pub struct SSHBuffer {
     // Sequence numbers are on 32 bits and wrap.
     // https://tools.ietf.org/html/rfc4253#section-6.4
     pub seqn: Wrapping<u32>,
+    pub(crate) incoming: Incoming,
+    /// The last packet read, without its padding; its payload begins at byte 5.
+    pub(crate) packet: Bytes,
 }
 
 impl SSHBuffer {
@@ -338,6 +342,16 @@ impl SSHBuffer {
             len: 0,
             bytes: 0,
             seqn: Wrapping(0),
+            incoming: Incoming::default(),
+            packet: Bytes::new(),
+        }
+    }
+
+    /// A buffer that reads up to `room` bytes at once.
+    pub(crate) fn for_reading(room: usize) -> Self {
+        SSHBuffer {
+            incoming: Incoming::new(room),
+            ..Self::new()
         }
     }
 
@@ -384,10 +398,10 @@ impl PacketBytesWriter {
 }
 
 /// Incoming SSH packet after decryption and optional decompression.
-/// Uses Vec<u8> (not CryptoVec/mlocked) because incoming network data is not secret.
+/// Uses Bytes (not CryptoVec/mlocked) because incoming network data is not secret.
 #[derive(Debug)]
 pub(crate) struct IncomingSshPacket {
-    pub buffer: Vec<u8>,
+    pub buffer: Bytes,
     pub seqn: Wrapping<u32>,
 }
 

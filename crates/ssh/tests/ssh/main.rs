@@ -7,6 +7,7 @@ mod doors;
 mod files;
 mod gates;
 mod odd_servers;
+mod packets;
 mod proof;
 mod refusals;
 mod rekey;

@@ -26,6 +26,7 @@ use aes::{Aes128, Aes192, Aes256};
 #[cfg(feature = "aws-lc-rs")]
 use aws_lc_rs::aead::{AES_128_GCM as ALGORITHM_AES_128_GCM, AES_256_GCM as ALGORITHM_AES_256_GCM};
 use byteorder::{BigEndian, ByteOrder};
+use bytes::Bytes;
 use block::CtrWrapper;
 use ctr::Ctr128BE;
 use delegate::delegate;
@@ -33,7 +34,7 @@ use log::trace;
 #[cfg(all(not(feature = "aws-lc-rs"), feature = "ring"))]
 use ring::aead::{AES_128_GCM as ALGORITHM_AES_128_GCM, AES_256_GCM as ALGORITHM_AES_256_GCM};
 use ssh_encoding::Encode;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncRead;
 
 use self::cbc::CbcWrapper;
 use crate::Error;
@@ -292,22 +293,39 @@ pub(crate) trait SealingKey {
     }
 }
 
+/// Waits for the next packet, and puts it into `buffer.packet`.
 pub(crate) async fn read<R: AsyncRead + Unpin>(
     stream: &mut R,
     buffer: &mut SSHBuffer,
     cipher: &mut (dyn OpeningKey + Send),
 ) -> Result<usize, Error> {
-    if buffer.len == 0 {
-        let mut len = vec![0; cipher.packet_length_to_read_for_block_length()];
+    // The packet before would keep its buffer from being filled again.
+    buffer.packet = Bytes::new();
+    while !take(buffer, cipher)? {
+        let total = match buffer.len {
+            0 => cipher.packet_length_to_read_for_block_length(),
+            len => PACKET_LENGTH_LEN + len,
+        };
+        buffer.incoming.read(stream, total).await?;
+    }
+    Ok(buffer.packet.len())
+}
 
-        stream.read_exact(&mut len).await?;
+/// Puts the next packet into `buffer.packet`, without its padding. Returns `false` if not all of it has come.
+pub(crate) fn take(
+    buffer: &mut SSHBuffer,
+    cipher: &mut (dyn OpeningKey + Send),
+) -> Result<bool, Error> {
+    if buffer.len == 0 {
+        let probe = cipher.packet_length_to_read_for_block_length();
+        let Some(len) = buffer.incoming.bytes().get(..probe) else {
+            return Ok(false);
+        };
         trace!("reading, len = {len:?}");
         {
             let seqn = buffer.seqn.0;
-            buffer.buffer.clear();
-            buffer.buffer.extend_from_slice(&len);
             trace!("reading, seqn = {seqn:?}");
-            let len = cipher.decrypt_packet_length(seqn, &len);
+            let len = cipher.decrypt_packet_length(seqn, len);
             let len = BigEndian::read_u32(&len) as usize;
 
             if len > MAXIMUM_PACKET_LEN {
@@ -315,14 +333,11 @@ pub(crate) async fn read<R: AsyncRead + Unpin>(
             }
 
             // A valid packet (with its MAC tag) can never be shorter than the
-            // block we already read to probe it; a smaller value would shrink
-            // the buffer below `l` below and panic on the `buffer.buffer[l..]`
-            // slice. Reject it as a protocol error instead. The tag counts:
-            // with an EtM MAC and 8-byte blocks (3des-cbc), packet_length can
-            // be 8, and the probe also reads the start of the tag.
-            if len + PACKET_LENGTH_LEN + cipher.tag_len()
-                < cipher.packet_length_to_read_for_block_length()
-            {
+            // block we already read to probe it. Reject it as a protocol
+            // error. The tag counts: with an EtM MAC and 8-byte blocks
+            // (3des-cbc), packet_length can be 8, and the probe also reads the
+            // start of the tag.
+            if len + PACKET_LENGTH_LEN + cipher.tag_len() < probe {
                 return Err(Error::PacketSize(len));
             }
 
@@ -331,17 +346,11 @@ pub(crate) async fn read<R: AsyncRead + Unpin>(
         }
     }
 
-    buffer.buffer.resize(buffer.len + 4, 0);
-    trace!("read_exact {:?}", buffer.len + 4);
-
-    let l = cipher.packet_length_to_read_for_block_length();
-
-    #[allow(clippy::indexing_slicing)] // length checked
-    stream.read_exact(&mut buffer.buffer[l..]).await?;
-
-    trace!("read_exact done");
+    let Some(mut packet) = buffer.incoming.take(buffer.len + PACKET_LENGTH_LEN) else {
+        return Ok(false);
+    };
     let seqn = buffer.seqn.0;
-    let plaintext = cipher.open(seqn, &mut buffer.buffer)?;
+    let plaintext = cipher.open(seqn, &mut packet)?;
 
     let padding_length = *plaintext.first().to_owned().unwrap_or(&0) as usize;
     trace!("reading, padding_length {padding_length:?}");
@@ -358,9 +367,10 @@ pub(crate) async fn read<R: AsyncRead + Unpin>(
     buffer.len = 0;
 
     // Remove the padding
-    buffer.buffer.resize(plaintext_end + 4, 0);
+    packet.truncate(plaintext_end + PACKET_LENGTH_LEN);
+    buffer.packet = buffer.incoming.keep(packet);
 
-    Ok(plaintext_end + 4)
+    Ok(true)
 }
 
 pub(crate) const PACKET_LENGTH_LEN: usize = 4;
@@ -411,7 +421,7 @@ mod tests {
             .unwrap();
 
         #[allow(clippy::indexing_slicing)]
-        let payload = &buffer.buffer[5..n];
+        let payload = &buffer.packet[5..n];
         assert_eq!(payload, [52]);
     }
 }

@@ -26,6 +26,7 @@ use crate::auth::AuthRequest;
 use crate::cert::PublicKeyOrCertificate;
 use crate::client::{ChannelOpenHandle, Handler, Msg, Prompt, Reply, Session};
 use crate::helpers::{AlgorithmExt, EncodedExt, NameList, sign_with_hash_alg};
+use crate::incoming::decode_shared;
 use crate::keys::key::parse_public_key;
 use crate::parsing::{ChannelOpenConfirmation, ChannelType, OpenChannelMessage, ensure_end};
 use crate::session::{Encrypted, EncryptedState, GlobalRequestResponse};
@@ -77,7 +78,7 @@ impl Session {
     pub(crate) async fn process_packet<H: Handler>(
         &mut self,
         client: &mut H,
-        buf: &[u8],
+        buf: &Bytes,
     ) -> Result<(), H::Error> {
         // If we've successfully read a packet.
         trace!("process_packet buf = {:?} bytes", buf.len());
@@ -480,7 +481,7 @@ impl Session {
     async fn client_read_authenticated<H: Handler>(
         &mut self,
         client: &mut H,
-        buf: &[u8],
+        buf: &Bytes,
     ) -> Result<(), H::Error> {
         match buf.split_first() {
             Some((&msg::CHANNEL_OPEN_CONFIRMATION, mut reader)) => {
@@ -590,7 +591,7 @@ impl Session {
             Some((&msg::CHANNEL_DATA, mut r)) => {
                 trace!("channel_data");
                 let channel_num = map_err!(ChannelId::decode(&mut r))?;
-                let data = map_err!(Bytes::decode(&mut r))?;
+                let data = map_err!(decode_shared(buf, &mut r))?;
                 map_err!(ensure_end(&r))?;
                 if !self.common.is_established_channel(channel_num) {
                     return Ok(());
@@ -617,7 +618,7 @@ impl Session {
                 debug!("channel_extended_data");
                 let channel_num = map_err!(ChannelId::decode(&mut r))?;
                 let extended_code = map_err!(u32::decode(&mut r))?;
-                let data = map_err!(Bytes::decode(&mut r))?;
+                let data = map_err!(decode_shared(buf, &mut r))?;
                 map_err!(ensure_end(&r))?;
                 if !self.common.is_established_channel(channel_num) {
                     return Ok(());

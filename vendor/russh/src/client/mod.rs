@@ -42,6 +42,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::Future;
 use futures::task::{Context, Poll};
 use kex::ClientKex;
@@ -62,6 +63,7 @@ use crate::channels::{
     Channel, ChannelMsg, ChannelReadHalf, ChannelRef, ChannelWriteHalf, WindowSizeRef,
 };
 use crate::cipher::{self, OpeningKey, clear};
+use crate::compression::Decompress;
 use crate::kex::{KexAlgorithmImplementor, KexCause, KexProgress, SessionKexState};
 use crate::keys::PrivateKeyWithHashAlg;
 use crate::msg::{is_kex_msg, validate_server_msg_strict_kex};
@@ -93,7 +95,7 @@ pub struct Session {
     sender: UnboundedSender<Reply>,
     channels: HashMap<ChannelId, ChannelRef>,
     target_window_size: u32,
-    pending_reads: Vec<Vec<u8>>,
+    pending_reads: Vec<Bytes>,
     pending_len: u32,
     priority_sender: UnboundedSender<Msg>,
     priority_receiver: UnboundedReceiver<Msg>,
@@ -1285,30 +1287,24 @@ async fn start_reading<R: AsyncRead + Unpin>(
     mut buffer: SSHBuffer,
     mut cipher: Box<dyn OpeningKey + Send>,
 ) -> Result<(usize, R, SSHBuffer, Box<dyn OpeningKey + Send>), crate::Error> {
-    buffer.buffer.clear();
     let n = cipher::read(&mut stream_read, &mut buffer, &mut *cipher).await?;
     Ok((n, stream_read, buffer, cipher))
 }
 
 impl Session {
     fn maybe_decompress(&mut self, buffer: &SSHBuffer) -> Result<IncomingSshPacket, Error> {
-        if let Some(ref mut enc) = self.common.encrypted {
-            let mut decomp = Vec::new();
-            Ok(IncomingSshPacket {
-                #[allow(clippy::indexing_slicing)] // length checked
-                buffer: enc.decompress.decompress(
-                    &buffer.buffer[5..],
-                    &mut decomp,
-                )?.into(),
-                seqn: buffer.seqn,
-            })
-        } else {
-            Ok(IncomingSshPacket {
-                #[allow(clippy::indexing_slicing)] // length checked
-                buffer: buffer.buffer[5..].into(),
-                seqn: buffer.seqn,
-            })
-        }
+        let payload = buffer.packet.slice(5..);
+        let plain = match self.common.encrypted {
+            Some(ref mut enc) if !matches!(enc.decompress, Decompress::None) => {
+                let mut decomp = Vec::new();
+                Bytes::copy_from_slice(enc.decompress.decompress(&payload, &mut decomp)?)
+            }
+            _ => payload,
+        };
+        Ok(IncomingSshPacket {
+            buffer: plain,
+            seqn: buffer.seqn,
+        })
     }
 
     fn new(
@@ -1400,7 +1396,7 @@ impl Session {
 
         map_err!(self.common.packet_writer.flush_into(stream_write).await)?;
 
-        let buffer = SSHBuffer::new();
+        let buffer = SSHBuffer::for_reading(self.common.config.receive_buffer);
 
         // Allow handing out references to the cipher
         let mut opening_cipher = Box::new(clear::Key) as Box<dyn OpeningKey + Send>;
@@ -1439,34 +1435,42 @@ impl Session {
 
                     std::mem::swap(&mut opening_cipher, &mut self.common.remote_to_local);
 
-                    // RFC 4253 section 6: a packet has a padding length and a payload.
-                    if buffer.buffer.len() <= 5 {
-                        return Err(Error::PacketSize(0).into())
-                    }
+                    loop {
+                        // RFC 4253 section 6: a packet has a padding length and a payload.
+                        if buffer.packet.len() <= 5 {
+                            return Err(Error::PacketSize(0).into())
+                        }
 
-                    let mut pkt = self.maybe_decompress(&buffer)?;
-                    if !pkt.buffer.is_empty() {
-                        #[allow(clippy::indexing_slicing)] // length checked
-                        if pkt.buffer[0] == crate::msg::DISCONNECT {
-                            debug!("received disconnect");
-                            result = self.process_disconnect(&pkt).map_err(H::Error::from);
-                        } else {
-                            self.common.received_data = true;
-                            let kex_was_active = self.kex.active();
-                            reply(self, handler, kex_done_signal, &mut pkt).await?;
-                            buffer.seqn = pkt.seqn; // TODO reply changes seqn internall, find cleaner way
+                        let mut pkt = self.maybe_decompress(&buffer)?;
+                        if !pkt.buffer.is_empty() {
+                            #[allow(clippy::indexing_slicing)] // length checked
+                            if pkt.buffer[0] == crate::msg::DISCONNECT {
+                                debug!("received disconnect");
+                                result = self.process_disconnect(&pkt).map_err(H::Error::from);
+                            } else {
+                                self.common.received_data = true;
+                                let kex_was_active = self.kex.active();
+                                reply(self, handler, kex_done_signal, &mut pkt).await?;
+                                buffer.seqn = pkt.seqn; // TODO reply changes seqn internall, find cleaner way
 
-                            if kex_was_active && !self.kex.active() {
-                                buffer.bytes = 0;
-                            } else if self.automatic_rekey_allowed()
-                                && buffer.bytes >= self.common.config.limits.rekey_read_limit
-                            {
-                                debug!("rekey read limit reached after {} inbound bytes", buffer.bytes);
-                                if let Some(enc) = self.common.encrypted.as_mut() {
-                                    // flush checks this
-                                    enc.rekey_wanted = true;
+                                if kex_was_active && !self.kex.active() {
+                                    buffer.bytes = 0;
+                                } else if self.automatic_rekey_allowed()
+                                    && buffer.bytes >= self.common.config.limits.rekey_read_limit
+                                {
+                                    debug!("rekey read limit reached after {} inbound bytes", buffer.bytes);
+                                    if let Some(enc) = self.common.encrypted.as_mut() {
+                                        // flush checks this
+                                        enc.rekey_wanted = true;
+                                    }
                                 }
                             }
+                        }
+
+                        // Penstock: the packets that came with this one are handled before anything else is looked at, as
+                        // long as nothing waits to be sent.
+                        if !self.may_take_next() || !cipher::take(&mut buffer, &mut *self.common.remote_to_local)? {
+                            break;
                         }
                     }
 
@@ -1889,6 +1893,18 @@ impl Session {
         kex.kexinit(&mut self.common.packet_writer)?;
         self.kex = SessionKexState::InProgress(kex);
         Ok(())
+    }
+
+    /// Whether nothing is to be done between two packets.
+    fn may_take_next(&mut self) -> bool {
+        !self.common.disconnected
+            && self.automatic_rekey_allowed()
+            && self.common.packet_writer.buffer().buffer.is_empty()
+            && self
+                .common
+                .encrypted
+                .as_ref()
+                .is_some_and(|enc| enc.write.is_empty() && !enc.rekey_wanted)
     }
 
     fn automatic_rekey_allowed(&self) -> bool {
@@ -2425,7 +2441,7 @@ mod tests {
             r = &mut event_loop => panic!("event loop ended before rekeying: {:?}", r.map(drop)),
             r = tokio::time::timeout(Duration::from_secs(5), packet) => {
                 r.ok()?.unwrap();
-                buffer.buffer.get(5).copied()
+                buffer.packet.get(5).copied()
             }
         }
     }
@@ -2558,8 +2574,7 @@ mod tests {
     #[cfg(feature = "flate2")]
     fn incoming_packet(compressed: Vec<u8>) -> SSHBuffer {
         let mut buffer = SSHBuffer::new();
-        buffer.buffer.extend_from_slice(&[0; 5]);
-        buffer.buffer.extend_from_slice(&compressed);
+        buffer.packet = [&[0; 5][..], &compressed].concat().into();
         buffer
     }
 
@@ -2743,6 +2758,8 @@ pub struct Config {
     pub maximum_packet_size: u32,
     /// Buffer size for each channel (a number of unprocessed messages to store before propagating backpressure to the TCP stream)
     pub channel_buffer_size: usize,
+    /// Most bytes read from the connection at once, and so the size of its buffers, unless one packet is longer.
+    pub receive_buffer: usize,
     /// Lists of preferred algorithms.
     pub preferred: negotiation::Preferred,
     /// Time after which the connection is garbage-collected.
@@ -2772,6 +2789,7 @@ impl Default for Config {
             window_size: 2097152,
             maximum_packet_size: 32768,
             channel_buffer_size: 100,
+            receive_buffer: 32768,
             preferred: Default::default(),
             inactivity_timeout: None,
             keepalive_interval: None,

@@ -3,6 +3,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use channels::WindowSizeRef;
 use kex::ServerKex;
 use log::debug;
@@ -11,6 +12,7 @@ use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, ch
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::compression::Decompress;
 use crate::channels::{Channel, ChannelMsg, ChannelReadHalf, ChannelRef, ChannelWriteHalf};
 use crate::helpers::NameList;
 use crate::kex::{EXTENSION_SUPPORT_AS_CLIENT, KexCause, SessionKexState};
@@ -473,23 +475,18 @@ impl Handle {
 
 impl Session {
     fn maybe_decompress(&mut self, buffer: &SSHBuffer) -> Result<IncomingSshPacket, Error> {
-        if let Some(ref mut enc) = self.common.encrypted {
-            let mut decomp = Vec::new();
-            Ok(IncomingSshPacket {
-                #[allow(clippy::indexing_slicing)] // length checked
-                buffer: enc.decompress.decompress(
-                    &buffer.buffer[5..],
-                    &mut decomp,
-                )?.into(),
-                seqn: buffer.seqn,
-            })
-        } else {
-            Ok(IncomingSshPacket {
-                #[allow(clippy::indexing_slicing)] // length checked
-                buffer: buffer.buffer[5..].into(),
-                seqn: buffer.seqn,
-            })
-        }
+        let payload = buffer.packet.slice(5..);
+        let plain = match self.common.encrypted {
+            Some(ref mut enc) if !matches!(enc.decompress, Decompress::None) => {
+                let mut decomp = Vec::new();
+                Bytes::copy_from_slice(enc.decompress.decompress(&payload, &mut decomp)?)
+            }
+            _ => payload,
+        };
+        Ok(IncomingSshPacket {
+            buffer: plain,
+            seqn: buffer.seqn,
+        })
     }
 
     /// Dispatch a single message received on the session's internal channel
@@ -643,7 +640,7 @@ impl Session {
         map_err!(self.common.packet_writer.flush_into(&mut stream).await)?;
 
         let (stream_read, mut stream_write) = stream.split();
-        let buffer = SSHBuffer::new();
+        let buffer = SSHBuffer::for_reading(32 * 1024);
 
         // Allow handing out references to the cipher
         let mut opening_cipher = Box::new(clear::Key) as Box<dyn OpeningKey + Send>;
@@ -720,7 +717,7 @@ impl Session {
                         Ok((_, stream_read, buffer, opening_cipher)) => (stream_read, buffer, opening_cipher),
                         Err(e) => return Err(e.into())
                     };
-                    if buffer.buffer.len() < 5 {
+                    if buffer.packet.len() < 5 {
                         is_reading = Some((stream_read, buffer, opening_cipher));
                         break
                     }
@@ -1688,8 +1685,7 @@ mod tests {
 
     fn incoming_packet(compressed: Vec<u8>) -> SSHBuffer {
         let mut buffer = SSHBuffer::new();
-        buffer.buffer.extend_from_slice(&[0; 5]);
-        buffer.buffer.extend_from_slice(&compressed);
+        buffer.packet = [&[0; 5][..], &compressed].concat().into();
         buffer
     }
 
@@ -1829,7 +1825,7 @@ mod tests {
         let result = tokio::time::timeout(Duration::from_secs(5), packet).await;
         event_loop.abort();
         result.ok()?.unwrap();
-        buffer.buffer.get(5).copied()
+        buffer.packet.get(5).copied()
     }
 
     #[tokio::test]
