@@ -284,13 +284,24 @@ def front_door(penstock, flooder):
         server = subprocess.Popen(["taskset", "-c", str(SERVER_CORE), penstock, "serve", "--config", f"{name}/penstock.toml"],
                                   stderr=log)
         try:
-            yield port_of(directory, penstock, server)
+            port = port_of(directory, penstock, server)
+            wait_for(directory / "backend")
+            yield port
             if server.poll() is not None:
                 sys.exit(f"penstock ended with {server.returncode}")
         finally:
             for process in (server, nginx):
                 process.send_signal(signal.SIGTERM)
                 process.wait()
+
+
+def wait_for(path):
+    """Waits until nginx has made its socket."""
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        if time.monotonic() > deadline:
+            sys.exit(f"nginx did not make {path.name}")
+        time.sleep(0.05)
 
 
 def port_of(directory, penstock, server):
