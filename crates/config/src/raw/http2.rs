@@ -98,6 +98,9 @@ pub(crate) struct RawFlood {
     /// Frames of DATA and HEADERS without content, and CONTINUATION frames.
     #[schemars(extend("default" = allowance(Flood::Empty), "x-default" = said(Flood::Empty)))]
     pub(crate) empty: Key<RawAllowance>,
+    /// HEADERS frames of a backend: heads, interim responses (1xx) and trailers. No effect on a listener.
+    #[schemars(extend("default" = allowance(Flood::Heads), "x-default" = said(Flood::Heads)))]
+    pub(crate) heads: Key<RawAllowance>,
     /// PRIORITY frames, and frames of unknown kinds.
     #[schemars(extend("default" = allowance(Flood::Other), "x-default" = said(Flood::Other)))]
     pub(crate) other: Key<RawAllowance>,
@@ -113,6 +116,7 @@ impl RawFlood {
             Flood::Settings => &self.settings,
             Flood::Windows => &self.windows,
             Flood::Empty => &self.empty,
+            Flood::Heads => &self.heads,
             Flood::Other => &self.other,
         }
     }

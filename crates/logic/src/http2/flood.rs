@@ -18,6 +18,9 @@ text::words! {
         Windows = "windows",
         /// DATA and HEADERS frames without content, and all CONTINUATION frames.
         Empty = "empty",
+        /// HEADERS frames of a backend: heads, interim responses and trailers. Those of clients are requests, which have
+        /// limits of their own.
+        Heads = "heads",
         /// PRIORITY and frames of unknown types.
         Other = "other",
     }
@@ -47,6 +50,7 @@ impl Flood {
             Self::Settings => "h2-flood-settings",
             Self::Windows => "h2-flood-windows",
             Self::Empty => "h2-flood-empty",
+            Self::Heads => "h2-flood-heads",
             Self::Other => "h2-flood-other",
         }
     }
@@ -60,6 +64,7 @@ impl Flood {
             Self::Settings => (20, 1),
             Self::Windows => (1000, 100),
             Self::Empty => (100, 10),
+            Self::Heads => (2000, 100),
             Self::Other => (200, 20),
         };
         Allowance { burst, per_second }
@@ -168,7 +173,9 @@ impl Budget {
                 if frame.length == 0 {
                     self.spend(Flood::Empty);
                 }
-                if self.sender == Sender::Client {
+                if self.sender == Sender::Backend {
+                    self.spend(Flood::Heads);
+                } else {
                     // A client may send a WINDOW_UPDATE and a PRIORITY for each stream.
                     self.earn(Flood::Windows, 2);
                     self.earn(Flood::Other, 2);
@@ -208,6 +215,7 @@ impl Budget {
                 self.earn(Flood::Resets, 1);
                 self.earn(Flood::Empty, 2);
                 self.earn(Flood::Other, 2);
+                self.earn(Flood::Heads, MOST_HEADS);
             }
             match (frame.kind, frame.code) {
                 (Kind::DATA | Kind::HEADERS, _)
@@ -352,6 +360,10 @@ const LONGEST_FRONT: usize = HEADER + 4;
 /// tiny frames, and earn budget with them.
 const SUBSTANTIAL: u32 = 256;
 
+/// HEADERS frames that a backend may send for each request: 32 interim responses, which are all that Penstock passes on,
+/// the head, and the trailers.
+const MOST_HEADS: u64 = 34;
+
 const END_STREAM: u8 = 0x1;
 const ACK: u8 = 0x1;
 const PADDED: u8 = 0x8;
@@ -470,6 +482,25 @@ mod tests {
             budget.send(&frame(Kind::DATA, 0, b"x"));
             assert_eq!(budget.receive(&frame(Kind::PING, 0, &[0; 8]), now), Ok(()));
         }
+    }
+
+    #[test]
+    fn a_backend_may_answer_each_request_with_many_heads_and_not_one_with_thousands() {
+        let now = Instant::now();
+        let (head, request) = (frame(Kind::HEADERS, 0, b"x"), frame(Kind::HEADERS, END_STREAM, b"x"));
+        let mut budget = Budget::new(Sender::Backend, now, Allowances::default());
+        budget.send(PREFACE);
+        // As many at once as a connection may carry, each with a head and trailers.
+        for _ in 0..1000 {
+            budget.send(&request);
+        }
+        assert_eq!(budget.receive(&head.repeat(2000), now), Ok(()));
+        for _ in 0..1000 {
+            budget.send(&request);
+            assert_eq!(budget.receive(&head.repeat(34), now), Ok(()));
+        }
+        budget.send(&request);
+        assert_eq!(budget.receive(&head.repeat(2001), now), Err(Flood::Heads));
     }
 
     #[test]
