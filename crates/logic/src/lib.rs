@@ -23,3 +23,4 @@ pub mod retry;
 pub mod route;
 pub mod tls_alert;
 pub mod tsig_key;
+pub mod udp;

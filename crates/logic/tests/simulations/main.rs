@@ -6,3 +6,4 @@ mod acme;
 mod balance;
 mod failover;
 mod health;
+mod udp;

@@ -1,0 +1,160 @@
+use super::*;
+
+const IDLE: Duration = Duration::from_secs(30);
+
+fn rules(flows: usize, per_source: usize) -> Rules {
+    Rules { flows, per_source, ipv6_prefix: 64, idle: IDLE, replies: Replies::Any }
+}
+
+fn key(client: &str) -> FlowKey {
+    FlowKey { client: client.parse().unwrap(), local: None }
+}
+
+/// A table, and a function that sends a datagram of a client; the client is also the value of its flow.
+fn send(table: &mut FlowTable<String>, client: &str, now: Instant) -> Arrival {
+    let arrival = table.handle_datagram(&key(client), now);
+    match arrival {
+        Arrival::Known(_) | Arrival::Refused(_) => return arrival,
+        Arrival::New => {}
+        Arrival::NewInPlaceOf(id) => drop(table.remove(id).unwrap()),
+    }
+    table.insert(key(client), client.to_owned(), now);
+    arrival
+}
+
+fn id(table: &FlowTable<String>, client: &str) -> FlowId {
+    FlowId(table.ids[&key(client)])
+}
+
+#[expect(clippy::disallowed_methods, reason = "any instant will do as the start of a test")]
+fn start() -> Instant {
+    Instant::now()
+}
+
+#[test]
+fn a_full_table_gives_up_the_unanswered_flow_that_was_silent_for_longest_and_no_answered_one() {
+    let now = start();
+    let mut table = FlowTable::new(rules(3, 10), now);
+    for client in ["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"] {
+        assert_eq!(send(&mut table, client, now), Arrival::New);
+    }
+    let answered = id(&table, "192.0.2.1:1");
+    table.handle_reply(answered, now);
+    // The second one speaks again, so the third one was silent for longest.
+    send(&mut table, "192.0.2.2:1", now);
+    let third = id(&table, "192.0.2.3:1");
+    assert_eq!(send(&mut table, "192.0.2.4:1", now), Arrival::NewInPlaceOf(third));
+    for client in ["192.0.2.2:1", "192.0.2.4:1"] {
+        let flow = id(&table, client);
+        table.handle_reply(flow, now);
+    }
+    assert_eq!(send(&mut table, "192.0.2.5:1", now), Arrival::Refused(Refused::Table));
+    assert_eq!(table.len(), 3);
+}
+
+#[test]
+fn a_source_at_its_limit_loses_its_own_flows_only() {
+    let now = start();
+    let mut table = FlowTable::new(rules(100, 2), now);
+    send(&mut table, "192.0.2.9:1", now);
+    for port in 1..=2 {
+        assert_eq!(send(&mut table, &format!("[2001:db8::{port}]:{port}"), now), Arrival::New);
+    }
+    let first = id(&table, "[2001:db8::1]:1");
+    assert_eq!(send(&mut table, "[2001:db8::3]:3", now), Arrival::NewInPlaceOf(first), "one /64, one source");
+    assert_eq!(send(&mut table, "[2001:db8:0:1::1]:1", now), Arrival::New, "another /64");
+    for client in ["[2001:db8::2]:2", "[2001:db8::3]:3"] {
+        let flow = id(&table, client);
+        table.handle_reply(flow, now);
+    }
+    assert_eq!(send(&mut table, "[2001:db8::4]:4", now), Arrival::Refused(Refused::Source));
+    assert_eq!(table.sources(), 3);
+}
+
+#[test]
+fn a_flow_ends_with_the_last_reply_that_is_due() {
+    let now = start();
+    let mut table = FlowTable::new(Rules { replies: Replies::Exactly(2), ..rules(10, 10) }, now);
+    send(&mut table, "192.0.2.1:1", now);
+    let Arrival::Known(flow) = send(&mut table, "192.0.2.1:1", now) else { panic!() };
+    assert!(table.is_any_reply_due());
+    for _ in 0..3 {
+        assert_eq!(table.handle_reply(flow, now), AfterReply::Continues);
+    }
+    assert_eq!(table.handle_reply(flow, now), AfterReply::Ends);
+    assert!(!table.is_any_reply_due());
+    let ended = table.remove(flow).unwrap();
+    assert_eq!((ended.progress, table.len(), table.sources()), (Progress::Answered, 0, 0));
+}
+
+#[test]
+fn an_idle_flow_ends_after_its_timeout_and_activity_of_either_side_delays_it() {
+    let mut now = start();
+    let mut table = FlowTable::new(rules(10, 10), now);
+    assert_eq!(table.poll_timeout(), None);
+    for client in ["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"] {
+        send(&mut table, client, now);
+    }
+    let replied = id(&table, "192.0.2.3:1");
+    now += IDLE - Duration::from_secs(1);
+    send(&mut table, "192.0.2.2:1", now);
+    table.handle_reply(replied, now);
+    let mut ended = Vec::new();
+    let begin = now;
+    while let Some(due) = table.poll_timeout() {
+        now = now.max(due);
+        while let Some(flow) = table.expire(now) {
+            ended.push((flow.value, now - begin));
+        }
+    }
+    let whole = IDLE + Duration::from_secs(1);
+    assert_eq!(ended.len(), 3);
+    let (first, after) = &ended[0];
+    assert!(first == "192.0.2.1:1" && (1..3).contains(&after.as_secs()), "{ended:?}");
+    assert!(ended[1..].iter().all(|(_, after)| (IDLE..whole).contains(after)), "{ended:?}");
+}
+
+#[test]
+fn a_shorter_timeout_applies_to_flows_that_are_there() {
+    let now = start();
+    let mut table = FlowTable::new(rules(10, 10), now);
+    send(&mut table, "192.0.2.1:1", now);
+    table.set_rules(Rules { idle: Duration::from_secs(2), ..rules(10, 10) }, now);
+    assert!(table.expire(now + Duration::from_secs(1)).is_none());
+    assert!(table.expire(now + Duration::from_secs(3)).is_some());
+}
+
+#[test]
+fn a_wheel_that_stood_still_for_days_ends_what_is_due_and_keeps_what_is_not() {
+    let begin = start();
+    let mut wheel = Wheel::new(IDLE, begin);
+    for day in 1..40_u64 {
+        let now = begin + Duration::from_secs(day * 86_400 + day);
+        wheel.arm(1, now - Duration::from_secs(1));
+        wheel.arm(2, now + IDLE);
+        assert_eq!((wheel.take_due(now), wheel.take_due(now)), (Some(1), None));
+        let later = now + IDLE + Duration::from_secs(1);
+        assert_eq!((wheel.take_due(later), wheel.take_due(later)), (Some(2), None));
+    }
+}
+
+#[test]
+fn a_flow_leaves_a_backend_that_is_down_or_refuses_it() {
+    use Answerability::{Open, RefusedUs};
+    assert_eq!(Course::of(Availability::Available, Open), Course::Stays);
+    assert_eq!(Course::of(Availability::Unavailable, Open), Course::Moves);
+    assert_eq!(Course::of(Availability::Available, RefusedUs), Course::Moves);
+}
+
+#[test]
+fn an_empty_table_gives_its_memory_back() {
+    let now = start();
+    let mut table = FlowTable::new(rules(5_000, 5_000), now);
+    for port in 1..4_000 {
+        send(&mut table, &format!("192.0.2.1:{port}"), now);
+    }
+    assert_eq!(table.drain().count(), 3_999);
+    assert_eq!((table.flows.capacity(), table.ids.capacity(), table.poll_timeout()), (0, 0, None));
+    send(&mut table, "192.0.2.1:1", now);
+    assert!(table.expire(now + 2 * IDLE).is_some());
+}
