@@ -6,6 +6,7 @@
 
 pub mod child;
 pub mod cpu;
+pub mod datagram;
 pub mod descriptors;
 pub mod directories;
 pub mod file;
