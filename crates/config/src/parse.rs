@@ -11,6 +11,7 @@ mod bind;
 mod bound;
 mod duration;
 mod header;
+mod health;
 mod hsts;
 mod http2;
 mod listener;
@@ -23,6 +24,7 @@ mod route;
 mod size;
 mod tls;
 mod tunnel;
+mod udp;
 
 use names::{AcmeNames, PoolNames};
 use parser::Parser;
@@ -55,6 +57,7 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
     if let (Some(listeners), Some(pools)) = (&listeners, &pools) {
         parser.loops(raw, listeners, pools);
         parser.keys_of_tcp(raw, listeners, pools);
+        parser.pools_of_udp(raw, listeners, pools);
         parser.preload_without_redirect(raw, listeners);
     }
     if !parser.report.has_errors() {

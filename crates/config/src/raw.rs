@@ -228,16 +228,17 @@ pub(crate) struct RawListener {
     #[schemars(extend("x-required" = true, "examples" = [":80"]))]
     pub(crate) bind: Key<OneOrMany<BindText>>,
     /// Protocol of the clients. `"tls-passthrough"` is TLS that backends terminate: the server name in the client's
-    /// handshake decides where its connection goes, and bytes are forwarded unchanged. Later versions add `"udp"` and
-    /// `"dsr"`.
+    /// handshake decides where its connection goes, and bytes are forwarded unchanged. `"udp"` forwards datagrams: all
+    /// datagrams between one address and port of a client and a backend are a flow, which is one session. Later versions
+    /// add `"dsr"`.
     #[schemars(extend(
-        "default" = ProtocolName::default().as_str(), "enum" = ProtocolName::WORDS, "x-later" = ["udp", "dsr"]
+        "default" = ProtocolName::default().as_str(), "enum" = ProtocolName::WORDS, "x-later" = ["dsr"]
     ))]
     pub(crate) protocol: Key<String>,
     /// Pool of sessions. With HTTP: for requests that match no route; without a pool these get 404. With
     /// `tls-passthrough`: for clients whose server name matches no route, or is missing; without a pool these get an
     /// alert.
-    #[schemars(extend("x-default" = "none; needed with `tcp`"))]
+    #[schemars(extend("x-default" = "none; needed with `tcp` and `udp`"))]
     pub(crate) pool: Key<String>,
     /// Terminate TLS. Without it clients use no encryption.
     #[schemars(extend("x-only" = json!({ "protocol": ["http", "tcp"] }), "x-example" = r#"[listener.secure]
@@ -247,18 +248,49 @@ pool = "app"
 "#))]
     pub(crate) tls: Key<RawTls>,
     /// Permission bits of the Unix sockets that are made, in octal.
-    #[schemars(extend("default" = "0660"))]
+    #[schemars(extend("default" = "0660", "x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })))]
     pub(crate) unix_mode: Key<ModeText>,
     /// Peers that must send a PROXY header (version 1 or 2): networks, addresses, or `"unix"`. Penstock trusts the
     /// addresses in the header; it checks the format of version 2's additions but does not use them.
-    #[schemars(extend("default" = json!([])))]
+    #[schemars(extend("default" = json!([]), "x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })))]
     pub(crate) proxy_protocol_from: Key<Vec<At<NetworkText>>>,
     /// Largest number of client connections of this listener; without it only the limit of the process applies.
-    #[schemars(extend("minimum" = 1, "maximum" = 100_000_000))]
+    #[schemars(extend(
+        "minimum" = 1, "maximum" = 100_000_000, "x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })
+    ))]
     pub(crate) max_connections: Key<i64>,
-    /// Idle timeout of a session: a session without a byte in this time is ended.
-    #[schemars(extend("default" = "1h", "x-only" = json!({ "protocol": ["tcp", "tls-passthrough"] })))]
+    /// Idle timeout of a session: a session without a byte (`udp`: a flow without a datagram) in this time is ended.
+    #[schemars(extend(
+        "x-default" = "`\"1h\"`, with `udp` `\"30s\"`", "x-only" = json!({ "protocol": ["tcp", "tls-passthrough", "udp"] })
+    ))]
     pub(crate) idle_timeout: Key<DurationText>,
+    /// Number of replies that a backend sends for each datagram of a client, such as 1 for DNS: a flow ends with the last
+    /// reply that is due, and the next datagram may go to another backend. 0: no reply is expected (syslog). Without this
+    /// key any number, and a flow ends when it is idle.
+    #[schemars(extend("minimum" = 0, "maximum" = 1_000_000, "x-only" = json!({ "protocol": ["udp"] }), "x-example" = r#"[listener.dns]
+bind = ":53"
+protocol = "udp"
+pool = "resolvers"
+replies = 1
+
+[pool.resolvers]
+backends = ["10.0.0.53:53", "10.0.1.53:53"]
+health = { dns = "example.org" }
+"#))]
+    pub(crate) replies: Key<i64>,
+    /// Largest number of flows of this listener. Each worker has an equal part of it, for each address in `bind`, and at
+    /// least one flow. A flow takes one descriptor and one local UDP port (`net.ipv4.ip_local_port_range`: 28232 ports by
+    /// default, which other programs need too). When a worker has its part, or no descriptor or port is left for flows, a new
+    /// flow takes the place of the flow that was silent for longest among those that no backend has answered. If there is
+    /// none, its datagrams are dropped. Source addresses can be forged: a flood of them takes no place of a flow that a
+    /// backend has answered.
+    #[schemars(extend("default" = 16_384, "minimum" = 1, "maximum" = 16_777_216, "x-only" = json!({ "protocol": ["udp"] })))]
+    pub(crate) max_flows: Key<i64>,
+    /// Largest number of flows of one source in each worker: of an IPv4 address, or an IPv6 network of
+    /// `process.shares.ipv6-prefix`. One more takes the place of a flow of the same source that no backend has answered,
+    /// or is dropped.
+    #[schemars(extend("default" = 1024, "minimum" = 1, "maximum" = 16_777_216, "x-only" = json!({ "protocol": ["udp"] })))]
+    pub(crate) flows_per_source: Key<i64>,
     /// Time limit for a client to send the server name.
     #[schemars(extend("default" = "10s", "x-only" = json!({ "protocol": ["tls-passthrough"] })))]
     pub(crate) handshake_timeout: Key<DurationText>,

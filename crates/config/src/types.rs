@@ -22,6 +22,7 @@ use crate::environment::VariableFile;
 
 mod acme;
 mod tls;
+mod udp;
 
 pub(crate) use acme::certificates_directory;
 pub use acme::{Acme, AcmeCertificate, AcmeChallenge, DnsUpdates, ExternalAccount};
@@ -29,6 +30,7 @@ pub use tls::{
     AcmeSource, BackendTls, Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader,
     Group, Identity, MinVersion, Ocsp, TlsPolicy, TlsSettings, UnknownRevocation, Verify,
 };
+pub use udp::{Transport, UdpSettings};
 
 /// A whole, valid configuration.
 #[derive(Clone, Debug)]
@@ -180,6 +182,8 @@ text::words! {
         Tcp = "tcp",
         /// TLS that backends terminate.
         TlsPassthrough = "tls-passthrough",
+        /// Datagrams without a known protocol.
+        Udp = "udp",
     }
 }
 
@@ -191,6 +195,7 @@ impl Protocol {
             Protocol::Tcp(_) => ProtocolName::Tcp,
             Protocol::Http(_) => ProtocolName::Http,
             Protocol::TlsPassthrough(_) => ProtocolName::TlsPassthrough,
+            Protocol::Udp(_) => ProtocolName::Udp,
         }
     }
 
@@ -199,7 +204,16 @@ impl Protocol {
     pub fn is_http(&self) -> bool {
         match self {
             Protocol::Http(_) => true,
-            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => false,
+            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) => false,
+        }
+    }
+
+    /// Returns what carries the protocol.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        match self {
+            Protocol::Tcp(_) | Protocol::Http(_) | Protocol::TlsPassthrough(_) => Transport::Stream,
+            Protocol::Udp(_) => Transport::Datagram,
         }
     }
 }
@@ -213,6 +227,8 @@ pub enum Protocol {
     Http(Box<HttpSettings>),
     /// TLS that backends terminate.
     TlsPassthrough(PassthroughSettings),
+    /// Datagrams without a known protocol.
+    Udp(UdpSettings),
 }
 
 /// A `protocol = "tls-passthrough"` listener.

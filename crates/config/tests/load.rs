@@ -452,7 +452,7 @@ fn faults_of_flags_name_the_flag() {
     let flags = Quick {
         listen: vec!["80".into()],
         backends: vec!["app".into(), "10.0.0.1:80,wieght=2".into(), "10.0.0.2:80,weight=many".into()],
-        protocol: Some("udp".into()),
+        protocol: Some("dsr".into()),
         ..Quick::default()
     };
     let faults = quick(&flags, &Environment::default()).unwrap_err();
@@ -461,8 +461,8 @@ fn faults_of_flags_name_the_flag() {
         "\
 error: --backend: pool.main.backends[2]: \"wieght\" is not an option of a backend
   hint: ADDRESS,weight=2,max-connections=10
-error: --protocol: listener.main.protocol: \"udp\" is not available in this version
-  hint: there is \"http\", \"tcp\" or \"tls-passthrough\"
+error: --protocol: listener.main.protocol: \"dsr\" is not available in this version
+  hint: there is \"http\", \"tcp\", \"tls-passthrough\" or \"udp\"
 error: --backend: pool.main.backends[3].weight: a whole number is expected here, not a text
 error: --listen: listener.main.bind[1]: \"80\" is not an address
   hint: to listen on every address write \":80\"

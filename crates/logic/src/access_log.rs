@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::peers::Peer;
 use text::terminal::is_printable;
 
-/// Finished session: an HTTP request or a TCP connection.
+/// Finished session: an HTTP request, a TCP connection or a UDP flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// Start of the session, RFC 3339.
@@ -58,6 +58,8 @@ pub enum Kind {
     /// A TCP session, or a client of any listener that was refused or failed before its first request.
     Tcp,
     Http,
+    /// A flow of datagrams.
+    Udp,
 }
 
 impl Kind {
@@ -65,6 +67,7 @@ impl Kind {
         match self {
             Kind::Tcp => "tcp",
             Kind::Http => "http",
+            Kind::Udp => "udp",
         }
     }
 }
@@ -90,7 +93,7 @@ pub const FIELDS: [(&str, &str); 28] = [
     ),
     (
         "kind",
-        "`http` or `tcp`; `tcp` also for a client of an HTTP listener that was refused, or failed, before its first \
+        "`http`, `tcp` or `udp`; `tcp` also for a client of an HTTP listener that was refused, or failed, before its first \
          request",
     ),
     ("status", "status of the response that the client received"),

@@ -267,6 +267,13 @@ impl Usage {
         self.beside_clients(slots)
     }
 
+    /// Number of slots that UDP flows may take now. The last quarter of all slots is reserved for clients, and so are the
+    /// first ones, as with everything that is beside a client and its backend.
+    pub fn room_for_flows(self) -> usize {
+        let of_all = self.free().saturating_sub(self.limit.div_ceil(4));
+        of_all.min(self.most_beside().saturating_sub(self.beside))
+    }
+
     fn beside_clients(self, slots: usize) -> Result<(), Refusal> {
         let kept = self.limit.div_ceil(4);
         let fits = self.free() >= slots.saturating_add(kept)
@@ -319,6 +326,15 @@ mod tests {
         let few = ProcessNeeds { fixed: 40, watch: 4 };
         assert_eq!(Division::new(60, few).map(|division| division.watch.of(64)), Ok(64));
         assert_eq!(Part { wanted: 1000, given: 12 }.of(64), 1);
+    }
+
+    #[test]
+    fn flows_leave_a_quarter_and_what_the_first_clients_need() {
+        assert_eq!(plain(10_000, 0).room_for_flows(), 7_500);
+        assert_eq!(plain(10_000, 7_000).room_for_flows(), 500);
+        assert_eq!(plain(10_000, 7_600).room_for_flows(), 0);
+        assert_eq!(Usage { limit: 1_000, taken: 300, beside: 300 }.room_for_flows(), 60);
+        assert_eq!(Usage { limit: 100, taken: 30, beside: 25 }.room_for_flows(), 0);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::balance::Availability;
 
 mod check;
+pub mod dns;
 mod verdict;
 
 pub use check::{Check, CheckMethod, DurationText, StatusRange, StatusRangeError};

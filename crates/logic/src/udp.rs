@@ -109,6 +109,8 @@ pub enum AfterReply {
 pub struct Ended<T> {
     pub key: FlowKey,
     pub progress: Progress,
+    /// Replies that were still due; 0 with [`Replies::Any`].
+    pub due: u32,
     pub value: T,
 }
 
@@ -130,7 +132,7 @@ struct Flow<T> {
     key: FlowKey,
     source: StickyKey,
     last: Instant,
-    /// Replies that are due; meaningless with [`Replies::Any`].
+    /// Replies that are due; always 0 with [`Replies::Any`].
     due: u32,
     progress: Progress,
     value: T,
@@ -166,6 +168,9 @@ impl<T> FlowTable<T> {
             return;
         }
         let idle_changed = rules.idle != self.rules.idle;
+        if rules.replies == Replies::Any {
+            self.flows.iter_mut().flatten().for_each(|flow| flow.due = 0);
+        }
         self.rules = rules;
         if idle_changed {
             self.wheel = Wheel::new(rules.idle, now);
@@ -225,6 +230,15 @@ impl<T> FlowTable<T> {
             }
         }
         Arrival::Known(FlowId(id))
+    }
+
+    /// Further datagrams of a client have arrived together with the one that [`Self::handle_datagram`] or
+    /// [`Self::insert`] knows.
+    pub fn handle_further(&mut self, id: FlowId, count: u32) {
+        let Replies::Exactly(each) = self.rules.replies else { return };
+        if let Some(Some(flow)) = self.flows.get_mut(id.0 as usize) {
+            flow.due = flow.due.saturating_add(each.saturating_mul(count));
+        }
     }
 
     fn admit(&self, key: &FlowKey) -> Arrival {
@@ -312,7 +326,7 @@ impl<T> FlowTable<T> {
         if self.is_empty() && self.flows.len() > REMEMBERED {
             self.give_memory_back();
         }
-        Some(Ended { key: flow.key, progress: flow.progress, value: flow.value })
+        Some(Ended { key: flow.key, progress: flow.progress, due: flow.due, value: flow.value })
     }
 
     fn give_memory_back(&mut self) {

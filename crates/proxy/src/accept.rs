@@ -56,6 +56,17 @@ impl CloseSignal {
         self.closing.set(true);
         self.notify.notify_one();
     }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.get()
+    }
+
+    /// Waits until the loop is told to end.
+    pub(crate) async fn closed(&self) {
+        while !self.closing.get() {
+            self.notify.notified().await;
+        }
+    }
 }
 
 enum Acceptor {
@@ -72,6 +83,8 @@ impl Acceptor {
                 Self::Tcp(TcpListener::from_std(tcp)?)
             }
             Socket::Unix(unix) => Self::Unix(UnixListener::from_std(unix)?),
+            // `udp.rs` serves them.
+            Socket::Udp(_) => return Err(io::ErrorKind::Unsupported.into()),
         })
     }
 
@@ -106,6 +119,7 @@ fn accept_now(socket: &Socket) -> io::Result<(Plain, Peer)> {
             stream.set_nonblocking(true)?;
             Ok((Plain::Unix(UnixStream::from_std(stream)?), Peer::Unix))
         }
+        Socket::Udp(_) => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 
@@ -253,6 +267,7 @@ impl Loop<'_> {
         let current = self.worker.current();
         if !Rc::ptr_eq(&current, &self.known)
             && let Some(plan) = current.listeners.get(&self.key.listener)
+            && plan.settings.protocol.transport() == self.key.transport
         {
             self.plan = Some(plan.clone());
             self.known = current;

@@ -172,7 +172,7 @@ fn count_at(
 fn is_trusted(plan: &ListenerPlan, peer: Peer) -> bool {
     match &plan.settings.protocol {
         Protocol::Http(settings) => settings.trusted_proxies.contains(&peer),
-        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => false,
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) => false,
     }
 }
 /// Closes a client that is refused, with an answer if the answer costs no handshake.

@@ -2,7 +2,7 @@
 //! (`upstream.rs`) and checks (`crates/serve/src/health/probe.rs`) share this code and its error messages.
 
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -177,6 +177,34 @@ pub async fn establish(
     let Some(endpoint) = tls else { return Ok(Link::Plain(plain)) };
     let shaken = Box::pin(endpoint.shake_hands(plain, deadline)).await;
     shaken.map(|outbound| Link::Tls(Box::new(outbound))).map_err(ConnectFault::Backend)
+}
+
+/// Opens a UDP socket to a backend: to the first of its addresses to which there is a way.
+pub fn open_udp(backend: &BackendState) -> Result<UdpSocket, ConnectFault> {
+    let unresolved = || Cause::Unresolvable("its name has no address yet".to_owned());
+    let mut last = ConnectFault::Backend(unresolved());
+    for address in backend.addresses.load().iter() {
+        last = match sys::datagram::connect_udp(*address) {
+            Ok(socket) => return Ok(socket),
+            // UDP sockets are out of ports with another error than TCP sockets.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(ConnectFault::Ours(error)),
+            Err(error) => fault(error, Duration::ZERO),
+        };
+    }
+    Err(last)
+}
+
+/// The cause of an error of a UDP socket of [`open_udp`]; `None` if it says nothing about the backend.
+pub fn udp_cause(error: io::Error) -> Option<Cause> {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable => match fault(error, Duration::ZERO) {
+            ConnectFault::Backend(cause) => Some(cause),
+            ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_) => None,
+        },
+        _ => None,
+    }
 }
 
 async fn open_tcp(address: SocketAddr, opening: Opening) -> io::Result<TcpStream> {

@@ -109,6 +109,8 @@ fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Serv
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => Box::pin(tcp::serve(entry, settings, client)),
         Protocol::TlsPassthrough(settings) => Box::pin(passthrough::serve(entry, settings, client)),
+        // The accept loop takes no plan of another transport.
+        Protocol::Udp(_) => Box::pin(std::future::ready(())),
         Protocol::Http(_) if spoken == ClientProtocol::Http2 => {
             let Entry { worker, current, plan, admitted } = entry;
             let client = Box::new(client);
@@ -140,6 +142,7 @@ fn tells_local(current: &Current, plan: &ListenerPlan) -> bool {
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => current.pool(settings.pool).settings.send_proxy.is_some(),
         Protocol::Http(_) => plan.tls.is_some(),
+        Protocol::Udp(_) => false,
         Protocol::TlsPassthrough(_) => true,
     }
 }
@@ -149,6 +152,7 @@ fn telling(entry: &Entry) -> ProxyAdditions {
     let tells = |pool: &PoolPlan| pool.settings.send_proxy == Some(Version::V2);
     let told = match &entry.plan.settings.protocol {
         Protocol::Tcp(settings) => tells(entry.current.pool(settings.pool)),
+        Protocol::Udp(_) => false,
         Protocol::Http(_) | Protocol::TlsPassthrough(_) => entry.current.pools.iter().any(|pool| tells(pool)),
     };
     if told { ProxyAdditions::Additions } else { ProxyAdditions::Nothing }

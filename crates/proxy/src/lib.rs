@@ -34,6 +34,8 @@
 //!    `crates/proxy/src/http2/side.rs`. `crates/proxy/src/http2/wire.rs` and `crates/logic/src/http2/flood.rs` count
 //!    frames that cost much and carry no data. `crates/proxy/src/http2/backlog.rs` limits reads from backends for slow
 //!    clients.
+//!    `protocol = "udp"` has no connections: `crates/proxy/src/udp.rs` serves all flows of a socket in one task, by the
+//!    table of `crates/logic/src/udp.rs`. A flow has its own socket to its backend; the steps 3 to 5 and 7 do not apply.
 //! 6. `crates/proxy/src/upstream.rs` chooses a backend with `crates/logic/src/balance/mod.rs`, waits for a busy one
 //!    (`crates/state/src/queue.rs`), and reuses an idle connection or opens one (`crates/proxy/src/connect.rs`), with
 //!    TLS if configured (`crates/tls/src/backend.rs`). Requests of a pool with `http2 = "on"` share connections
@@ -70,6 +72,7 @@ pub mod snapshot;
 pub mod stream;
 pub mod tcp;
 mod timer;
+mod udp;
 pub mod upstream;
 mod waits;
 pub mod worker;

@@ -81,7 +81,7 @@ impl Snapshot {
 pub fn http_settings(plan: &ListenerPlan) -> Option<&HttpSettings> {
     match &plan.settings.protocol {
         Protocol::Http(settings) => Some(settings),
-        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => None,
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) => None,
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
 use config::Config;
+use config::types::Transport;
 use logic::balance::Availability;
 use logic::grpc;
 use prometheus_client::collector::Collector;
@@ -16,7 +17,7 @@ use prometheus_client::registry::Registry;
 use proxy::front::Front;
 use proxy::snapshot::{BackendPlan, ListenerPlan, PoolPlan, Snapshot};
 use state::acme;
-use state::metrics::{LATENCY_BOUNDS, LatencySum};
+use state::metrics::{Counter, LATENCY_BOUNDS, LatencySum, ListenerCounters};
 use state::{Admission, State};
 use tls::Store;
 
@@ -175,7 +176,7 @@ fn encode_listeners(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) ->
     )?;
     out.counters(
         "listener_sessions",
-        "Sessions ended: HTTP requests and TCP connections",
+        "Sessions ended: HTTP requests, TCP connections and UDP flows",
         each(|plan| plan.state.counters.sum(|block| &block.sessions)),
     )?;
     let responses = listeners.iter().flat_map(|plan| {
@@ -193,6 +194,17 @@ fn encode_listeners(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) ->
         "Bytes to clients, before TLS",
         each(|plan| plan.state.counters.sum(|block| &block.bytes_out)),
     )?;
+    type Datagrams = fn(&ListenerCounters) -> &Counter;
+    let counters: [(&str, &str, Datagrams); 3] = [
+        ("listener_received_datagrams", "UDP datagrams from clients", |block| &block.datagrams_in),
+        ("listener_sent_datagrams", "UDP datagrams to clients", |block| &block.datagrams_out),
+        ("listener_dropped_datagrams", "UDP datagrams that were dropped", |block| &block.datagrams_dropped),
+    ];
+    for (name, help, of) in counters {
+        let udp = listeners.iter();
+        let udp = udp.filter(|plan| plan.settings.protocol.transport() == Transport::Datagram);
+        out.counters(name, help, udp.map(|plan| (listener(plan), plan.state.counters.sum(of))))?;
+    }
     let endings = listeners.iter().flat_map(|plan| {
         let endings = plan.state.endings().into_iter();
         endings.map(|(reason, count)| ([("listener", name_of(plan)), ("reason", reason)], count))

@@ -58,7 +58,8 @@ impl Needs {
         let backends =
             || config.pools.iter().flat_map(|pool| pool.backends.iter().map(move |one| (pool, one)));
         let multiplexed = backends().filter(|(pool, _)| pool.http == BackendHttp::Http2).count();
-        // `2 * sockets`: each socket, and one accepted client per socket that has no slot yet.
+        // `2 * sockets`: each socket, and one accepted client per socket that has no slot yet; with UDP the epoll
+        // instance of its flows.
         let tls = || config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
         let directories: usize = tls()
             .map(|tls| 1 + usize::from(tls.acme.is_some()) + usize::from(tls.client_certificates.is_some()))

@@ -12,6 +12,7 @@ use logic::health::State as HealthState;
 use logic::http1::refusal::Refusal as HttpRefusal;
 use logic::http2::flood::Flood;
 use logic::http2::malformed::Malformed;
+use logic::udp::Refused;
 use state::Admission;
 use state::acme::Phase;
 use state::ending::{ClientFault, Ending, TlsFault};
@@ -30,13 +31,16 @@ word. The objects of JSON are in [machine-readable.md](machine-readable.md).
 ";
 
 /// Families that have labels and no sample in the test's front door.
-const LABELS: [(&str, &[&str]); 8] = [
+const LABELS: [(&str, &[&str]); 11] = [
     ("acme_failures_in_a_row", &["acme", "certificate"]),
     ("acme_next_order_seconds", &["acme", "certificate"]),
     ("backend_grpc_responses", &["pool", "backend", "code"]),
     ("certificate_expiry_seconds", &["directory", "certificate"]),
     ("certificates", &["directory", "state"]),
+    ("listener_dropped_datagrams", &["listener"]),
     ("listener_endings", &["listener", "reason"]),
+    ("listener_received_datagrams", &["listener"]),
+    ("listener_sent_datagrams", &["listener"]),
     ("staple_expiry_seconds", &["directory", "certificate"]),
     ("staple_update_seconds", &["directory", "certificate"]),
 ];
@@ -66,6 +70,7 @@ fn outcomes() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
         ("Refused HTTP/1.1 requests (RFC 9112), with the status of the answer", HttpRefusal::meanings()),
         ("Malformed HTTP/2 requests (RFC 9113 section 8.1.1)", Malformed::meanings()),
         ("Floods of HTTP/2 frames", Flood::meanings()),
+        ("Datagrams that begin no flow (UDP)", Refused::meanings()),
         ("Descriptors", Refusal::meanings()),
         // What no other group has.
         ("Sessions", Ending::meanings()),

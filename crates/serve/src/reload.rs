@@ -129,11 +129,11 @@ pub fn open_new(
     let mut errors = Vec::new();
     for listener in &config.listeners {
         for bind in &listener.binds {
-            let key = BoundKey { listener: listener.name.clone(), bind: bind.clone() };
+            let key = BoundKey::new(listener, bind);
             if open.contains_key(&key) {
                 continue;
             }
-            match listen::open(listener, bind, Holder::of(bind, open.values()), workers, passed) {
+            match listen::open(listener, bind, Holder::of(&key, open.values()), workers, passed) {
                 Ok(bound) => opened.0.push(bound),
                 Err(error) => errors.push(error),
             }
@@ -220,7 +220,7 @@ impl Supervisor {
     fn set_modes(&self, config: &Config) {
         for listener in &config.listeners {
             for bind in &listener.binds {
-                let key = BoundKey { listener: listener.name.clone(), bind: bind.clone() };
+                let key = BoundKey::new(listener, bind);
                 let Some(file) = self.open.get(&key).and_then(|open| open.file.as_ref()) else { continue };
                 let (level, message) = match file.set_mode(listener.unix_mode) {
                     Ok(Changed::No) => continue,
@@ -283,17 +283,14 @@ impl Supervisor {
 
 /// Returns every listening address of a configuration.
 pub fn keys(config: &Config) -> impl Iterator<Item = BoundKey> + '_ {
-    config.listeners.iter().flat_map(|listener| {
-        listener.binds.iter().map(|bind| BoundKey { listener: listener.name.clone(), bind: bind.clone() })
-    })
+    config.listeners.iter().flat_map(BoundKey::all)
 }
 
 /// Publishes the bound addresses in the listeners' states.
 pub fn publish_addresses(snapshot: &Snapshot, open: &HashMap<BoundKey, OpenAddress>) {
     for plan in snapshot.listeners.values() {
         let mut bound = Vec::new();
-        for bind in &plan.settings.binds {
-            let key = BoundKey { listener: plan.settings.name.clone(), bind: bind.clone() };
+        for key in BoundKey::all(&plan.settings) {
             if let Some(open) = open.get(&key) {
                 bound.extend(open.texts());
             }

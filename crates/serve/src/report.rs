@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use config::types::{BackendAddress, Protocol};
+use config::types::{BackendAddress, Protocol, Transport};
 use logic::health::{Source, Verdict, VerdictOutcome};
 use proxy::front::Front;
 use proxy::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 use state::Admission;
 use state::events::timestamp;
 use state::lock::lock;
-use state::metrics::{Counter, LatencySum, PerWorker};
+use state::metrics::{Counter, LatencySum, ListenerCounters, PerWorker};
 
 pub mod certificates;
 pub mod confinement;
@@ -77,7 +77,7 @@ pub struct Degraded {
 pub struct ListenerReport {
     /// NAME of `[listener.NAME]`.
     pub name: String,
-    /// `tcp`, `http`, `tcp+tls` or `http+tls`.
+    /// `tcp`, `http`, `tcp+tls`, `http+tls`, `tls-passthrough` or `udp`.
     pub protocol: &'static str,
     pub bound: Vec<String>,
     /// Strict-Transport-Security; `None` if the listener never sends it.
@@ -86,11 +86,17 @@ pub struct ListenerReport {
     pub connections: usize,
     /// Client connections accepted since the process started.
     pub accepted: u64,
-    /// Sessions ended since the process started (HTTP: requests; TCP: connections).
+    /// Sessions ended since the process started (HTTP: requests; TCP: connections; UDP: flows).
     pub sessions: u64,
     pub statuses: Statuses,
     pub bytes_in: u64,
     pub bytes_out: u64,
+    /// UDP datagrams from clients; `None` for listeners of connections.
+    pub datagrams_in: Option<u64>,
+    /// UDP datagrams to clients.
+    pub datagrams_out: Option<u64>,
+    /// UDP datagrams that were dropped: `endings` says why.
+    pub datagrams_dropped: Option<u64>,
     /// Time from a session's first byte to its end.
     pub latency: LatencyReport,
     /// Number of sessions that ended with an error, by reason.
@@ -311,12 +317,15 @@ impl ListenerReport {
     fn read(plan: &ListenerPlan) -> Self {
         let state = &plan.state;
         let counters = &state.counters;
+        let is_udp = plan.settings.protocol.transport() == Transport::Datagram;
+        let datagrams = |of: fn(&ListenerCounters) -> &Counter| is_udp.then(|| counters.sum(of));
         Self {
             name: state.name.to_string(),
             protocol: match (&plan.settings.protocol, &plan.settings.tls) {
                 (Protocol::Tcp(_), None) => "tcp",
                 (Protocol::Tcp(_), Some(_)) => "tcp+tls",
                 (Protocol::TlsPassthrough(_), _) => "tls-passthrough",
+                (Protocol::Udp(_), _) => "udp",
                 (Protocol::Http(_), None) => "http",
                 (Protocol::Http(_), Some(_)) => "http+tls",
             },
@@ -328,6 +337,9 @@ impl ListenerReport {
             statuses: Statuses::sum(counters, |block| &block.statuses),
             bytes_in: counters.sum(|block| &block.bytes_in),
             bytes_out: counters.sum(|block| &block.bytes_out),
+            datagrams_in: datagrams(|block| &block.datagrams_in),
+            datagrams_out: datagrams(|block| &block.datagrams_out),
+            datagrams_dropped: datagrams(|block| &block.datagrams_dropped),
             latency: counters.sum_latency(|block| &block.latency).into(),
             endings: state.endings(),
         }

@@ -305,8 +305,7 @@ fn admin_address((listener, settings): (&admin::AdminListener, &config::types::A
 
 fn say_where(config: &Config, supervisor: &Supervisor, admin: Option<String>) {
     for listener in &config.listeners {
-        for bind in &listener.binds {
-            let key = state::listen::BoundKey { listener: listener.name.clone(), bind: bind.clone() };
+        for key in state::listen::BoundKey::all(listener) {
             for address in supervisor.open.get(&key).into_iter().flat_map(OpenAddress::texts) {
                 tracing::info!(listener = %listener.name, address = %address, "listening");
             }

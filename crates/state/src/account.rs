@@ -81,6 +81,7 @@ struct OfWorker {
     additional: AtomicUsize,
     lines: AtomicUsize,
     pipes: AtomicUsize,
+    flows: AtomicUsize,
     /// Notified when another worker needs slots: this worker closes unused connections.
     wanted: Notify,
     /// Notified when another worker opens a wish.
@@ -97,6 +98,8 @@ pub enum Kind {
     Lines,
     /// Pipes of bulk flows.
     Pipes,
+    /// Backend sockets of UDP flows.
+    Flows,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +118,8 @@ pub struct AccountSnapshot {
     pub lines: usize,
     /// Pipes of bulk flows.
     pub pipes: usize,
+    /// Backend sockets of UDP flows.
+    pub flows: usize,
     /// Slots that workers keep for their next connections.
     pub spare: usize,
 }
@@ -183,6 +188,7 @@ impl Account {
         for one in self.workers.iter() {
             yielding += one.spare.load(Relaxed) + one.idle.load(Relaxed);
             beside += one.additional.load(Relaxed) + one.lines.load(Relaxed) + one.pipes.load(Relaxed);
+            beside += one.flows.load(Relaxed);
         }
         let taken = self.taken.load(Relaxed).saturating_sub(yielding);
         Usage { limit: self.limit.load(Relaxed), taken, beside }
@@ -209,6 +215,7 @@ impl Account {
             additional: sum(|worker| &worker.additional),
             lines: sum(|worker| &worker.lines),
             pipes: sum(|worker| &worker.pipes),
+            flows: sum(|worker| &worker.flows),
             spare: sum(|worker| &worker.spare),
         }
     }
@@ -397,6 +404,7 @@ impl SlotCache {
             Kind::Additional => &own.additional,
             Kind::Lines => &own.lines,
             Kind::Pipes => &own.pipes,
+            Kind::Flows => &own.flows,
         };
         // A plain load and store is enough, because only this worker writes.
         count.store(count.load(Relaxed).wrapping_add_signed(change), Relaxed);

@@ -5,6 +5,7 @@ use logic::http1::refusal::Refusal as HttpRefusal;
 use logic::http1::request::RequestHead;
 use logic::http2::flood::Flood;
 use logic::http2::malformed::Malformed;
+use logic::udp::Refused;
 
 text::meanings! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,14 @@ text::meanings! {
         ProxyHeader = "proxy-header",
         /// The listener is at its connection limit.
         ListenerFull = "listener-full",
+        /// The backend of a UDP flow sent no reply.
+        NoReply = "no-reply",
+        /// A UDP flow that no backend had answered gave its place to a new one.
+        FlowEvicted = "flow-evicted",
+        /// A datagram has a source to which no reply can be sent: port 0, or our own address.
+        BadSource = "bad-source",
+        /// A datagram was not sent: the network or the kernel's buffer did not take it.
+        NotSent = "datagram-not-sent",
         /// The session was still open at the drain limit of a stopping process.
         DrainTimeout = "drain-timeout",
         /// The session panicked: a bug in Penstock.
@@ -78,6 +87,8 @@ text::meanings! {
         TlsFailed(TlsFault: word),
         /// No descriptor was free, or the client connection or its address has used its share.
         NoDescriptors(Refusal: word),
+        /// A datagram began no flow, because a limit of flows was reached.
+        NoFlow(Refused: word),
     }
 }
 

@@ -1,16 +1,16 @@
-//! Listening sockets, opened by the supervisor before privileges drop or at a reload: one per worker for TCP
+//! Listening sockets, opened by the supervisor before privileges drop or at a reload: one per worker for TCP and UDP
 //! (SO_REUSEPORT), one shared by all workers for Unix sockets and sockets from systemd.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use config::types::{BindAddress, Listener};
+use config::types::{BindAddress, Listener, Transport};
 use sys::socket::{DualStack, Inherited, InheritedError, ListenAddress};
 
 /// Length of the accept queue per socket; the kernel limits it to net.core.somaxconn.
@@ -21,11 +21,26 @@ pub const BACKLOG: u32 = 4096;
 pub struct BoundKey {
     pub listener: Arc<str>,
     pub bind: BindAddress,
+    pub transport: Transport,
+}
+
+impl BoundKey {
+    /// Key of one address of a listener.
+    pub fn new(listener: &Listener, bind: &BindAddress) -> Self {
+        let transport = listener.protocol.transport();
+        Self { listener: listener.name.clone(), bind: bind.clone(), transport }
+    }
+
+    /// Keys of all addresses of a listener.
+    pub fn all(listener: &Listener) -> impl Iterator<Item = Self> + '_ {
+        listener.binds.iter().map(|bind| Self::new(listener, bind))
+    }
 }
 
 #[derive(Debug)]
 pub enum Socket {
     Tcp(TcpListener),
+    Udp(UdpSocket),
     Unix(UnixListener),
 }
 
@@ -33,6 +48,7 @@ impl Socket {
     fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
             Self::Tcp(tcp) => Self::Tcp(tcp.try_clone()?),
+            Self::Udp(udp) => Self::Udp(udp.try_clone()?),
             Self::Unix(unix) => Self::Unix(unix.try_clone()?),
         })
     }
@@ -76,13 +92,13 @@ impl OpenAddress {
     /// Bound addresses as text.
     pub fn texts(&self) -> impl Iterator<Item = String> + '_ {
         self.addresses.iter().map(|address| match address {
-            ListenAddress::Tcp(address) => address.to_string(),
+            ListenAddress::Tcp(address) | ListenAddress::Udp(address) => address.to_string(),
             ListenAddress::Unix(path) => format!("unix:{}", path.display()),
         })
     }
 
-    /// Tells whether `bind` includes an address that is bound here.
-    fn overlaps(&self, bind: &BindAddress) -> bool {
+    /// Tells whether `bind` includes an address that is bound here for the same transport.
+    fn overlaps(&self, bind: &BindAddress, transport: Transport) -> bool {
         let (ip, port) = match bind {
             BindAddress::AnyIp(port) => (IpAddr::from(Ipv6Addr::UNSPECIFIED), *port),
             BindAddress::Ip(address) => (address.ip(), address.port()),
@@ -94,11 +110,11 @@ impl OpenAddress {
             }
             BindAddress::Systemd(_) => return false,
         };
-        self.addresses.iter().any(|own| match own {
-            ListenAddress::Tcp(own) => {
+        self.addresses.iter().any(|own| match (own, transport) {
+            (ListenAddress::Tcp(own), Transport::Stream) | (ListenAddress::Udp(own), Transport::Datagram) => {
                 own.port() == port && (own.ip() == ip || own.ip().is_unspecified() || ip.is_unspecified())
             }
-            ListenAddress::Unix(_) => false,
+            (ListenAddress::Tcp(_) | ListenAddress::Udp(_) | ListenAddress::Unix(_), _) => false,
         })
     }
 }
@@ -176,6 +192,7 @@ impl Passed {
             let socket = passed.socket.socket.try_clone()?;
             let socket = match passed.socket.address {
                 ListenAddress::Tcp(_) => Socket::Tcp(socket.into()),
+                ListenAddress::Udp(_) => Socket::Udp(socket.into()),
                 ListenAddress::Unix(_) => Socket::Unix(socket.into()),
             };
             handles.push((socket, passed.socket.address.clone()));
@@ -211,9 +228,9 @@ pub enum Holder<'a> {
 }
 
 impl<'a> Holder<'a> {
-    /// Owner of `bind` among the open addresses.
-    pub fn of(bind: &BindAddress, mut open: impl Iterator<Item = &'a OpenAddress>) -> Self {
-        open.find(|open| open.overlaps(bind)).map_or(Self::NoProcess, Self::Ourselves)
+    /// Owner of an address among the open ones.
+    pub fn of(key: &BoundKey, mut open: impl Iterator<Item = &'a OpenAddress>) -> Self {
+        open.find(|open| open.overlaps(&key.bind, key.transport)).map_or(Self::NoProcess, Self::Ourselves)
     }
 }
 
@@ -226,7 +243,12 @@ pub fn open(
     passed: &mut Passed,
 ) -> Result<Bound, BindError> {
     let fail = |reason: String| BindError { listener: listener.name.clone(), bind: bind.clone(), reason };
-    let key = BoundKey { listener: listener.name.clone(), bind: bind.clone() };
+    let key = BoundKey::new(listener, bind);
+    let transport = key.transport;
+    if transport == Transport::Datagram {
+        return open_datagram(key, bind, holder, workers)
+            .map_err(|error| fail(explain(&error, holder, transport)));
+    }
     let handles = passed.handles(bind).map_err(|error| fail(error.to_string()))?;
     if !handles.is_empty() {
         return share_passed(key, handles, workers).map_err(|error| fail(error.to_string()));
@@ -236,10 +258,10 @@ pub fn open(
             "systemd passed no socket named \"{name}\"; the socket unit needs FileDescriptorName={name}"
         ))),
         BindAddress::AnyIp(port) => {
-            open_any(key, *port, holder, workers).map_err(|error| fail(explain(&error, holder)))
+            open_any(key, *port, holder, workers).map_err(|error| fail(explain(&error, holder, transport)))
         }
         BindAddress::Ip(address) => open_tcp(key, *address, DualStack::V6Only, holder, workers)
-            .map_err(|error| fail(explain(&error, holder))),
+            .map_err(|error| fail(explain(&error, holder, transport))),
         BindAddress::Unix(path) => match holder {
             Holder::Ourselves(OpenAddress { shared: Some(socket), file: Some(file), .. }) => {
                 let handle = socket.try_clone().map_err(|error| fail(error.to_string()))?;
@@ -255,16 +277,57 @@ pub fn open(
     }
 }
 
+fn is_without_ipv6(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc_codes::EAFNOSUPPORT | libc_codes::EADDRNOTAVAIL))
+}
+
 fn open_any(key: BoundKey, port: u16, holder: Holder<'_>, workers: usize) -> io::Result<Bound> {
     let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     match open_tcp(key.clone(), both, DualStack::Both, holder, workers) {
-        Err(error)
-            if matches!(error.raw_os_error(), Some(libc_codes::EAFNOSUPPORT | libc_codes::EADDRNOTAVAIL)) =>
-        {
+        Err(error) if is_without_ipv6(&error) => {
             open_tcp(key, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), DualStack::V6Only, holder, workers)
         }
         other => other,
     }
+}
+
+/// `config` allows only addresses with a port.
+fn open_datagram(key: BoundKey, bind: &BindAddress, holder: Holder<'_>, workers: usize) -> io::Result<Bound> {
+    match bind {
+        BindAddress::AnyIp(port) => {
+            let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, *port));
+            match open_udp(key.clone(), both, DualStack::Both, holder, workers) {
+                Err(error) if is_without_ipv6(&error) => {
+                    let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port));
+                    open_udp(key, v4, DualStack::V6Only, holder, workers)
+                }
+                other => other,
+            }
+        }
+        BindAddress::Ip(address) => open_udp(key, *address, DualStack::V6Only, holder, workers),
+        BindAddress::Unix(_) | BindAddress::Systemd(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+fn open_udp(
+    key: BoundKey,
+    address: SocketAddr,
+    dual: DualStack,
+    holder: Holder<'_>,
+    workers: usize,
+) -> io::Result<Bound> {
+    if matches!(holder, Holder::NoProcess) {
+        // SO_REUSEPORT would let another Penstock process share the port silently.
+        sys::datagram::probe_udp(address, dual)?;
+    }
+    let first = sys::datagram::listen_udp(address, dual)?;
+    let address = first.local_addr()?;
+    let mut sockets = vec![vec![Socket::Udp(first)]];
+    while sockets.len() < workers {
+        sockets.push(vec![Socket::Udp(sys::datagram::listen_udp(address, dual)?)]);
+    }
+    let open = OpenAddress { addresses: vec![ListenAddress::Udp(address)], shared: None, file: None };
+    Ok(Bound { key, sockets, open })
 }
 
 fn open_tcp(
@@ -324,14 +387,18 @@ fn share(socket: Socket, workers: &mut [Vec<Socket>]) -> io::Result<()> {
     Ok(())
 }
 
-fn explain(error: &io::Error, holder: Holder<'_>) -> String {
+fn explain(error: &io::Error, holder: Holder<'_>, transport: Transport) -> String {
     match (error.kind(), holder) {
         // SO_REUSEPORT works only between sockets of one user.
         (io::ErrorKind::AddrInUse, Holder::Ourselves(_)) => format!(
             "{error}: this process holds that port itself, from before it became another user; it can change hands at the next start"
         ),
         (io::ErrorKind::AddrInUse, Holder::NoProcess) => {
-            format!("{error}; `ss -ltnp` shows which program holds it")
+            let sockets = match transport {
+                Transport::Stream => "ss -ltnp",
+                Transport::Datagram => "ss -lunp",
+            };
+            format!("{error}; `{sockets}` shows which program holds it")
         }
         (io::ErrorKind::PermissionDenied, _) => format!(
             "{error}; ports below 1024 need root or the capability CAP_NET_BIND_SERVICE (packaging/penstock.service grants it)"

@@ -81,13 +81,19 @@ pub struct ListenerCounters {
     pub connections: Counter,
     /// Connections that waited because their address had flooded.
     pub delayed: Counter,
-    /// Ended sessions (HTTP: requests; TCP: connections).
+    /// Ended sessions (HTTP: requests; TCP: connections; UDP: flows).
     pub sessions: Counter,
     /// HTTP responses by class: 1xx to 5xx.
     pub statuses: [Counter; 5],
     /// Bytes from clients (heads and bodies, after TLS).
     pub bytes_in: Counter,
     pub bytes_out: Counter,
+    /// UDP datagrams from clients, also those that were dropped.
+    pub datagrams_in: Counter,
+    /// UDP datagrams to clients.
+    pub datagrams_out: Counter,
+    /// UDP datagrams of either direction that were dropped.
+    pub datagrams_dropped: Counter,
     /// Time from a session's first byte to its end.
     pub latency: Latency,
 }

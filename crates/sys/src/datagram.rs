@@ -161,7 +161,7 @@ impl Batch {
         for (slot, head) in wanted.zip(&heads).take(count) {
             self.lengths[slot] = head.msg_len as usize;
             self.name_lengths[slot] = head.msg_hdr.msg_namelen;
-            self.control_lengths[slot] = head.msg_hdr.msg_controllen as usize;
+            self.control_lengths[slot] = head.msg_hdr.msg_controllen as _;
         }
         Ok(count)
     }

@@ -18,6 +18,8 @@ use crate::threads;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
     Tcp(SocketAddr),
+    /// Never inherited, only bound here.
+    Udp(SocketAddr),
     Unix(PathBuf),
 }
 

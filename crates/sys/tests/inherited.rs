@@ -81,6 +81,7 @@ fn take_and_tell() {
 fn text(address: &ListenAddress) -> String {
     match address {
         ListenAddress::Tcp(address) => format!("Tcp({address})"),
+        ListenAddress::Udp(address) => format!("Udp({address})"),
         ListenAddress::Unix(path) => format!("Unix({path:?})"),
     }
 }

@@ -10,7 +10,7 @@ use super::bound::{Bound, Owner};
 use super::parser::Parser;
 use crate::raw::{RawConfig, TextOr};
 use crate::tree::NodeId;
-use crate::types::{BackendAddress, BindAddress, Control, Listener, Pool, Protocol};
+use crate::types::{BackendAddress, BindAddress, Control, Listener, Pool, Protocol, Transport};
 
 /// Addresses whose connections one IP socket receives.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,22 +58,30 @@ impl Reach {
 }
 
 impl Parser<'_> {
-    pub(super) fn note_bind(&mut self, address: &BindAddress, id: NodeId, owner: Owner) {
-        self.binds.push(Bound { address: address.clone(), id, owner });
+    pub(super) fn note_bind(
+        &mut self,
+        address: &BindAddress,
+        id: NodeId,
+        owner: Owner,
+        transport: Transport,
+    ) {
+        self.binds.push(Bound { address: address.clone(), id, owner, transport });
     }
 
     /// Reports addresses that are bound twice.
     pub(super) fn collisions(&mut self, raw: &RawConfig, control: Option<&Control>) {
         let socket = raw.control.as_ref().and_then(|control| control.value.socket.as_ref());
         if let (Some(control), Some(socket)) = (control, socket) {
-            self.note_bind(&BindAddress::Unix(control.socket.clone()), socket.id, Owner::Control);
+            let address = BindAddress::Unix(control.socket.clone());
+            self.note_bind(&address, socket.id, Owner::Control, Transport::Stream);
         }
         let binds = std::mem::take(&mut self.binds);
         let mut paths: HashMap<&PathBuf, &Bound> = HashMap::new();
         let mut units: HashMap<&str, &Bound> = HashMap::new();
-        let mut ones: HashMap<(IpAddr, u16), &Bound> = HashMap::new();
+        // TCP and UDP have ports of their own.
+        let mut ones: HashMap<(IpAddr, u16, Transport), &Bound> = HashMap::new();
         // Wildcard sockets by port. Each list stays short: a further wildcard is a fault or of another address family.
-        let mut wide: HashMap<u16, Vec<(Reach, &Bound)>> = HashMap::new();
+        let mut wide: HashMap<(u16, Transport), Vec<(Reach, &Bound)>> = HashMap::new();
         for bound in &binds {
             let first = match &bound.address {
                 BindAddress::Unix(path) => paths.insert(path, bound),
@@ -81,9 +89,9 @@ impl Parser<'_> {
                 BindAddress::AnyIp(0) => None,
                 BindAddress::Ip(address) if address.port() == 0 => None,
                 BindAddress::AnyIp(_) | BindAddress::Ip(_) => match Reach::of(&bound.address) {
-                    Some((Reach::One(ip), port)) => ones.insert((ip, port), bound),
+                    Some((Reach::One(ip), port)) => ones.insert((ip, port, bound.transport), bound),
                     Some((reach, port)) => {
-                        let others = wide.entry(port).or_default();
+                        let others = wide.entry((port, bound.transport)).or_default();
                         let first =
                             others.iter().find(|(other, _)| other.is_as_wide(reach)).map(|(_, bound)| *bound);
                         if first.is_none() {
@@ -116,11 +124,11 @@ impl Parser<'_> {
     /// Warns of `127.0.0.1:80` beside `:80`, which is allowed: the more specific socket receives the connection.
     fn specific_beside_wide(
         &mut self,
-        ones: &HashMap<(IpAddr, u16), &Bound>,
-        wide: &HashMap<u16, Vec<(Reach, &Bound)>>,
+        ones: &HashMap<(IpAddr, u16, Transport), &Bound>,
+        wide: &HashMap<(u16, Transport), Vec<(Reach, &Bound)>>,
     ) {
-        for ((ip, port), bound) in ones {
-            let wider = wide.get(port).and_then(|wide| {
+        for ((ip, port, transport), bound) in ones {
+            let wider = wide.get(&(*port, *transport)).and_then(|wide| {
                 wide.iter().find(|(reach, _)| match reach {
                     Reach::Everything => true,
                     Reach::AllIpv4 => ip.is_ipv4(),
@@ -142,9 +150,19 @@ impl Parser<'_> {
     /// Reports loops. A backend may be one of our listeners (TLS in front of another listener), but a session that
     /// returned to its own pool would use up all connections.
     pub(super) fn loops(&mut self, raw: &RawConfig, listeners: &[Listener], pools: &[Pool]) {
-        let uses: Vec<Vec<PoolId>> = listeners.iter().map(pools_of).collect();
+        for transport in [Transport::Stream, Transport::Datagram] {
+            self.loops_of(transport, raw, listeners, pools);
+        }
+    }
+
+    /// Sessions keep their transport: those of a udp listener reach no listener of connections.
+    fn loops_of(&mut self, transport: Transport, raw: &RawConfig, listeners: &[Listener], pools: &[Pool]) {
+        let has = |listener: &Listener| listener.protocol.transport() == transport;
+        let uses = listeners.iter();
+        let uses: Vec<Vec<PoolId>> =
+            uses.map(|listener| if has(listener) { pools_of(listener) } else { Vec::new() }).collect();
         let entries = raw.pool.as_ref().map(|pools| pools.value.0.as_slice()).unwrap_or_default();
-        let own = OwnAddresses::new(listeners);
+        let own = OwnAddresses::new(listeners, transport);
         // The backends of each pool that are listeners: indexes of backend and listener.
         let targets: Vec<Vec<(usize, usize)>> = pools
             .iter()
@@ -185,9 +203,10 @@ struct OwnAddresses<'a> {
 }
 
 impl<'a> OwnAddresses<'a> {
-    fn new(listeners: &'a [Listener]) -> Self {
+    fn new(listeners: &'a [Listener], transport: Transport) -> Self {
         let mut own = OwnAddresses { paths: HashMap::new(), ports: HashMap::new() };
-        for (at, listener) in listeners.iter().enumerate() {
+        let listeners = listeners.iter().enumerate();
+        for (at, listener) in listeners.filter(|(_, one)| one.protocol.transport() == transport) {
             for bind in &listener.binds {
                 match (bind, Reach::of(bind)) {
                     (BindAddress::Unix(path), _) => drop(own.paths.insert(path, at)),
@@ -233,6 +252,7 @@ fn this_machine(host: &str) -> &'static [IpAddr] {
 fn pools_of(listener: &Listener) -> Vec<PoolId> {
     match &listener.protocol {
         Protocol::Tcp(tcp) => vec![tcp.pool],
+        Protocol::Udp(udp) => vec![udp.pool],
         Protocol::Http(http) => routed(&http.routes, http.pool),
         Protocol::TlsPassthrough(passthrough) => routed(&passthrough.routes, passthrough.pool),
     }

@@ -1,13 +1,14 @@
 //! A listening address of any section.
 
 use crate::tree::NodeId;
-use crate::types::BindAddress;
+use crate::types::{BindAddress, Transport};
 
 /// A listening address and its place in the file.
 pub(super) struct Bound {
     pub(super) address: BindAddress,
     pub(super) id: NodeId,
     pub(super) owner: Owner,
+    pub(super) transport: Transport,
 }
 
 #[derive(Clone, PartialEq, Eq)]

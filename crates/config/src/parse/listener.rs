@@ -1,7 +1,10 @@
 //! `[listener.NAME]`: addresses and protocols for clients.
 
+use std::time::Duration;
+
 use logic::http1::forward::ForwardedHeaders;
 use logic::http1::request::{Limits, MAX_HEAD};
+use logic::route::PoolId;
 
 use super::address;
 use super::bound::Owner;
@@ -15,8 +18,11 @@ use crate::raw::{
 };
 use crate::types::{
     BindAddress, HttpSettings, HttpTimeouts, Listener, PassthroughSettings, Protocol, ProtocolName,
-    RedirectToHttps, TcpSettings,
+    RedirectToHttps, TcpSettings, Transport,
 };
+
+/// Idle timeout of a connection whose protocol is not known.
+const SESSION_IDLE: Duration = Duration::from_secs(3600);
 
 impl Parser<'_> {
     pub(super) fn listeners(&mut self, raw: &RawConfig) -> Option<Vec<Listener>> {
@@ -38,7 +44,15 @@ impl Parser<'_> {
     fn listener(&mut self, name: &str, at: &At<RawListener>) -> Option<Listener> {
         let raw = &at.value;
         let valid = self.name(name, at.id);
-        let binds = self.bind_list(&raw.bind, name);
+        // `shape.rs` has already reported an unknown protocol.
+        let named = raw.protocol.as_ref().and_then(|protocol| protocol.value.parse().ok());
+        let transport = match named {
+            Some(ProtocolName::Udp) => Transport::Datagram,
+            Some(ProtocolName::Http | ProtocolName::Tcp | ProtocolName::TlsPassthrough) | None => {
+                Transport::Stream
+            }
+        };
+        let binds = self.bind_list(&raw.bind, name, transport);
         let unix_mode = self.unix_mode(&raw.unix_mode);
         let tls = match &raw.tls {
             Some(tls) => self.tls(tls).map(Some),
@@ -46,11 +60,10 @@ impl Parser<'_> {
             None => Some(None),
         };
         let proxy_protocol_from = self.peers(&raw.proxy_protocol_from);
-        // `shape.rs` has already reported an unknown protocol.
-        let named = raw.protocol.as_ref().and_then(|protocol| protocol.value.parse().ok());
         let protocol = match named {
             Some(ProtocolName::Tcp) => self.tcp(at).map(Protocol::Tcp),
             Some(ProtocolName::TlsPassthrough) => self.passthrough(at).map(Protocol::TlsPassthrough),
+            Some(ProtocolName::Udp) => self.udp(at, binds.as_deref()).map(Protocol::Udp),
             Some(ProtocolName::Http) => {
                 self.http(at, binds.as_deref()).map(|http| Protocol::Http(Box::new(http)))
             }
@@ -72,13 +85,18 @@ impl Parser<'_> {
         })
     }
 
-    fn bind_list(&mut self, key: &Key<OneOrMany<BindText>>, name: &str) -> Option<Vec<BindAddress>> {
+    fn bind_list(
+        &mut self,
+        key: &Key<OneOrMany<BindText>>,
+        name: &str,
+        transport: Transport,
+    ) -> Option<Vec<BindAddress>> {
         let key = key.as_ref()?;
         let owner = || Owner::Listener(name.to_owned());
         match &key.value {
             OneOrMany::One(text) => {
                 let text = At { id: key.id, value: text.clone() };
-                self.bind_one(&text, owner()).map(|bind| vec![bind])
+                self.bind_one(&text, owner(), transport).map(|bind| vec![bind])
             }
             OneOrMany::Many(list) if list.is_empty() => {
                 if !self.nodes.is_incomplete(key.id) {
@@ -87,20 +105,20 @@ impl Parser<'_> {
                 None
             }
             OneOrMany::Many(list) => {
-                let binds: Vec<_> = list.iter().map(|text| self.bind_one(text, owner())).collect();
+                let binds: Vec<_> = list.iter().map(|text| self.bind_one(text, owner(), transport)).collect();
                 binds.into_iter().collect()
             }
         }
     }
 
-    fn bind_one(&mut self, text: &At<BindText>, owner: Owner) -> Option<BindAddress> {
+    fn bind_one(&mut self, text: &At<BindText>, owner: Owner, transport: Transport) -> Option<BindAddress> {
         let bind = self.read(text, address::bind)?;
-        self.note_bind(&bind, text.id, owner);
+        self.note_bind(&bind, text.id, owner, transport);
         Some(bind)
     }
 
     pub(super) fn admin(&mut self, text: &At<BindText>) -> Option<BindAddress> {
-        let bind = self.bind_one(text, Owner::Admin)?;
+        let bind = self.bind_one(text, Owner::Admin, Transport::Stream)?;
         if matches!(bind, BindAddress::Systemd(_)) {
             let hint =
                 "give an address or a Unix socket: \"127.0.0.1:9900\", \"unix:/run/penstock/admin.sock\"";
@@ -145,7 +163,22 @@ impl Parser<'_> {
     }
 
     fn tcp(&mut self, at: &At<RawListener>) -> Option<TcpSettings> {
-        let pool = match &at.value.pool {
+        let pool = self.only_pool(at);
+        let idle_timeout = self.session_timeout(at);
+        Some(TcpSettings { pool: pool?, idle_timeout: idle_timeout? })
+    }
+
+    /// `idle-timeout` of connections.
+    fn session_timeout(&mut self, at: &At<RawListener>) -> Option<Duration> {
+        match &at.value.idle_timeout {
+            None => (!self.nodes.is_broken(at.id, "idle-timeout")).then_some(SESSION_IDLE),
+            given => self.time(given, Zero::Refused, YEAR),
+        }
+    }
+
+    /// The pool of a listener that has no routes.
+    pub(super) fn only_pool(&mut self, at: &At<RawListener>) -> Option<PoolId> {
+        match &at.value.pool {
             Some(pool) => self.pool_id(pool),
             None => {
                 if !self.nodes.is_broken(at.id, "pool") {
@@ -154,9 +187,7 @@ impl Parser<'_> {
                 }
                 None
             }
-        };
-        let idle_timeout = self.time(&at.value.idle_timeout, Zero::Refused, YEAR);
-        Some(TcpSettings { pool: pool?, idle_timeout: idle_timeout? })
+        }
     }
 
     fn passthrough(&mut self, at: &At<RawListener>) -> Option<PassthroughSettings> {
@@ -179,7 +210,7 @@ impl Parser<'_> {
             return None;
         }
         let handshake_timeout = self.time(&raw.handshake_timeout, Zero::Refused, DAY);
-        let idle_timeout = self.time(&raw.idle_timeout, Zero::Refused, YEAR);
+        let idle_timeout = self.session_timeout(at);
         Some(PassthroughSettings {
             routes: routes?,
             pool: pool?,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use logic::balance::{ChoosesBy, HashKey, Policy};
-use logic::health::{Check, CheckMethod, PassiveRule, Rule, StatusRange};
+use logic::health::PassiveRule;
 use logic::hedge::{self, After};
 use logic::proxy_header;
 
@@ -14,12 +14,12 @@ use super::parser::{Parser, Zero, count, small};
 use crate::de::At;
 use crate::quote::quote;
 use crate::raw::{
-    BackendText, RawBackend, RawConfig, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky, TextOr,
+    BackendText, RawBackend, RawConfig, RawPassive, RawPool, RawPoolTimeouts, RawSticky, TextOr,
 };
 use crate::tree::{NodeId, Origin};
 use crate::types::{
-    ActiveCheck, AllDown, Backend, BackendAddress, BackendHttp, BackendHttp2, Listener, Pool, PoolTimeouts,
-    Protocol, Sticky,
+    AllDown, Backend, BackendAddress, BackendHttp, BackendHttp2, Listener, Pool, PoolTimeouts, Protocol,
+    Sticky,
 };
 
 impl Parser<'_> {
@@ -49,7 +49,7 @@ impl Parser<'_> {
         {
             backends = None;
         }
-        let health = raw.health.as_ref().and_then(|health| self.health(health));
+        let health = raw.health.as_ref().and_then(|health| self.health(health, backends.as_deref()));
         let passive = raw.passive.as_ref().and_then(|passive| self.passive(&passive.value));
         let all_down = raw.when_all_down.as_ref().map(|word| match word.value.as_str() {
             "fail-open" => AllDown::FailOpen,
@@ -190,109 +190,6 @@ impl Parser<'_> {
         })
     }
 
-    fn health(&mut self, at: &At<TextOr<String, RawHealth>>) -> Option<Option<ActiveCheck>> {
-        let raw = match &at.value {
-            TextOr::Text(word) if word == "tcp" => {
-                return Some(Some(ActiveCheck { check: Check::Tcp, rule: Rule::DEFAULT }));
-            }
-            TextOr::Text(_) => return Some(None),
-            TextOr::Table(table) => table,
-        };
-        let check = self.check(at.id, raw);
-        let interval = self.time(&raw.interval, Zero::Refused, DAY);
-        let mut timeout = self.time(&raw.timeout, Zero::Refused, DAY);
-        if let (Some(interval), Some(longest)) = (interval, timeout)
-            && longest > interval
-        {
-            // Only one check runs at a time: the next one aborts it.
-            timeout = Some(interval);
-            let given = raw.timeout.as_ref().filter(|key| *self.nodes.origin(key.id) != Origin::Default);
-            if let Some(given) = given {
-                let message = format!(
-                    "a check may take {}, but the next one starts after {}: it is aborted then",
-                    super::duration::write(longest),
-                    super::duration::write(interval)
-                );
-                let draft = self.report.at(self.nodes, given.id, message).warning();
-                drop(draft.hint("timeout is best shorter than interval"));
-            }
-        }
-        let rule = Rule {
-            interval: interval?,
-            timeout: timeout?,
-            rise: small(raw.rise.as_ref()?.value),
-            fall: small(raw.fall.as_ref()?.value),
-        };
-        Some(Some(ActiveCheck { check: check?, rule }))
-    }
-
-    fn check(&mut self, at: NodeId, raw: &RawHealth) -> Option<Check> {
-        let tcp = raw.tcp.as_ref().filter(|tcp| tcp.value);
-        match (&raw.http, tcp) {
-            (Some(path), None) => {
-                let host = raw.host.as_ref().map(|host| self.check_host(host));
-                let expect = raw.expect.as_ref().map(|expect| match expect.value.parse::<StatusRange>() {
-                    Ok(range) => Some(range),
-                    Err(error) => {
-                        drop(self.refuse_with(expect, &error));
-                        None
-                    }
-                });
-                let is_target = path.value.starts_with('/')
-                    && path.value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
-                if !is_target {
-                    let reason = "is not a path to ask for: it begins with / and has no blanks";
-                    drop(self.refuse(path, reason).hint("http = \"/healthz\""));
-                    return None;
-                }
-                Some(Check::Http {
-                    path: path.value.as_str().into(),
-                    host: match host {
-                        Some(host) => Some(host?),
-                        None => None,
-                    },
-                    method: CheckMethod::Get,
-                    expect: match expect {
-                        Some(expect) => expect?,
-                        None => StatusRange::default(),
-                    },
-                })
-            }
-            (Some(_), Some(tcp)) => {
-                let message = "a check asks over http or opens a tcp connection, not both";
-                drop(self.report.at_key(self.nodes, tcp.id, message));
-                None
-            }
-            (None, tcp) => {
-                if tcp.is_none() {
-                    if !self.nodes.is_broken(at, "http") && !self.nodes.is_broken(at, "tcp") {
-                        let message = "this check does nothing";
-                        drop(
-                            self.report
-                                .at_key(self.nodes, at, message)
-                                .hint("add http = \"/healthz\" or tcp = true"),
-                        );
-                    }
-                    return None;
-                }
-                for key in [&raw.host, &raw.expect].into_iter().flatten() {
-                    drop(self.report.at_key(self.nodes, key.id, "only for checks with http"));
-                }
-                Some(Check::Tcp)
-            }
-        }
-    }
-
-    fn check_host(&mut self, host: &At<String>) -> Option<Box<str>> {
-        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
-        let text = &host.value;
-        if text.is_empty() || text.len() > 259 || !text.bytes().all(fits) {
-            drop(self.refuse(host, "is not a host"));
-            return None;
-        }
-        Some(text.as_str().into())
-    }
-
     fn passive(&mut self, raw: &TextOr<String, RawPassive>) -> Option<PassiveRule> {
         match raw {
             TextOr::Text(_) => Some(PassiveRule { failures: 0, ..PassiveRule::DEFAULT }),
@@ -381,7 +278,7 @@ impl Parser<'_> {
         for (listener, (_, entry)) in listeners.iter().zip(entries) {
             let tcp = match &listener.protocol {
                 Protocol::Tcp(tcp) => tcp,
-                Protocol::Http(_) | Protocol::TlsPassthrough(_) => continue,
+                Protocol::Http(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) => continue,
             };
             let pool = &pools[tcp.pool.0];
             if let (BackendHttp::Http2, Some(key)) = (pool.http, &entry.value.pool) {

@@ -47,7 +47,7 @@ health = { http = "/healthz", host = "app.example.com", expect = "200", interval
     /// ejected.
     #[schemars(extend("default" = json!({}), "x-words" = ["off"]))]
     pub(crate) passive: Key<TextOr<String, RawPassive>>,
-    /// Behaviour while no backend is healthy: `"error-page"` answers 503 (TCP: closes), `"fail-open"` uses all as if
+    /// Behaviour while no backend is healthy: `"error-page"` answers 503 (TCP: closes; UDP: drops), `"fail-open"` uses all as if
     /// up.
     #[schemars(extend("default" = "error-page", "enum" = ["error-page", "fail-open"]))]
     pub(crate) when_all_down: Key<String>,
@@ -128,10 +128,18 @@ pub(crate) struct RawBackend {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawHealth {
-    /// Path to request with GET. One of `http` and `tcp` is needed.
+    /// Path to request with GET. One of `http`, `tcp`, `dns` and `udp-send` is needed.
     pub(crate) http: Key<String>,
     /// Only open a connection.
     pub(crate) tcp: Key<bool>,
+    /// Ask for the addresses of this name over UDP, as a DNS client does. Every answer to the question passes, also that
+    /// there is no such name.
+    pub(crate) dns: Key<String>,
+    /// Send a datagram with this text, or with these bytes: `"hex:0a0b0c"`. An answer passes.
+    pub(crate) udp_send: Key<String>,
+    /// Text or bytes with which an answer to `udp-send` must begin.
+    #[schemars(extend("x-default" = "any answer passes"))]
+    pub(crate) udp_expect: Key<String>,
     /// `Host` of the request; without it the address of the backend.
     pub(crate) host: Key<String>,
     /// Status of a passing check, or a range of them.

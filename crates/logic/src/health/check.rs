@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::dns::Name;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Check {
     /// Passes if a connection is established.
@@ -19,6 +21,10 @@ pub enum Check {
         /// Statuses that pass.
         expect: StatusRange,
     },
+    /// Asks a DNS server over UDP; every answer to the question passes.
+    Dns { name: Name },
+    /// Sends a datagram, and passes if an answer begins with `expect`.
+    Datagram { send: Box<[u8]>, expect: Box<[u8]> },
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

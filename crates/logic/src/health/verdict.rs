@@ -75,6 +75,13 @@ pub enum Cause {
         /// Time limit of the response.
         after: Duration,
     },
+    /// No answer to a datagram.
+    NoReply {
+        /// Time limit of the answer.
+        after: Duration,
+    },
+    /// Datagrams came that do not answer the check.
+    WrongReply,
     /// The connection was closed before a response.
     ClosedEarly,
     /// The response is not valid HTTP.
@@ -107,6 +114,8 @@ impl fmt::Display for Cause {
             Cause::NoAnswer { after } => {
                 write!(f, "connected, but no answer within {}", DurationText(*after))
             }
+            Cause::NoReply { after } => write!(f, "no answer within {}", DurationText(*after)),
+            Cause::WrongReply => f.write_str("it answers, but not as the check expects"),
             Cause::ClosedEarly => f.write_str("connection closed before an answer came"),
             Cause::BadResponse(why) => write!(f, "not a valid HTTP response: {}", OneLine(why, SHORT)),
             Cause::HttpStatus(status) => http_status(f, *status),

@@ -77,14 +77,15 @@ fn a_flow_ends_with_the_last_reply_that_is_due() {
     let mut table = FlowTable::new(Rules { replies: Replies::Exactly(2), ..rules(10, 10) }, now);
     send(&mut table, "192.0.2.1:1", now);
     let Arrival::Known(flow) = send(&mut table, "192.0.2.1:1", now) else { panic!() };
+    table.handle_further(flow, 2);
     assert!(table.is_any_reply_due());
-    for _ in 0..3 {
+    for _ in 0..7 {
         assert_eq!(table.handle_reply(flow, now), AfterReply::Continues);
     }
     assert_eq!(table.handle_reply(flow, now), AfterReply::Ends);
     assert!(!table.is_any_reply_due());
     let ended = table.remove(flow).unwrap();
-    assert_eq!((ended.progress, table.len(), table.sources()), (Progress::Answered, 0, 0));
+    assert_eq!((ended.progress, ended.due, table.len(), table.sources()), (Progress::Answered, 0, 0, 0));
 }
 
 #[test]

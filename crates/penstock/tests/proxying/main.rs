@@ -9,4 +9,5 @@ mod quiet_clients;
 mod shares;
 mod sleepers;
 mod turns;
+mod udp;
 mod unsent;

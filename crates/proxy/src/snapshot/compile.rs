@@ -56,7 +56,7 @@ fn compile_listener(listener: &Listener, facts: &Facts, known: &mut tls::Known) 
         Protocol::TlsPassthrough(passthrough) => {
             Some(RouteTable::new(passthrough.routes.clone(), passthrough.pool))
         }
-        Protocol::Tcp(_) => None,
+        Protocol::Tcp(_) | Protocol::Udp(_) => None,
     };
     let before = facts.listeners.get(&listener.name);
     let challenges = || facts.state.challenges.clone();

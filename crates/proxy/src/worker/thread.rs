@@ -15,6 +15,7 @@ use super::Worker;
 use crate::accept;
 use crate::front::Front;
 use crate::snapshot::Snapshot;
+use crate::udp;
 
 /// Interval at which a worker writes its access-log lines and returns unused memory.
 const TICK: Duration = Duration::from_millis(100);
@@ -61,8 +62,13 @@ impl Loops {
         }
         for (key, socket) in open {
             let close_signal = Rc::new(accept::CloseSignal::default());
-            let accepting = accept::run(worker.clone(), key.clone(), socket, close_signal.clone());
-            let task = tokio::task::spawn_local(accepting);
+            let (worker, signal) = (worker.clone(), close_signal.clone());
+            let task = match socket {
+                Socket::Udp(socket) => {
+                    tokio::task::spawn_local(udp::run(worker, key.clone(), socket, signal))
+                }
+                socket => tokio::task::spawn_local(accept::run(worker, key.clone(), socket, signal)),
+            };
             self.0.entry(key).or_default().push(Accepting { close_signal, task });
         }
         ending

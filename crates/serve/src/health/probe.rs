@@ -1,4 +1,5 @@
-//! One check of one backend, with one time limit: connects and, for HTTP, sends a request and reads the status.
+//! One check of one backend, with one time limit: connects and, for HTTP, sends a request and reads the status. A check
+//! over UDP sends a datagram and waits for its answer.
 
 use std::fmt::Write as _;
 use std::io;
@@ -19,6 +20,7 @@ use tls::backend::Endpoint;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout_at;
 
+mod datagram;
 mod http2;
 
 /// Largest number of bytes read from an answer.
@@ -50,24 +52,33 @@ pub(super) async fn run(backend: &BackendState, active: &ActiveCheck, way: &Way)
     if backend.addresses.load().is_empty() && matches!(backend.address, BackendAddress::Name { .. }) {
         return Finding::NoAddress;
     }
+    let result = match &active.check {
+        Check::Tcp | Check::Http { .. } => connect_and_ask(backend, active, way, limits).await,
+        Check::Dns { .. } | Check::Datagram { .. } => datagram::ask(backend, &active.check, limits).await,
+    };
+    let (outcome, cause, took) = match result {
+        Ok(took) => (VerdictOutcome::Pass, Cause::Passed, took),
+        Err(ConnectFault::Backend(cause)) => (VerdictOutcome::Fail, cause, start.elapsed()),
+        Err(ConnectFault::Ours(error)) => return Finding::OurOwnFault(error),
+        Err(ConnectFault::NoDescriptors(_)) => return Finding::OurOwnFault(Errno::EMFILE.into()),
+    };
+    Finding::Verdict(Verdict { at: SystemTime::now(), source: Source::Probe, outcome, cause, took })
+}
+
+async fn connect_and_ask(
+    backend: &BackendState,
+    active: &ActiveCheck,
+    way: &Way,
+    limits: Times,
+) -> Result<Passed, ConnectFault> {
     let mut header = Vec::new();
     if let Some(version) = way.send_proxy {
         // The check is our own connection, so the PROXY header names no client.
         proxy_header::write(version, &mut header, &Peer::Unix, &Peer::Unix, &Additions::default());
     }
     let opening = sys::socket::Opening::TheyMaySpeak;
-    let link = connect::establish(backend, way.tls.as_ref(), opening, &header, active.rule.timeout).await;
-    let result = match link {
-        Ok(link) => exchange(link, &backend.address, active, way.http, limits).await,
-        Err(ConnectFault::Backend(cause)) => Err(cause),
-        Err(ConnectFault::Ours(error)) => return Finding::OurOwnFault(error),
-        Err(ConnectFault::NoDescriptors(_)) => return Finding::OurOwnFault(Errno::EMFILE.into()),
-    };
-    let (outcome, cause, took) = match result {
-        Ok(took) => (VerdictOutcome::Pass, Cause::Passed, took),
-        Err(cause) => (VerdictOutcome::Fail, cause, start.elapsed()),
-    };
-    Finding::Verdict(Verdict { at: SystemTime::now(), source: Source::Probe, outcome, cause, took })
+    let link = connect::establish(backend, way.tls.as_ref(), opening, &header, active.rule.timeout).await?;
+    exchange(link, &backend.address, active, way.http, limits).await.map_err(ConnectFault::Backend)
 }
 
 #[derive(Clone, Copy)]
@@ -88,8 +99,8 @@ async fn exchange(
 ) -> Result<Passed, Cause> {
     let no_answer = || Cause::NoAnswer { after: times.whole };
     let (path, host, method, expect) = match &active.check {
-        // A TCP check passes when the connection opens.
-        Check::Tcp => return Ok(times.elapsed()),
+        // A TCP check passes when the connection opens. `datagram` makes the others.
+        Check::Tcp | Check::Dns { .. } | Check::Datagram { .. } => return Ok(times.elapsed()),
         Check::Http { path, host, method, expect } => (path, host, *method, *expect),
     };
     let own_host = host_of(backend);

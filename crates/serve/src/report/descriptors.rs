@@ -38,18 +38,21 @@ pub struct ByUse {
     pub multiplexed: usize,
     /// Pipes of bulk flows.
     pub pipes: usize,
+    /// Sockets of UDP flows.
+    pub flows: usize,
     /// Slots that workers reserve for their next connections.
     pub spare: usize,
 }
 
 impl ByUse {
-    pub fn kinds(&self) -> [(&'static str, usize); 6] {
+    pub fn kinds(&self) -> [(&'static str, usize); 7] {
         [
             ("clients", self.clients),
             ("additional", self.additional),
             ("idle", self.idle),
             ("multiplexed", self.multiplexed),
             ("pipes", self.pipes),
+            ("flows", self.flows),
             ("spare", self.spare),
         ]
     }
@@ -60,7 +63,12 @@ impl Descriptors {
     pub fn read(state: &State) -> Self {
         let account = &state.account;
         let standing = account.standing();
-        let others = standing.additional + standing.idle + standing.lines + standing.pipes + standing.spare;
+        let others = standing.additional
+            + standing.idle
+            + standing.lines
+            + standing.pipes
+            + standing.flows
+            + standing.spare;
         Self {
             limit: standing.descriptors,
             open: sys::descriptors::open_count().ok(),
@@ -74,6 +82,7 @@ impl Descriptors {
                 idle: standing.idle,
                 multiplexed: standing.lines,
                 pipes: standing.pipes,
+                flows: standing.flows,
                 spare: standing.spare,
             },
             sources: account.sources.count(),

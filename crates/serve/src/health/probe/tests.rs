@@ -131,6 +131,65 @@ async fn a_port_without_listener_is_refused() {
     assert_eq!(verdict(&BackendAddress::Ip(free), &tcp).await, (VerdictOutcome::Fail, Cause::ConnectRefused));
 }
 
+/// Answers datagrams with what `answer` makes of them.
+async fn datagrams(answer: fn(&[u8]) -> Vec<u8>) -> BackendAddress {
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = BackendAddress::Ip(socket.local_addr().unwrap());
+    tokio::spawn(async move {
+        let mut room = [0; 2000];
+        while let Ok((length, from)) = socket.recv_from(&mut room).await {
+            let answer = answer(&room[..length]);
+            if !answer.is_empty() {
+                socket.send_to(&answer, from).await.unwrap();
+            }
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_dns_server_passes_with_any_answer_to_the_question_and_with_no_other() {
+    let name = logic::health::dns::Name::new("web.example").unwrap();
+    let check = |timeout| ActiveCheck {
+        check: Check::Dns { name: name.clone() },
+        rule: Rule { timeout, ..Rule::DEFAULT },
+    };
+    let no_such_name = |question: &[u8]| {
+        let mut answer = question.to_vec();
+        (answer[2], answer[3]) = (0x81, 0x83);
+        answer
+    };
+    let address = datagrams(no_such_name).await;
+    assert_eq!(verdict(&address, &check(LONG)).await, (VerdictOutcome::Pass, Cause::Passed));
+    let with_another_id = |question: &[u8]| {
+        let mut answer = question.to_vec();
+        (answer[0], answer[2]) = (!answer[0], 0x81);
+        answer
+    };
+    let address = datagrams(with_another_id).await;
+    assert_eq!(verdict(&address, &check(SHORT)).await, (VerdictOutcome::Fail, Cause::WrongReply));
+    let address = datagrams(|_| Vec::new()).await;
+    let silent = (VerdictOutcome::Fail, Cause::NoReply { after: SHORT });
+    assert_eq!(verdict(&address, &check(SHORT)).await, silent);
+    let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refused = (VerdictOutcome::Fail, Cause::ConnectRefused);
+    assert_eq!(verdict(&BackendAddress::Ip(free), &check(LONG)).await, refused);
+}
+
+#[tokio::test]
+async fn a_datagram_passes_with_an_answer_that_begins_as_expected() {
+    let check = |expect: &[u8], timeout| ActiveCheck {
+        check: Check::Datagram { send: b"ping"[..].into(), expect: expect.into() },
+        rule: Rule { timeout, ..Rule::DEFAULT },
+    };
+    let address = datagrams(|question| [question, b" pong"].concat()).await;
+    for expect in [&b""[..], b"ping p"] {
+        assert_eq!(verdict(&address, &check(expect, LONG)).await, (VerdictOutcome::Pass, Cause::Passed));
+    }
+    let wrong = (VerdictOutcome::Fail, Cause::WrongReply);
+    assert_eq!(verdict(&address, &check(b"pong", SHORT)).await, wrong);
+}
+
 #[tokio::test]
 async fn unix_sockets_are_checked_and_their_faults_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,0 +1,406 @@
+//! `protocol = "udp"` with the real binary: datagrams of every size, flows and their limits, backends that end, are
+//! drained or frozen, floods from many addresses, reloads.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use nix::sys::signal::Signal;
+use testing::peers::Process;
+use testing::server::Setup;
+use testing::tools::program;
+use testing::{Server, eventually, millis, port, secs};
+
+/// A backend that answers each datagram with its own and the sender's address, a blank and the datagram. One that begins
+/// with `silent` gets no answer, one that is empty an empty one, and a very long one comes back as it is.
+struct Echo {
+    address: SocketAddr,
+    ended: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Echo {
+    fn start() -> Self {
+        Self::at("127.0.0.1:0".parse().unwrap())
+    }
+
+    fn at(address: SocketAddr) -> Self {
+        let socket = UdpSocket::bind(address).unwrap();
+        socket.set_read_timeout(Some(millis(20))).unwrap();
+        let address = socket.local_addr().unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = ended.clone();
+        let thread = std::thread::spawn(move || {
+            let mut room = vec![0; 70_000];
+            while !seen.load(SeqCst) {
+                let Ok((length, from)) = socket.recv_from(&mut room) else { continue };
+                let datagram = &room[..length];
+                if datagram.starts_with(b"silent") {
+                    continue;
+                }
+                let mut answer = format!("{address} {from} ").into_bytes();
+                if length == 0 || length > 60_000 {
+                    answer.clear();
+                }
+                answer.extend_from_slice(datagram);
+                let _ = socket.send_to(&answer, from);
+            }
+        });
+        Self { address, ended, thread: Some(thread) }
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.ended.store(true, SeqCst);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+/// A client socket that is connected to the listener: it takes replies from that address only.
+struct Client(UdpSocket);
+
+impl Client {
+    fn new(to: &str) -> Self {
+        Self::from(IpAddr::V4(Ipv4Addr::LOCALHOST), to)
+    }
+
+    fn from(source: IpAddr, to: &str) -> Self {
+        let socket = UdpSocket::bind((source, 0)).unwrap();
+        socket.connect(to).unwrap();
+        socket.set_read_timeout(Some(secs(20))).unwrap();
+        Self(socket)
+    }
+
+    fn send(&self, datagram: &[u8]) {
+        self.0.send(datagram).unwrap();
+    }
+
+    #[track_caller]
+    fn receive(&self) -> Vec<u8> {
+        let mut room = vec![0; 70_000];
+        let length = self.0.recv(&mut room).expect("a reply");
+        room.truncate(length);
+        room
+    }
+
+    /// Asks, and returns the address of the backend and of the socket that it saw.
+    #[track_caller]
+    fn ask(&self, word: &str) -> (SocketAddr, SocketAddr) {
+        self.send(word.as_bytes());
+        let answer = String::from_utf8(self.receive()).unwrap();
+        let words: Vec<&str> = answer.splitn(3, ' ').collect();
+        assert_eq!(words[2], word);
+        (words[0].parse().unwrap(), words[1].parse().unwrap())
+    }
+
+    /// Asks until an answer comes, as clients of DNS do; returns how often.
+    fn ask_until_answered(&self, word: &str) -> usize {
+        self.0.set_read_timeout(Some(millis(200))).unwrap();
+        let mut room = [0; 1000];
+        (1..100)
+            .find(|_| {
+                self.send(word.as_bytes());
+                self.0.recv(&mut room).is_ok()
+            })
+            .expect("an answer")
+    }
+}
+
+fn config(listener: &str, pool: &str) -> String {
+    format!(
+        "[process]\nworkers = 1\n[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"stdout\"\n\
+         [listener.dns]\nbind = \"127.0.0.1:0\"\nprotocol = \"udp\"\npool = \"app\"\n{listener}\n[pool.app]\n{pool}\n"
+    )
+}
+
+fn backends(all: &[&Echo]) -> String {
+    let all: Vec<String> = all.iter().map(|echo| format!("\"{}\"", echo.address)).collect();
+    format!("backends = [{}]", all.join(", "))
+}
+
+fn listener(server: &Server) -> serde_json::Value {
+    server.ctl_json(&["status"])["listeners"][0].clone()
+}
+
+#[test]
+fn datagrams_of_every_size_pass_and_a_client_keeps_its_flow() {
+    let (one, other) = (Echo::start(), Echo::start());
+    let server = Server::start(&config("", &backends(&[&one, &other])));
+    let address = server.address("dns");
+    let clients: Vec<Client> = (0..4).map(|_| Client::new(&address)).collect();
+    let flows: Vec<_> = clients.iter().map(|client| client.ask("hello")).collect();
+    let used: BTreeSet<SocketAddr> = flows.iter().map(|(backend, _)| *backend).collect();
+    assert_eq!(used.len(), 2, "round robin");
+    for (client, flow) in clients.iter().zip(&flows) {
+        assert_eq!(client.ask("again"), *flow, "one flow");
+    }
+    let client = &clients[0];
+    client.send(b"");
+    assert_eq!(client.receive(), b"", "a datagram without a byte is one");
+    let largest: Vec<u8> = (0..65_507_usize).map(|at| at as u8).collect();
+    client.send(&largest);
+    assert!(client.receive() == largest);
+    // A whole batch, in order.
+    for number in 0..100 {
+        client.send(format!("n{number}").as_bytes());
+    }
+    for number in 0..100 {
+        assert!(client.receive().ends_with(format!(" n{number}").as_bytes()));
+    }
+    let status = listener(&server);
+    assert_eq!((&status["protocol"], &status["connections"]), (&"udp".into(), &4.into()));
+    let total = 4 + 4 + 1 + 1 + 100;
+    assert_eq!((&status["datagrams_in"], &status["datagrams_out"]), (&total.into(), &total.into()));
+    assert_eq!((&status["datagrams_dropped"], &status["accepted"]), (&0.into(), &4.into()));
+}
+
+#[test]
+fn a_flow_with_replies_ends_with_the_last_one_and_an_idle_one_after_its_timeout() {
+    let (one, other) = (Echo::start(), Echo::start());
+    let server = Server::start(&config("replies = 1\nidle-timeout = \"100ms\"", &backends(&[&one, &other])));
+    let client = Client::new(&server.address("dns"));
+    let used: BTreeSet<SocketAddr> = (0..4).map(|_| client.ask("query").0).collect();
+    assert_eq!(used.len(), 2, "each query is balanced by itself");
+    eventually("four flows have ended", secs(20), || (server.stdout.count(" udp - ok ") == 4).then_some(()));
+    client.send(b"silent");
+    let line = server.stdout.wait_for(" udp - no-reply ", secs(20));
+    assert!(line.contains(" bytes_in=6 bytes_out=0 "), "{line}");
+    assert_eq!(listener(&server)["endings"]["no-reply"], 1);
+    assert_eq!(listener(&server)["connections"], 0);
+}
+
+#[test]
+fn a_flood_from_many_addresses_stays_within_max_flows_and_takes_no_answered_flow() {
+    let echo = Echo::start();
+    let server = Server::start(&config("max-flows = 50\nflows-per-source = 10", &backends(&[&echo])));
+    let address = server.address("dns");
+    let friends: Vec<Client> =
+        (1..=5).map(|last| Client::from(Ipv4Addr::new(127, 0, 0, last).into(), &address)).collect();
+    let flows: Vec<_> = friends.iter().map(|friend| friend.ask("hello")).collect();
+    for wave in 0..20_u8 {
+        for last in 1..=100 {
+            Client::from(Ipv4Addr::new(127, 1, wave, last).into(), &address).send(b"silent");
+        }
+        let friend = usize::from(wave) % friends.len();
+        assert_eq!(friends[friend].ask("still there"), flows[friend]);
+        assert!(listener(&server)["connections"].as_u64() <= Some(50));
+    }
+    // One source has ten flows; more take the place of its own.
+    let crowd: Vec<Client> =
+        (0..30).map(|_| Client::from(Ipv4Addr::new(127, 2, 0, 1).into(), &address)).collect();
+    crowd.iter().for_each(|client| client.send(b"silent"));
+    crowd[29].ask("the last one is there");
+    let flows = server.stdout.all();
+    let ended = |part: &str| flows.iter().filter(|line| line.contains(part)).count();
+    eventually("evicted flows are counted", secs(20), || {
+        let endings = &listener(&server)["endings"];
+        (endings["flow-evicted"].as_u64() >= Some(2_000 - 45 + 20)).then_some(())
+    });
+    assert_eq!(ended(" 127.0.0.1:"), 0, "no answered flow has ended");
+    let descriptors = &server.ctl_json(&["status"])["descriptors"];
+    assert!(descriptors["by_use"]["flows"].as_u64() <= Some(50), "{descriptors}");
+    // Answered flows keep their places against new ones: six are there, and 44 more fill the table.
+    let answered: Vec<Client> = (1..=44)
+        .map(|last| {
+            let client = Client::from(Ipv4Addr::new(127, 3, 0, last).into(), &address);
+            client.ask("hello");
+            client
+        })
+        .collect();
+    Client::from(Ipv4Addr::new(127, 4, 0, 1).into(), &address).send(b"one too many");
+    eventually("it is refused", secs(20), || {
+        (listener(&server)["endings"]["flows-full"].as_u64() == Some(1)).then_some(())
+    });
+    assert_eq!(answered.len(), 44);
+}
+
+#[test]
+fn a_flow_leaves_a_backend_on_which_no_process_listens_and_a_drained_one_keeps_its_flows() {
+    let (one, other) = (Echo::start(), Echo::start());
+    let server = Server::start(&config("", &backends(&[&one, &other])));
+    let address = server.address("dns");
+    let clients: Vec<Client> = (0..4).map(|_| Client::new(&address)).collect();
+    let flows: Vec<_> = clients.iter().map(|client| client.ask("hello")).collect();
+    server.ctl(&["drain", &one.address.to_string()]);
+    for (client, flow) in clients.iter().zip(&flows) {
+        assert_eq!(client.ask("drained"), *flow);
+    }
+    for _ in 0..4 {
+        assert_eq!(Client::new(&address).ask("new").0, other.address);
+    }
+    server.ctl(&["ready", &one.address.to_string()]);
+    let (address_of_one, moving) = (one.address, flows.iter().filter(|flow| flow.0 == one.address).count());
+    drop(one);
+    for (client, flow) in clients.iter().zip(&flows) {
+        let asked = client.ask_until_answered("moved");
+        assert!(asked <= if flow.0 == address_of_one { 2 } else { 1 }, "asked {asked} times");
+        assert_eq!(client.ask("there").0, other.address);
+    }
+    assert_eq!(server.backend(&address_of_one.to_string())["moved"], moving);
+    assert_eq!(server.backend(&other.address.to_string())["in_flight"], 8);
+}
+
+#[test]
+fn a_wildcard_listener_replies_from_the_address_that_the_client_used() {
+    let echo = Echo::start();
+    let text = config("", &backends(&[&echo])).replace("127.0.0.1:0", ":0");
+    let server = Server::start(&text);
+    let port = server.address("dns").rsplit_once(':').unwrap().1.to_owned();
+    for to in ["127.0.0.1", "127.0.0.7"] {
+        Client::new(&format!("{to}:{port}")).ask("hello");
+    }
+    let six = UdpSocket::bind("[::1]:0").unwrap();
+    six.connect(format!("[::1]:{port}")).unwrap();
+    six.set_read_timeout(Some(secs(20))).unwrap();
+    let six = Client(six);
+    six.ask("hello");
+    // One socket of a client that speaks with two of our addresses has two flows.
+    let both = UdpSocket::bind("127.0.0.1:0").unwrap();
+    both.set_read_timeout(Some(secs(20))).unwrap();
+    let mut seen = BTreeSet::new();
+    for to in ["127.0.0.1", "127.0.0.7"] {
+        both.send_to(b"hi", format!("{to}:{port}")).unwrap();
+        let mut room = [0; 100];
+        let (length, from) = both.recv_from(&mut room).unwrap();
+        assert_eq!(from.to_string(), format!("{to}:{port}"));
+        seen.insert(String::from_utf8_lossy(&room[..length]).into_owned());
+    }
+    assert_eq!(seen.len(), 2);
+}
+
+#[test]
+fn a_reload_keeps_flows_and_a_removed_listener_gives_its_port_back() {
+    let (one, other) = (Echo::start(), Echo::start());
+    let shared = port::free();
+    let text = config("", &backends(&[&one]));
+    let tcp = format!("[listener.tcp]\nbind = \"127.0.0.1:{shared}\"\nprotocol = \"tcp\"\npool = \"app\"\n");
+    let udp = format!("[listener.udp]\nbind = \"127.0.0.1:{shared}\"\nprotocol = \"udp\"\npool = \"app\"\n");
+    let server = Server::start(&format!("{text}{tcp}{udp}"));
+    let client = Client::new(&server.address("dns"));
+    let flow = client.ask("hello");
+    Client::new(&format!("127.0.0.1:{shared}")).ask("the same port as TCP");
+    server.write_config(&text.replace(&one.address.to_string(), &other.address.to_string()));
+    let reloaded = server.ctl(&["reload"]);
+    assert!(reloaded.status.success(), "{reloaded:?}");
+    assert_eq!(client.ask("again"), flow, "its backend is no longer configured, and the flow stays");
+    assert_eq!(Client::new(&server.address("dns")).ask("new").0, other.address);
+    let taken = UdpSocket::bind(("127.0.0.1", shared));
+    assert!(taken.is_ok(), "{taken:?}");
+    drop(taken);
+    // The same name and address with the other protocol is another socket.
+    server.write_config(&format!("{text}{}", udp.replace("listener.udp", "listener.tcp")));
+    assert!(server.ctl(&["reload"]).status.success());
+    Client::new(&format!("127.0.0.1:{shared}")).ask("hello");
+}
+
+#[test]
+fn a_stop_delivers_the_replies_that_are_due() {
+    let backend = UdpSocket::bind("127.0.0.1:0").unwrap();
+    backend.set_read_timeout(Some(secs(20))).unwrap();
+    let pool = format!("backends = [\"{}\"]", backend.local_addr().unwrap());
+    let mut server = Server::start(&config("replies = 1", &pool));
+    let client = Client::new(&server.address("dns"));
+    client.send(b"query");
+    let mut room = [0; 100];
+    let (length, flow) = backend.recv_from(&mut room).unwrap();
+    server.signal(Signal::SIGTERM);
+    server.stderr.wait_for("stopping", secs(20));
+    backend.send_to(&room[..length], flow).unwrap();
+    assert_eq!(client.receive(), b"query");
+    assert!(server.wait_end(secs(20)).success());
+    assert_eq!(server.stdout.count(" udp - ok "), 1);
+}
+
+/// Unbound with one record.
+struct Unbound {
+    process: Option<Process>,
+    address: String,
+    _directory: tempfile::TempDir,
+}
+
+impl Unbound {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let port = port::free();
+        let shown = directory.path().display();
+        let text = format!(
+            "server:\n  interface: 127.0.0.1@{port}\n  chroot: \"\"\n  username: \"\"\n  directory: \"{shown}\"\n  \
+             pidfile: \"\"\n  use-syslog: no\n  do-daemonize: no\n  access-control: 127.0.0.0/8 allow\n  \
+             local-zone: \"lan.\" static\n  local-data: \"web.lan. A 192.0.2.1\"\nremote-control:\n  control-enable: no\n"
+        );
+        let config = directory.path().join("unbound.conf");
+        std::fs::write(&config, text).unwrap();
+        let process = Process::start(Command::new(program("unbound")).arg("-d").arg("-c").arg(config));
+        Self { process: Some(process), address: format!("127.0.0.1:{port}"), _directory: directory }
+    }
+}
+
+/// Asks as `kdig` does with one second and two further tries.
+fn resolves(address: &str) -> bool {
+    let (ip, port) = address.rsplit_once(':').unwrap();
+    let output = Command::new(program("kdig"))
+        .args([&format!("@{ip}"), "-p", port, "+short", "+time=1", "+retry=2", "web.lan.", "A"])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).trim() == "192.0.2.1"
+}
+
+#[test]
+fn a_pool_of_dns_servers_answers_through_a_drain_a_kill_and_a_stop_of_one() {
+    let mut servers: Vec<Unbound> = (0..4).map(|_| Unbound::start()).collect();
+    let all: Vec<String> = servers.iter().map(|server| format!("{:?}", server.address)).collect();
+    let pool = format!(
+        "backends = [{}]\nhealth = {{ dns = \"web.lan\", interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }}",
+        all.join(", ")
+    );
+    let server = Server::start(&config("replies = 1\nidle-timeout = \"1s\"", &pool));
+    for backend in &servers {
+        eventually("it is up", secs(20), || (server.health(&backend.address) == "up").then_some(()));
+    }
+    let address = server.address("dns");
+    let ask_all = |when: &str| (0..8).for_each(|_| assert!(resolves(&address), "{when}"));
+    ask_all("all are up");
+    server.ctl(&["drain", &servers[0].address]);
+    ask_all("one is drained");
+    // One that ends refuses the next datagram: a client asks once more, and the check takes it out.
+    servers[1].process = None;
+    ask_all("one was ended");
+    eventually("it is down", secs(20), || (server.health(&servers[1].address) == "down").then_some(()));
+    let verdicts = server.backend(&servers[1].address)["last_verdicts"].to_string();
+    assert!(verdicts.contains("connect refused"), "{verdicts}");
+    // One that is frozen answers nothing until two checks have failed.
+    servers[2].process.as_ref().unwrap().signal(Signal::SIGSTOP);
+    ask_all("one is frozen");
+    eventually("it is down", secs(20), || (server.health(&servers[2].address) == "down").then_some(()));
+    let verdicts = server.backend(&servers[2].address)["last_verdicts"].to_string();
+    assert!(verdicts.contains("no answer within"), "{verdicts}");
+    let before = server.backend(&servers[3].address)["sessions"].as_u64().unwrap();
+    ask_all("one is left");
+    let after = server.backend(&servers[3].address)["sessions"].as_u64().unwrap();
+    assert_eq!(after - before, 8, "the others get none");
+}
+
+#[test]
+fn without_descriptors_new_flows_take_those_of_unanswered_ones_and_other_clients_keep_their_part() {
+    let echo = Echo::start();
+    let text = config("max-flows = 10000", &backends(&[&echo]));
+    let server = Setup::new(&text).through(["prlimit", "--nofile=200:200"]).start();
+    let address = server.address("dns");
+    let friend = Client::new(&address);
+    let flow = friend.ask("hello");
+    for number in 0..400_u16 {
+        let [high, low] = number.to_be_bytes();
+        Client::from(Ipv4Addr::new(127, 5, high, low.max(1)).into(), &address).send(b"silent");
+        if number % 50 == 0 {
+            assert_eq!(friend.ask("still there"), flow);
+        }
+    }
+    assert_eq!(friend.ask("still there"), flow);
+    let descriptors = &server.ctl_json(&["status"])["descriptors"];
+    let (flows, limit) = (descriptors["by_use"]["flows"].as_u64(), descriptors["traffic_limit"].as_u64());
+    assert!(flows > Some(5) && flows <= limit.map(|limit| limit * 3 / 4), "{descriptors}");
+    Client::from(Ipv4Addr::new(127, 6, 0, 1).into(), &address).ask("a new one gets a place");
+}

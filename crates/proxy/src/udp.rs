@@ -1,0 +1,303 @@
+//! Serves `protocol = "udp"`: one task for each socket of a worker, with all its flows.
+//!
+//! 1. A batch of datagrams is received from the listening socket (`crates/sys/src/datagram.rs`).
+//! 2. `crates/proxy/src/udp/forward.rs` finds the flow of each in the table (`crates/logic/src/udp.rs`), or begins one
+//!    at a backend that `crates/proxy/src/upstream.rs` chooses. A flow has a socket that is connected to its backend: the
+//!    kernel keeps replies of others away, and tells that no process listens there.
+//! 3. An epoll instance tells which flows have replies. `crates/proxy/src/udp/reply.rs` collects those of many flows in
+//!    one batch, and sends it to the clients with one system call.
+//! 4. The table ends flows, and `crates/proxy/src/udp/flow.rs` says in their outcome how.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use config::types::{Protocol, UdpSettings};
+use logic::udp::{FlowTable, Rules};
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
+use state::ending::Ending;
+use state::events::Level;
+use state::listen::BoundKey;
+use state::metrics::ListenerCounters;
+use sys::datagram::Batch;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::Sleep;
+
+use crate::accept::CloseSignal;
+use crate::snapshot::ListenerPlan;
+use crate::worker::{Current, Worker};
+
+mod flow;
+mod forward;
+mod reply;
+
+use flow::{End, Flow};
+
+/// How long a socket that is being closed waits for replies that are due.
+const LAST_REPLIES: Duration = Duration::from_secs(5);
+
+/// Shortest time between two messages about errors of one socket.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// Flows that are ended for their timeout before other work is looked at.
+const EXPIRED_AT_ONCE: usize = 256;
+
+/// Serves one socket until it is closed. When the function returns, the socket is closed.
+pub(crate) async fn run(worker: Rc<Worker>, key: BoundKey, socket: UdpSocket, close_signal: Rc<CloseSignal>) {
+    worker.accepting.set(worker.accepting.get() + 1);
+    let events = &worker.front.state.events;
+    let subject = format!("listener.{}", key.listener);
+    #[expect(deprecated, reason = "its successor is unsafe; `UdpSocket` keeps the one descriptor it owns")]
+    let watched = AsyncFd::with_interest(socket, Interest::READABLE);
+    match watched {
+        Ok(socket) => {
+            let socket = Rc::new(socket);
+            loop {
+                let (worker, key) = (worker.clone(), key.clone());
+                let serving = serve(worker, key, socket.clone(), close_signal.clone());
+                match tokio::task::spawn_local(serving).await {
+                    Ok(Ok(())) => break,
+                    Ok(Err(error)) => {
+                        let message = format!("UDP is no longer served: {error}");
+                        events.record(Level::Error, &*subject, message);
+                        break;
+                    }
+                    // The flows are lost, and each was counted; the next datagrams begin new ones.
+                    Err(error) if error.is_panic() => {
+                        events.record(Level::Error, &*subject, "a worker lost its UDP flows in a panic");
+                    }
+                    Err(_) => break,
+                }
+            }
+        }
+        Err(error) => events.record(
+            Level::Error,
+            &*subject,
+            format!("worker {} cannot receive on {}: {error}", worker.index, key.bind),
+        ),
+    }
+    worker.accepting.set(worker.accepting.get() - 1);
+}
+
+/// The epoll instance of all flows.
+struct OwnedEpoll(Epoll);
+
+impl AsRawFd for OwnedEpoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.0.as_raw_fd()
+    }
+}
+
+type ListeningSocket = AsyncFd<UdpSocket>;
+
+/// One listening socket with its flows.
+struct Server {
+    worker: Rc<Worker>,
+    key: BoundKey,
+    socket: Rc<ListeningSocket>,
+    bound: SocketAddr,
+    /// Whether the socket has several local addresses.
+    locals: Locals,
+    epoll: Rc<OwnedEpoll>,
+    table: FlowTable<Flow>,
+    batch: Batch,
+    /// Number of slots of the batch with replies that were not sent yet.
+    collected: usize,
+    /// The last snapshot with this listener.
+    known: Current,
+    plan: Arc<ListenerPlan>,
+    /// Descriptors that flows may take before the account is read again.
+    room: usize,
+    complained: Option<Instant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Locals {
+    One,
+    /// The socket is bound to every address.
+    Several,
+}
+
+/// What woke the task.
+#[derive(Default)]
+struct Ready {
+    clients: bool,
+    backends: bool,
+}
+
+async fn serve(
+    worker: Rc<Worker>,
+    key: BoundKey,
+    socket: Rc<ListeningSocket>,
+    close_signal: Rc<CloseSignal>,
+) -> io::Result<()> {
+    let now = Instant::now();
+    let known = worker.current();
+    // A listener that a reload has removed already is not opened by it.
+    let Some(plan) = known.listeners.get(&key.listener).cloned() else { return Ok(()) };
+    let Some(rules) = rules(&worker, &known, &plan) else { return Ok(()) };
+    let bound = socket.get_ref().local_addr()?;
+    let locals = match bound.ip().is_unspecified() {
+        true => Locals::Several,
+        false => Locals::One,
+    };
+    let epoll = Rc::new(OwnedEpoll(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?));
+    #[expect(deprecated, reason = "its successor is unsafe; `OwnedEpoll` keeps the one descriptor it owns")]
+    let watched = AsyncFd::with_interest(epoll.clone(), Interest::READABLE)?;
+    let mut server = Server {
+        worker,
+        key,
+        socket,
+        bound,
+        locals,
+        epoll,
+        table: FlowTable::new(rules, now),
+        batch: Batch::default(),
+        collected: 0,
+        known,
+        plan,
+        room: 0,
+        complained: None,
+    };
+    server.run(&watched, &close_signal).await
+}
+
+impl Server {
+    async fn run(&mut self, replies: &AsyncFd<Rc<OwnedEpoll>>, close_signal: &CloseSignal) -> io::Result<()> {
+        let socket = self.socket.clone();
+        let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
+        let mut closed = pin!(close_signal.closed());
+        let mut last_replies: Option<Instant> = None;
+        loop {
+            let due = [self.table.poll_timeout(), last_replies].into_iter().flatten().min();
+            let is_closing = last_replies.is_some();
+            let ready = poll_fn(|cx| {
+                let mut ready = Ready::default();
+                if let Poll::Ready(guard) = socket.poll_read_ready(cx) {
+                    drop(guard?);
+                    ready.clients = true;
+                }
+                if let Poll::Ready(guard) = replies.poll_read_ready(cx) {
+                    drop(guard?);
+                    ready.backends = true;
+                }
+                let is_told = !is_closing && closed.as_mut().poll(cx).is_ready();
+                let is_due = due.is_some_and(|due| poll_until(timer.as_mut(), due, cx));
+                let is_awake = ready.clients || ready.backends || is_told || is_due;
+                if is_awake { Poll::Ready(io::Result::Ok(ready)) } else { Poll::Pending }
+            })
+            .await?;
+            let now = Instant::now();
+            self.refresh(now);
+            if ready.clients {
+                self.forward_batch(now);
+            }
+            if ready.backends {
+                self.relay_replies(replies, now)?;
+            }
+            self.expire(now);
+            if close_signal.is_closing() {
+                let until = *last_replies.get_or_insert(now + LAST_REPLIES);
+                let is_quiet = !ready.clients && !self.table.is_any_reply_due();
+                if is_quiet || until <= now {
+                    self.close();
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Follows the newest snapshot. A listener that it does not have is served by the last one that has it.
+    fn refresh(&mut self, now: Instant) {
+        let current = self.worker.current();
+        if Rc::ptr_eq(&current, &self.known) {
+            return;
+        }
+        if let Some(plan) = current.listeners.get(&self.key.listener).cloned()
+            && let Some(rules) = rules(&self.worker, &current, &plan)
+        {
+            self.table.set_rules(rules, now);
+            (self.plan, self.known) = (plan, current);
+        }
+    }
+
+    fn settings(&self) -> Option<&UdpSettings> {
+        settings(&self.plan)
+    }
+
+    fn counters(&self) -> &ListenerCounters {
+        self.plan.state.counters.of(self.worker.index)
+    }
+
+    fn expire(&mut self, now: Instant) {
+        for _ in 0..EXPIRED_AT_ONCE {
+            let Some(ended) = self.table.expire(now) else { return };
+            flow::end(ended, End::Timeout);
+        }
+    }
+
+    /// Ends every flow.
+    fn close(&mut self) {
+        self.table.drain().for_each(|ended| flow::end(ended, End::Closing));
+    }
+
+    /// Counts datagrams that are not forwarded.
+    fn drop_datagrams(&self, count: usize, why: Ending) {
+        self.counters().datagrams_dropped.add(count as u64);
+        self.plan.state.count_ending(self.worker.index, why.word());
+    }
+
+    fn complain(&mut self, error: &io::Error, now: Instant) {
+        if self.complained.is_none_or(|last| now.duration_since(last) >= COMPLAIN_EVERY) {
+            self.complained = Some(now);
+            let message =
+                format!("worker {} cannot receive on {}: {error}", self.worker.index, self.key.bind);
+            let events = &self.worker.front.state.events;
+            events.record(Level::Error, format!("listener.{}", self.key.listener), message);
+        }
+    }
+}
+
+/// Waits for the next event of a descriptor, because its last one was handled. No event is lost: the runtime, which has
+/// one thread, looks for events between two turns of this task only.
+fn clear<T: AsRawFd>(watched: &AsyncFd<T>) {
+    let mut cx = Context::from_waker(Waker::noop());
+    if let Poll::Ready(Ok(mut guard)) = watched.poll_read_ready(&mut cx) {
+        guard.clear_ready();
+    }
+}
+
+/// Whether `due` has come; otherwise the task is woken then.
+fn poll_until(mut timer: Pin<&mut Sleep>, due: Instant, cx: &mut Context<'_>) -> bool {
+    if timer.deadline().into_std() != due {
+        timer.as_mut().reset(due.into());
+    }
+    timer.poll(cx).is_ready()
+}
+
+fn settings(plan: &ListenerPlan) -> Option<&UdpSettings> {
+    match &plan.settings.protocol {
+        Protocol::Udp(settings) => Some(settings),
+        Protocol::Tcp(_) | Protocol::Http(_) | Protocol::TlsPassthrough(_) => None,
+    }
+}
+
+/// The rules of one socket: of the flows of its listener it may have an equal part.
+fn rules(worker: &Worker, current: &Current, plan: &ListenerPlan) -> Option<Rules> {
+    let settings = settings(plan)?;
+    let sockets = worker.front.state.workers * plan.settings.binds.len();
+    Some(Rules {
+        flows: settings.max_flows.div_ceil(sockets.max(1)),
+        per_source: settings.flows_per_source,
+        ipv6_prefix: current.config.process.source_ipv6_prefix,
+        idle: settings.idle_timeout,
+        replies: settings.replies,
+    })
+}

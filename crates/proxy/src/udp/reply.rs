@@ -1,0 +1,108 @@
+//! From backends to clients: collects the replies of ready flows in one batch, and sends it.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::Instant;
+
+use logic::udp::{AfterReply, Answerability, FlowId};
+use nix::errno::Errno;
+use nix::sys::epoll::{EpollEvent, EpollTimeout};
+use state::ending::Ending;
+use sys::datagram::{Addresses, SLOTS};
+use tokio::io::unix::AsyncFd;
+
+use super::flow::{self, End};
+use super::{OwnedEpoll, Server, clear};
+use crate::connect;
+use crate::upstream;
+
+/// Ready flows that are looked at before clients are.
+const FLOWS_AT_ONCE: usize = 64;
+
+impl Server {
+    /// Relays the replies of flows that are ready.
+    pub(super) fn relay_replies(
+        &mut self,
+        watched: &AsyncFd<Rc<OwnedEpoll>>,
+        now: Instant,
+    ) -> io::Result<()> {
+        let mut events = [EpollEvent::empty(); FLOWS_AT_ONCE];
+        let count = match self.epoll.0.wait(&mut events, EpollTimeout::ZERO) {
+            Err(Errno::EINTR) => return Ok(()),
+            count => count?,
+        };
+        let mut left = if count < FLOWS_AT_ONCE { Left::Nothing } else { Left::Perhaps };
+        for event in &events[..count] {
+            let number = u32::try_from(event.data()).unwrap_or(u32::MAX);
+            left = left.max(self.collect(FlowId::from_number(number), now));
+        }
+        self.send_collected();
+        if left == Left::Nothing {
+            clear(watched);
+        }
+        Ok(())
+    }
+
+    /// Receives the replies of one flow into the free slots of the batch.
+    fn collect(&mut self, id: FlowId, now: Instant) -> Left {
+        let Some(key) = self.table.key(id) else { return Left::Nothing };
+        if self.collected == SLOTS {
+            self.send_collected();
+        }
+        let first = self.collected;
+        let Some(flow) = self.table.get_mut(id) else { return Left::Nothing };
+        let count = match self.batch.receive(flow.socket.as_fd(), first, Addresses::Known) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Left::Nothing,
+            Err(error) => {
+                if let Some(cause) = connect::udp_cause(error) {
+                    self.note_refusal(id, cause);
+                }
+                return Left::Perhaps;
+            }
+        };
+        flow.answers = Answerability::Open;
+        let started = flow.outcome.started();
+        flow.outcome.first_byte.get_or_insert_with(|| now.saturating_duration_since(started));
+        flow.outcome.answered_by = flow.outcome.backend;
+        let bytes: usize = (first..first + count).map(|slot| self.batch.datagram(slot).len()).sum();
+        flow.outcome.bytes_out += bytes as u64;
+        if let Some((pool, index)) = flow.backend() {
+            upstream::note_success(&pool.backends[index].state);
+        }
+        self.collected += count;
+        for slot in first..first + count {
+            self.batch.address(slot, key.client, key.local);
+        }
+        let ends = (0..count).any(|_| self.table.handle_reply(id, now) == AfterReply::Ends);
+        if ends && let Some(ended) = self.table.remove(id) {
+            flow::end(ended, End::Complete);
+        }
+        if first + count < SLOTS { Left::Nothing } else { Left::Perhaps }
+    }
+
+    fn send_collected(&mut self) {
+        let socket = self.socket.clone();
+        let (mut next, end) = (0, std::mem::take(&mut self.collected));
+        while next < end {
+            match self.batch.send_to(socket.get_ref().as_fd(), next..end) {
+                Ok(sent) => {
+                    self.counters().datagrams_out.add(sent as u64);
+                    next += sent;
+                }
+                Err(_) => {
+                    self.drop_datagrams(1, Ending::NotSent);
+                    next += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Replies that wait in the sockets of flows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Left {
+    Nothing,
+    Perhaps,
+}
