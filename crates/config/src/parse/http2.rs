@@ -46,23 +46,24 @@ impl Parser<'_> {
 
     pub(super) fn http2(&mut self, raw: &RawListener) -> Option<Http2> {
         let streams = raw.limits.as_ref()?.value.streams.as_ref()?;
-        let (send_buffer, receive_window, stream_window, flood, flood_delay) = match &raw.http2.as_ref()?.value {
-            TextOr::Text(word) if word == "off" => return Some(Http2::Off),
-            TextOr::Text(_) => (
-                Some(SEND_BUFFER),
-                Some(RECEIVE_WINDOW),
-                Some(STREAM_WINDOW),
-                Allowances::default(),
-                Some(FLOOD_DELAY),
-            ),
-            TextOr::Table(table) => (
-                self.size(&table.send_buffer, 16 * KIB, 1024 * 1024 * KIB),
-                self.size(&table.receive_window, 64 * KIB, 1024 * 1024 * KIB),
-                self.size(&table.stream_window, 16 * KIB, 1024 * 1024 * KIB),
-                table.flood.as_ref().map_or_else(Allowances::default, |flood| allowances(&flood.value)),
-                self.time(&table.flood_delay, Zero::Allowed, DAY),
-            ),
-        };
+        let (send_buffer, receive_window, stream_window, flood, flood_delay) =
+            match &raw.http2.as_ref()?.value {
+                TextOr::Text(word) if word == "off" => return Some(Http2::Off),
+                TextOr::Text(_) => (
+                    Some(SEND_BUFFER),
+                    Some(RECEIVE_WINDOW),
+                    Some(STREAM_WINDOW),
+                    Allowances::default(),
+                    Some(FLOOD_DELAY),
+                ),
+                TextOr::Table(table) => (
+                    self.size(&table.send_buffer, 16 * KIB, 1024 * 1024 * KIB),
+                    self.size(&table.receive_window, 64 * KIB, 1024 * 1024 * KIB),
+                    self.size(&table.stream_window, 16 * KIB, 1024 * 1024 * KIB),
+                    table.flood.as_ref().map_or_else(Allowances::default, |flood| allowances(&flood.value)),
+                    self.time(&table.flood_delay, Zero::Allowed, DAY),
+                ),
+            };
         Some(Http2::On {
             streams: small(streams.value),
             send_buffer: usize::try_from(send_buffer?).ok()?,
