@@ -9,11 +9,11 @@ use std::time::Duration;
 /// Wait after the first flood.
 const FIRST: Duration = Duration::from_millis(10);
 
-/// Time without a flood after which earlier floods are forgotten.
-const MEMORY: Duration = Duration::from_secs(10);
+/// Time without a flood after which earlier floods are forgotten. A longer wait has no effect.
+pub const MEMORY: Duration = Duration::from_secs(10);
 
-/// Most doublings: with [`FIRST`], about an hour.
-const MOST_DOUBLINGS: u8 = 18;
+/// Most doublings: with [`FIRST`], about as long as [`MEMORY`].
+const MOST_DOUBLINGS: u8 = 10;
 
 /// Floods of one client address. Times are measured from any fixed moment, in whole milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

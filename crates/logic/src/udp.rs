@@ -82,9 +82,9 @@ text::meanings! {
     /// Why a datagram begins no flow.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Refused {
-        /// The table is full of flows that a backend has answered.
+        /// `max-flows` is reached, and a backend has answered all of these flows: the datagram was dropped.
         Table = "flows-full",
-        /// The source has its largest number of flows, and a backend has answered all of them.
+        /// The source has `flows-per-source` flows, and a backend has answered all of them: the datagram was dropped.
         Source = "source-flows-full",
     }
 }

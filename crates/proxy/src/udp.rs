@@ -203,6 +203,10 @@ impl Server {
                 self.relay_replies(replies, now)?;
             }
             self.expire(now);
+            if ready.clients {
+                // A batch may have opened 32 sockets: other clients of the worker have their turn before the next one.
+                tokio::task::yield_now().await;
+            }
             if close_signal.is_closing() {
                 let until = *last_replies.get_or_insert(now + LAST_REPLIES);
                 let is_quiet = !ready.clients && !self.table.is_any_reply_due();

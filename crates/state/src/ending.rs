@@ -64,7 +64,7 @@ text::meanings! {
         ProxyHeader = "proxy-header",
         /// The listener is at its connection limit.
         ListenerFull = "listener-full",
-        /// The backend of a UDP flow sent no reply.
+        /// The backend of a UDP flow sent fewer replies than `replies` says, or none.
         NoReply = "no-reply",
         /// A UDP flow that no backend had answered gave its place to a new one.
         FlowEvicted = "flow-evicted",

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use logic::flood_delay;
 use logic::http2::flood::{Allowance, Allowances};
 
-use super::duration::DAY;
 use super::parser::{Parser, Zero, small};
 use crate::raw::{RawBackendHttp2, RawFlood, RawListener, TextOr};
 use crate::types::{BackendHttp2, Http2};
@@ -61,7 +61,7 @@ impl Parser<'_> {
                     self.size(&table.receive_window, 64 * KIB, 1024 * 1024 * KIB),
                     self.size(&table.stream_window, 16 * KIB, 1024 * 1024 * KIB),
                     table.flood.as_ref().map_or_else(Allowances::default, |flood| allowances(&flood.value)),
-                    self.time(&table.flood_delay, Zero::Allowed, DAY),
+                    self.time(&table.flood_delay, Zero::Allowed, flood_delay::MEMORY),
                 ),
             };
         Some(Http2::On {

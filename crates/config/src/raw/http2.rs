@@ -39,7 +39,7 @@ http2 = { flood = { pings = { burst = 500, per-second = 50 } } }
     /// Longest time that a new connection waits before Penstock reads from it, if connections of the same address (IPv6:
     /// the same network) were ended for floods. The first flood makes the next connection wait 10 ms, and each further
     /// one doubles the time. Ten seconds after the last flood they are forgotten. Connections of trusted proxies do not
-    /// wait. `"0s"`: no connection waits.
+    /// wait. `"0s"`: no connection waits. At most `"10s"`.
     #[schemars(extend("default" = "1s"))]
     pub(crate) flood_delay: Key<DurationText>,
 }

@@ -176,7 +176,10 @@ fn interim_responses_for_a_client_that_reads_nothing_hold_little() {
             progress.fetch_add(1, SeqCst);
         }
     });
-    let server = Server::start(&config(&bad.address, &good.address, ""));
+    // The connection goes on, so that what waits for the client is bounded by the limits of the stream alone.
+    let all_heads = "http2 = { flood = { heads = { burst = 1000000 } } }";
+    let text = config(&bad.address, &good.address, "").replace("http2 = \"on\"", all_heads);
+    let server = Server::start(&text);
     let mut client = Http2::connect(&server.address("web"));
     // Windows that never close: the client's socket does.
     client.send(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]);

@@ -98,7 +98,7 @@ impl Client {
 
     /// Asks until an answer comes, as clients of DNS do; returns how often.
     fn ask_until_answered(&self, word: &str) -> usize {
-        self.0.set_read_timeout(Some(millis(200))).unwrap();
+        self.0.set_read_timeout(Some(secs(5))).unwrap();
         let mut room = [0; 1000];
         (1..100)
             .find(|_| {
@@ -175,7 +175,10 @@ fn a_flow_with_replies_ends_with_the_last_one_and_an_idle_one_after_its_timeout(
 #[test]
 fn a_flood_from_many_addresses_stays_within_max_flows_and_takes_no_answered_flow() {
     let echo = Echo::start();
-    let server = Server::start(&config("max-flows = 50\nflows-per-source = 10", &backends(&[&echo])));
+    let server = Server::start(&config(
+        "max-flows = 50\nflows-per-source = 10\nidle-timeout = \"10m\"",
+        &backends(&[&echo]),
+    ));
     let address = server.address("dns");
     let friends: Vec<Client> =
         (1..=5).map(|last| Client::from(Ipv4Addr::new(127, 0, 0, last).into(), &address)).collect();
@@ -193,13 +196,13 @@ fn a_flood_from_many_addresses_stays_within_max_flows_and_takes_no_answered_flow
         (0..30).map(|_| Client::from(Ipv4Addr::new(127, 2, 0, 1).into(), &address)).collect();
     crowd.iter().for_each(|client| client.send(b"silent"));
     crowd[29].ask("the last one is there");
-    let flows = server.stdout.all();
-    let ended = |part: &str| flows.iter().filter(|line| line.contains(part)).count();
     eventually("evicted flows are counted", secs(20), || {
         let endings = &listener(&server)["endings"];
         (endings["flow-evicted"].as_u64() >= Some(2_000 - 45 + 20)).then_some(())
     });
-    assert_eq!(ended(" 127.0.0.1:"), 0, "no answered flow has ended");
+    let lines = server.stdout.all();
+    let is_of_friend = |line: &&String| (1..=5).any(|last| line.contains(&format!(" 127.0.0.{last}:")));
+    assert_eq!(lines.iter().find(is_of_friend), None, "no answered flow has ended");
     let descriptors = &server.ctl_json(&["status"])["descriptors"];
     assert!(descriptors["by_use"]["flows"].as_u64() <= Some(50), "{descriptors}");
     // Answered flows keep their places against new ones: six are there, and 44 more fill the table.
@@ -215,6 +218,21 @@ fn a_flood_from_many_addresses_stays_within_max_flows_and_takes_no_answered_flow
         (listener(&server)["endings"]["flows-full"].as_u64() == Some(1)).then_some(())
     });
     assert_eq!(answered.len(), 44);
+}
+
+#[test]
+fn unanswered_flows_give_way_where_every_backend_has_its_most_connections() {
+    let echo = Echo::start();
+    let pool = format!("backends = [{{ address = \"{}\", max-connections = 5 }}]", echo.address);
+    let server = Server::start(&config("idle-timeout = \"10m\"", &pool));
+    let address = server.address("dns");
+    let friend = Client::new(&address);
+    let flow = friend.ask("hello");
+    for last in 1..=50 {
+        Client::from(Ipv4Addr::new(127, 7, 0, last).into(), &address).send(b"silent");
+    }
+    Client::from(Ipv4Addr::new(127, 8, 0, 1).into(), &address).ask("a new one gets a place");
+    assert_eq!(friend.ask("still there"), flow);
 }
 
 #[test]
@@ -353,7 +371,7 @@ fn a_pool_of_dns_servers_answers_through_a_drain_a_kill_and_a_stop_of_one() {
     let mut servers: Vec<Unbound> = (0..4).map(|_| Unbound::start()).collect();
     let all: Vec<String> = servers.iter().map(|server| format!("{:?}", server.address)).collect();
     let pool = format!(
-        "backends = [{}]\nhealth = {{ dns = \"web.lan\", interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }}",
+        "backends = [{}]\nhealth = {{ dns = \"web.lan\", interval = \"200ms\", timeout = \"1s\", rise = 1, fall = 2 }}",
         all.join(", ")
     );
     let server = Server::start(&config("replies = 1\nidle-timeout = \"1s\"", &pool));
@@ -380,13 +398,13 @@ fn a_pool_of_dns_servers_answers_through_a_drain_a_kill_and_a_stop_of_one() {
     let before = server.backend(&servers[3].address)["sessions"].as_u64().unwrap();
     ask_all("one is left");
     let after = server.backend(&servers[3].address)["sessions"].as_u64().unwrap();
-    assert_eq!(after - before, 8, "the others get none");
+    assert!(after - before >= 8, "the others get none: {before} and {after}");
 }
 
 #[test]
 fn without_descriptors_new_flows_take_those_of_unanswered_ones_and_other_clients_keep_their_part() {
     let echo = Echo::start();
-    let text = config("max-flows = 10000", &backends(&[&echo]));
+    let text = config("max-flows = 10000\nidle-timeout = \"10m\"", &backends(&[&echo]));
     let server = Setup::new(&text).through(["prlimit", "--nofile=200:200"]).start();
     let address = server.address("dns");
     let friend = Client::new(&address);

@@ -101,7 +101,15 @@ impl Server {
 
     /// Begins a flow at a backend, in place of `old` if one must end for it.
     fn begin(&mut self, key: FlowKey, old: Option<FlowId>, now: Instant) -> Result<FlowId, Ending> {
-        let (pool, chosen) = self.choose(&key, &Tried::default(), now)?;
+        let (mut old, mut choice) = (old, self.choose(&key, &Tried::default(), now));
+        if let Err(Ending::QueueFull) = choice
+            && let Some(unanswered) = old.take().or_else(|| self.table.longest_unanswered())
+        {
+            // Its permit at the backend becomes free: forged addresses must not keep all of them.
+            self.evict(unanswered);
+            choice = self.choose(&key, &Tried::default(), now);
+        }
+        let (pool, chosen) = choice?;
         if let Some(old) = old {
             self.evict(old);
         }
