@@ -7,8 +7,8 @@ penstock has one worker on core 0; the client, the attackers and nginx, the back
 request after the other on a kept connection and notes how long each takes, by turns alone and beside each kind of flood.
 Attackers connect, flood, are cut off, and begin again, at once or --pause later. With --from backend they send a request to
 a pool whose backend floods; they are answered 502 when penstock has cut it off, and begin again. Prints Markdown: medians
-over the rounds, and least and greatest in parentheses. The attackers' own work on core 1 delays the client too: in the line
-"requests" they behave well, for comparison.
+over the rounds, and least and greatest in parentheses. The client and nginx have real-time priority (needs root), so that the
+attackers' own work on core 1 does not delay them; in the line "requests" the attackers behave well, for comparison.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 
 SERVER_CORE, CLIENT_CORE = 0, 1
+REAL_TIME, ORDINARY = (os.SCHED_FIFO, os.sched_param(1)), (os.SCHED_OTHER, os.sched_param(0))
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4\0" + bytes(4)
 DATA, HEADERS, PRIORITY, RESET, SETTINGS, PING, WINDOW, CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
 END_STREAM, END_HEADERS = 1, 4
@@ -123,7 +124,7 @@ def spread(values, form):
 
 def latencies(port, requests):
     """Median and 99th percentile of the time of one request, in microseconds."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection, real_time():
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         times = []
         for _ in range(requests):
@@ -135,6 +136,13 @@ def latencies(port, requests):
                 sys.exit(f"the client beside was answered {answer[:80]!r}")
     times.sort()
     return times[len(times) // 2], times[len(times) * 99 // 100]
+
+
+@contextlib.contextmanager
+def real_time():
+    os.sched_setscheduler(0, *REAL_TIME)
+    yield
+    os.sched_setscheduler(0, *ORDINARY)
 
 
 class Attackers:
@@ -279,7 +287,8 @@ def front_door(penstock, flooder):
             f'[[listener.web.route]]\npath = "/flood"\npool = "flood"\n'
             f'[pool.flood]\nbackends = ["127.0.0.1:{flooder}"]\nhttp2 = "on"\nretries = 0\npassive = "off"\n'
             f'[pool.app]\nbackends = ["unix:{name}/backend"]\n')
-        nginx = subprocess.Popen(["nginx", "-c", f"{name}/nginx.conf", "-p", name])
+        with real_time():
+            nginx = subprocess.Popen(["nginx", "-c", f"{name}/nginx.conf", "-p", name])
         log = open(directory / "log", "w+")
         server = subprocess.Popen(["taskset", "-c", str(SERVER_CORE), penstock, "serve", "--config", f"{name}/penstock.toml"],
                                   stderr=log)
