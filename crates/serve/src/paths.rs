@@ -116,7 +116,12 @@ impl Need {
         // Directories are replaced too.
         let above = parent(&self.path).canonicalize().ok().filter(|above| above.components().count() > 2);
         found.extend(above.filter(|_| self.access == Access::Read));
-        follow(&self.path, &mut found, 2);
+        // Other users may put links into directories that are written to.
+        let depth = match self.access {
+            Access::Read => 2,
+            Access::Change | Access::Connect => 0,
+        };
+        follow(&self.path, &mut found, depth);
         found
     }
 }
