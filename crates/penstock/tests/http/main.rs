@@ -11,6 +11,7 @@ mod framing;
 mod freezing;
 mod grpc;
 mod hedge;
+mod held_fields;
 mod http2;
 mod kill_backend;
 mod loops;

@@ -53,6 +53,9 @@ pub(super) struct Recv {
     /// Holds frames that are waiting to be read
     buffer: Buffer<Event>,
 
+    /// Penstock: cost of the heads and trailers in `buffer`.
+    held_fields: usize,
+
     /// If push promises are allowed to be received.
     is_push_enabled: bool,
 
@@ -110,6 +113,7 @@ impl Recv {
             pending_reset_expired: store::Queue::new(),
             reset_duration: config.local_reset_duration,
             buffer: Buffer::new(),
+            held_fields: 0,
             is_push_enabled: config.local_push_enabled,
             is_extended_connect_protocol_enabled: config.extended_connect_protocol_enabled,
         }
@@ -261,6 +265,11 @@ impl Recv {
                 .peer()
                 .convert_poll_message(pseudo, fields, stream_id)?;
 
+            // Penstock: flow control does not limit these.
+            if !self.hold_fields(cost(message_fields(&message))) {
+                return Err(Error::library_reset(stream_id, Reason::REFUSED_STREAM).into());
+            }
+
             // Push the frame onto the stream's recv buffer
             stream
                 .pending_recv
@@ -301,6 +310,25 @@ impl Recv {
         Ok(())
     }
 
+    /// Penstock: counts a head or trailers that wait to be read. `false` if the connection holds too many.
+    fn hold_fields(&mut self, cost: usize) -> bool {
+        let held = self.held_fields.saturating_add(cost);
+        // One section may be as large as SETTINGS_MAX_HEADER_LIST_SIZE lets it.
+        if held > MOST_FIELDS && self.held_fields > 0 {
+            return false;
+        }
+        self.held_fields = held;
+        true
+    }
+
+    fn let_fields_go(&mut self, fields: &HeaderMap) {
+        self.let_cost_go(cost(fields));
+    }
+
+    fn let_cost_go(&mut self, cost: usize) {
+        self.held_fields = self.held_fields.saturating_sub(cost);
+    }
+
     /// Called by the server to get the request
     ///
     /// # Panics
@@ -311,7 +339,10 @@ impl Recv {
         use super::peer::PollMessage::*;
 
         match stream.pending_recv.pop_front(&mut self.buffer) {
-            Some(Event::Headers(Server(request))) => request,
+            Some(Event::Headers(Server(request))) => {
+                self.let_fields_go(request.headers());
+                request
+            }
             _ => unreachable!("server stream queue must start with Headers"),
         }
     }
@@ -359,7 +390,10 @@ impl Recv {
         // Skip over any interim informational headers to find the main response
         loop {
             match stream.pending_recv.pop_front(&mut self.buffer) {
-                Some(Event::Headers(Client(response))) => return Poll::Ready(Ok(response)),
+                Some(Event::Headers(Client(response))) => {
+                    self.let_fields_go(response.headers());
+                    return Poll::Ready(Ok(response));
+                }
                 Some(Event::InformationalHeaders(_)) => {
                     tracing::trace!("Skipping informational response in poll_response - should be consumed via poll_informational; stream_id={:?}", stream.id);
                     continue;
@@ -443,6 +477,11 @@ impl Recv {
         }
 
         let trailers = frame.into_fields();
+
+        // Penstock: flow control does not limit these.
+        if !self.hold_fields(cost(&trailers)) {
+            return Err(Error::library_reset(stream.id, Reason::ENHANCE_YOUR_CALM));
+        }
 
         // Push the frame onto the stream's recv buffer
         stream
@@ -995,6 +1034,11 @@ impl Recv {
     ) {
         let mut to_release: WindowSize = 0;
         while let Some(event) = stream.pending_recv.pop_front(&mut self.buffer) {
+            match &event {
+                Event::Headers(message) => self.let_cost_go(cost(message_fields(message))),
+                Event::Trailers(trailers) => self.let_fields_go(trailers),
+                Event::Data(_) | Event::InformationalHeaders(_) => {}
+            }
             if let Event::Data(data) = &event {
                 if data.is_budgeted {
                     counts.release_data_frame(data.payload.len());
@@ -1275,7 +1319,10 @@ impl Recv {
         stream: &mut Stream,
     ) -> Poll<Option<Result<HeaderMap, proto::Error>>> {
         match stream.pending_recv.pop_front(&mut self.buffer) {
-            Some(Event::Trailers(trailers)) => Poll::Ready(Some(Ok(trailers))),
+            Some(Event::Trailers(trailers)) => {
+                self.let_fields_go(&trailers);
+                Poll::Ready(Some(Ok(trailers)))
+            }
             Some(event) => {
                 // Frame is not trailers.. not ready to poll trailers yet.
                 stream.pending_recv.push_front(&mut self.buffer, event);
@@ -1373,6 +1420,10 @@ impl From<Error> for RecvHeaderBlockError {
 /// Penstock: largest length of joined DATA frames.
 const MOST_JOINED: usize = 4096;
 
+/// Penstock: see `cost`. The heads and trailers of one connection that wait to be read cost at most so much together.
+const EACH_FIELD: usize = 96;
+const MOST_FIELDS: usize = 1024 * 1024;
+
 /// Penstock: limit of the sizes of all interim responses on a stream, and what the smallest counts.
 const MOST_INTERIM: usize = 64 * 1024;
 const LEAST_INTERIM: usize = 2 * 1024;
@@ -1388,7 +1439,12 @@ fn join(payload: &mut Bytes, more: &[u8]) {
     *payload = joined.freeze();
 }
 
-/// Penstock: the fields of an interim response.
+/// Penstock: memory for fields, roughly: a field of a few bytes that refers to a table costs a hundred.
+fn cost<'a>(fields: impl IntoIterator<Item = (&'a http::HeaderName, &'a http::HeaderValue)>) -> usize {
+    fields.into_iter().map(|(name, value)| name.as_str().len() + value.len() + EACH_FIELD).sum()
+}
+
+/// Penstock: the fields of a head.
 fn message_fields(
     message: &peer::PollMessage,
 ) -> impl Iterator<Item = (&http::HeaderName, &http::HeaderValue)> {
