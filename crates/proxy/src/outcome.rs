@@ -58,6 +58,8 @@ pub struct Outcome {
     pub connect: Option<Duration>,
     /// Time from the session's start to the first byte of the backend's response.
     pub first_byte: Option<Duration>,
+    /// Time from the begin of the attempt that was answered to the first byte of its response.
+    pub response_time: Option<Duration>,
     ending: Option<Ending>,
 }
 
@@ -96,6 +98,7 @@ impl Outcome {
             queued: None,
             connect: None,
             first_byte: None,
+            response_time: None,
             ending: None,
         }
     }
@@ -171,8 +174,9 @@ impl Outcome {
                 counters.grpc_statuses[usize::from(status)].add(1);
             }
             // Only the backend's own response counts as its response time.
-            if let Some(first_byte) = self.first_byte.filter(|_| self.answered_by == Some(backend)) {
-                counters.latency.observe(first_byte);
+            let took = self.response_time.or(self.first_byte);
+            if let Some(took) = took.filter(|_| self.answered_by == Some(backend)) {
+                counters.latency.observe(took);
                 if (1..=5).contains(&class) {
                     counters.statuses[class - 1].add(1);
                 }

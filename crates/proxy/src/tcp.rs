@@ -12,6 +12,7 @@ use logic::peers::Peer;
 use logic::proxy_header::Additions;
 use logic::retry::{self, Idempotence, Progress, WhenDown};
 use logic::route::PoolId;
+use state::BackendState;
 use state::ending::Ending;
 use sys::socket::Opening;
 use tls::linger::linger;
@@ -284,6 +285,7 @@ async fn obtain(
         Some(_) => upstream::Origin::DownBackend,
         None => upstream::Origin::Client,
     };
+    let mut failed: Option<Arc<BackendState>> = None;
     loop {
         let wanted = Wanted { client: arrival.peer, key, tried, origin };
         origin = upstream::Origin::Client;
@@ -294,6 +296,9 @@ async fn obtain(
                 return None;
             }
         };
+        if let Some(failed) = failed.take() {
+            failed.counters.of(worker.index).retries.add(1);
+        }
         outcome.attempts += 1;
         outcome.backend = Some(chosen.index);
         outcome.queued = chosen.queued.or(outcome.queued);
@@ -311,7 +316,7 @@ async fn obtain(
             outcome.end(lacks.ending());
             return None;
         }
-        chosen.backend.counters.of(worker.index).retries.add(1);
+        failed = Some(chosen.backend.clone());
     }
 }
 

@@ -68,6 +68,15 @@ fn what_may_be_repeated_leaves_a_backend_that_falls_silent_and_its_late_answer_i
     eventually("the log says so", secs(20), || {
         (server.stdout.count(" moved=1 ") as u64 == held).then_some(())
     });
+    // What a request waited for at the silent one is no response time of the other.
+    let seconds = |name: &str, of: &str| {
+        let text = server.metrics();
+        let line = text.lines().find(|line| line.starts_with(name) && line.contains(of)).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let waited = seconds("penstock_listener_session_seconds_sum", "web");
+    let answered = seconds("penstock_backend_response_seconds_sum", good.address());
+    assert!(answered < waited / 2.0, "{answered} of {waited} s");
     // The late answers belong to requests that have had another answer.
     silent.answer_late();
     for client in &mut clients {
@@ -104,6 +113,7 @@ fn a_post_stays_and_gets_the_late_answer_or_504_at_its_own_limit() {
     let refused = answers.iter().filter(|(status, _)| *status == 504).count();
     eventually("the silent one has read each of them", secs(20), || (silent.held() == refused).then_some(()));
     assert!(answers.iter().any(|(_, body)| body.contains("has stopped answering")), "{answers:?}");
+    assert_eq!(server.backend(silent.address())["failures"].as_u64(), Some(refused as u64));
     eventually("the log has the reason", secs(20), || {
         (server.stdout.count(" 504 backend-down ") == refused).then_some(())
     });

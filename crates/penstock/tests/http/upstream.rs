@@ -210,6 +210,44 @@ fn a_backend_that_drips_its_head_has_a_time_limit() {
     assert_eq!(server.client("web").get("/", &[]).status, 504);
 }
 
+/// The response timeout counts from the end of the request, also if that comes before the wait begins.
+#[test]
+fn a_request_with_a_body_waits_no_longer_than_one_without() {
+    let (told, heard) = mpsc::channel();
+    let told = Mutex::new(told);
+    let silent = Scripted::start(move |talk| {
+        let _ = told.lock().unwrap().send(talk.head());
+        // Until the connection is closed.
+        talk.head();
+    });
+    let server = Server::start(&format!(
+        "[process]\nworkers = 1\n[listener.web]\nbind = \"127.0.0.1:0\"\n\
+         [[listener.web.route]]\npath = \"/short\"\npool = \"short\"\n\
+         [[listener.web.route]]\npool = \"long\"\n\
+         [pool.short]\nbackends = [\"{0}\"]\ntimeouts = {{ response = \"1s\" }}\nretries = 0\n\
+         [pool.long]\nbackends = [\"{0}\"]\ntimeouts = {{ response = \"3s\" }}\nretries = 0\n",
+        silent.address
+    ));
+    let mut with_body = server.client("web");
+    with_body.send("POST /long HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\nbody");
+    heard.recv_timeout(secs(20)).unwrap();
+    // Takes a second: the request without a body comes that much later.
+    assert_eq!(server.client("web").get("/short", &[]).status, 504);
+    let mut without = server.client("web");
+    without.send("GET /long HTTP/1.1\r\nHost: test\r\n\r\n");
+    let (first, second) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for (name, client) in [("body", &mut with_body), ("none", &mut without)] {
+            let first = first.clone();
+            scope.spawn(move || {
+                assert_eq!(client.response().status, 504);
+                first.send(name).unwrap();
+            });
+        }
+    });
+    assert_eq!(second.try_iter().collect::<Vec<_>>(), ["body", "none"]);
+}
+
 #[test]
 fn a_body_that_is_broken_from_its_beginning_is_a_502_and_not_an_empty_answer() {
     let backend = Scripted::saying(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n");

@@ -240,6 +240,15 @@ struct EarlierAttempts {
     reuse: Reuse,
 }
 
+/// Why a request leaves the backend with this index.
+#[derive(Clone, Copy)]
+enum Left {
+    /// It was judged down while the request waited there.
+    Moved(usize),
+    /// The attempt failed.
+    Retried(usize),
+}
+
 /// Whether idle connections may be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reuse {
@@ -269,6 +278,8 @@ impl Forwarding<'_> {
         let mut before = EarlierAttempts { tried: Tried::default(), failed: 0, reuse };
         let mut now = self.session.now;
         let mut last: Option<Failure> = None;
+        // The backend that the request leaves for another one.
+        let mut left: Option<Left> = None;
         loop {
             let origin = match last {
                 Some(Failure::Lost { lost: Lost::Moved, .. }) => upstream::Origin::DownBackend,
@@ -295,6 +306,9 @@ impl Forwarding<'_> {
             }
             outcome.attempts += 1;
             outcome.backend = Some(chosen.index);
+            if let Some(left) = left.take() {
+                self.count_left(left, outcome);
+            }
             let ended = self.attempt(client, outcome, &mut chosen, &before, now).await;
             let (failure, freshness, other) = match ended {
                 AttemptEnd::Done(after) => return after,
@@ -325,14 +339,10 @@ impl Forwarding<'_> {
             } else {
                 before.tried.insert(chosen.index);
                 other.into_iter().for_each(|other| before.tried.insert(other));
-                let counters = chosen.backend.counters.of(worker.index);
-                match failure {
-                    Failure::Lost { lost: Lost::Moved, .. } => {
-                        outcome.moved += 1;
-                        counters.moved.add(1);
-                    }
-                    _ => counters.retries.add(1),
-                }
+                left = Some(match failure {
+                    Failure::Lost { lost: Lost::Moved, .. } => Left::Moved(chosen.index),
+                    _ => Left::Retried(chosen.index),
+                });
             }
             last = Some(failure);
             now = Instant::now();
@@ -392,9 +402,26 @@ impl Forwarding<'_> {
         }
     }
 
+    /// Counts that another backend has got the request. Not before: there may be none.
+    fn count_left(&self, left: Left, outcome: &mut Outcome) {
+        let counters =
+            |backend: usize| self.pool.backends[backend].state.counters.of(self.session.worker.index);
+        match left {
+            Left::Moved(backend) => {
+                outcome.moved += 1;
+                counters(backend).moved.add(1);
+            }
+            Left::Retried(backend) => counters(backend).retries.add(1),
+        }
+    }
+
     fn blame(&self, backend: usize, failure: &Failure) {
         match failure.blame() {
             Some(cause) => upstream::note_failure(self.session.worker, self.pool, backend, cause),
+            // The backend is down already: that is not judged once more.
+            None if matches!(failure, Failure::Lost { lost: Lost::TimedOut, .. }) => {
+                self.pool.backends[backend].state.counters.of(self.session.worker.index).failures.add(1);
+            }
             None => {
                 tracing::debug!(backend = %self.pool.backends[backend].state.name, "the attempt ended: {failure:?}")
             }

@@ -190,6 +190,8 @@ struct Shared {
     request_sent: Cell<bool>,
     /// The backend no longer reads the request body.
     request_cut: Cell<bool>,
+    /// When the body was sent whole or cut off. `None` meanwhile, and without a body.
+    body_ended: Cell<Option<Instant>>,
     body_read: Cell<u64>,
     status: Cell<u16>,
     grpc_status: Cell<Option<u8>>,
@@ -215,6 +217,8 @@ impl Attempt<'_, '_> {
         outcome.bytes_in += shared.body_read.get();
         outcome.bytes_out += shared.to_client.get();
         outcome.first_byte = shared.first_byte.get();
+        let before = self.began.saturating_duration_since(self.started);
+        outcome.response_time = outcome.first_byte.map(|first_byte| first_byte.saturating_sub(before));
         if shared.answered.get() {
             outcome.status = shared.status.get();
             outcome.grpc_status = shared.grpc_status.get();
@@ -248,6 +252,7 @@ impl Attempt<'_, '_> {
         std::future::poll_fn(|cx| {
             if let Some(Poll::Ready(sent)) = sending.as_mut().map(|sending| sending.as_mut().poll(cx)) {
                 sending = None;
+                shared.body_ended.set(Some(Instant::now()));
                 match sent {
                     Ok(()) => shared.request_sent.set(true),
                     // The backend may have answered early and stopped reading: its response is on the way.
@@ -367,7 +372,6 @@ impl Attempt<'_, '_> {
                     Err(fault) => return Err(self.fault(fault, shared)),
                 }
             }
-            let was_sent = shared.request_sent.get() || shared.request_cut.get();
             let deadline = whole_by.unwrap_or_else(|| wait_from + limit);
             let filling = std::future::poll_fn(|cx| backend.poll_fill_for(cx, buffer, client));
             match self.timer.until(deadline, filling).await {
@@ -386,9 +390,18 @@ impl Attempt<'_, '_> {
                     };
                     return Err(Failure::closed(processing, answered, progress));
                 }
-                // The time limit of a response starts at the request's end; until then the client's limits apply.
-                Err(_) if !was_sent && whole_by.is_none() => wait_from = Instant::now(),
-                Err(_) => return Err(Failure::TimedOut { after: limit, progress: self.progress(shared) }),
+                Err(_) => {
+                    // The time limit of a response starts at the request's end; until then the client's limits apply.
+                    let is_sent = shared.request_sent.get() || shared.request_cut.get();
+                    let from = match (is_sent, shared.body_ended.get()) {
+                        (true, ended) => ended.unwrap_or(wait_from),
+                        (false, _) => Instant::now(),
+                    };
+                    if whole_by.is_some() || from <= wait_from {
+                        return Err(Failure::TimedOut { after: limit, progress: self.progress(shared) });
+                    }
+                    wait_from = from;
+                }
             }
         }
     }
