@@ -204,8 +204,8 @@ pub(crate) struct RawAccessLog {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawControl {
-    /// Absolute path of the Unix socket, made with mode 0600. The variable `PENSTOCK_CONTROL_SOCKET` overrides it for
-    /// the server and for `penstock ctl`.
+    /// Absolute path of the Unix socket, made with mode 0600 for the user of the process. The variable
+    /// `PENSTOCK_CONTROL_SOCKET` overrides it for the server and for `penstock ctl`.
     #[schemars(extend("x-required" = true, "examples" = ["/run/penstock/control.sock"]))]
     pub(crate) socket: Key<PathText>,
 }

@@ -484,7 +484,7 @@ fn hsts(hsts: &Hsts, findings: &mut Vec<Finding>) {
             Effect::NoPlus,
             "Strict-Transport-Security is not sent".to_owned(),
             why,
-            "remove hsts = \"off\" from the listener; if the server's own system does not trust the issuer, set hsts = \"365d\"",
+            "set hsts = \"365d\" on the listener: without it the header is sent only if the server's own system trusts the issuer",
             other_servers,
         ),
         Hsts::Malformed(value) => say(

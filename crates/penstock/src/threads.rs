@@ -1,9 +1,8 @@
 //! Makes a multi-threaded runtime, or returns the reason why threads are not available.
 
 use std::io;
-use std::sync::RwLock;
-use std::thread;
 
+use sys::threads::try_out;
 use text::units;
 use tokio::runtime::{Builder, Runtime};
 
@@ -37,17 +36,4 @@ pub(crate) fn refused(needed: usize, error: &io::Error) -> Failure {
          (TasksMax)",
         units::count(needed, "thread")
     ))
-}
-
-/// Checks that this number of threads can exist at the same time.
-fn try_out(threads: usize) -> io::Result<()> {
-    let gate = RwLock::new(());
-    thread::scope(|scope| {
-        let closed = gate.write();
-        let started: io::Result<Vec<_>> =
-            (0..threads).map(|_| thread::Builder::new().spawn_scoped(scope, || drop(gate.read()))).collect();
-        drop(closed);
-        // Join the threads before the runtime starts its own.
-        started.map(|threads| threads.into_iter().for_each(|thread| _ = thread.join()))
-    })
 }

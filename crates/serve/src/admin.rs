@@ -16,10 +16,10 @@ use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use config::types::BindAddress;
+use config::types::{BindAddress, Transport};
 use proxy::front::Front;
 use state::client_slots::Size;
-use state::listen::SocketPath;
+use state::listen::{self, Holder, SocketPath};
 use sys::cpu::thread_time;
 use sys::socket::{DualStack, ListenUnixError, listen_tcp, listen_unix, probe_tcp};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -82,9 +82,11 @@ pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
     let tcp = |socket: SocketAddr, dual: DualStack| {
         // Without SO_REUSEPORT: a process that already listens on the port is an error.
         let free = if socket.port() == 0 { Ok(()) } else { probe_tcp(socket, dual) };
-        free.and_then(|()| listen_tcp(socket, dual, BACKLOG))
-            .map(AdminListener::Tcp)
-            .map_err(|source| AdminError::Tcp { address: address.clone(), source })
+        free.and_then(|()| listen_tcp(socket, dual, BACKLOG)).map(AdminListener::Tcp).map_err(|source| {
+            let words = listen::explain(&source, Holder::NoProcess, Transport::Stream);
+            let source = io::Error::new(source.kind(), words);
+            AdminError::Tcp { address: address.clone(), source }
+        })
     };
     match address {
         BindAddress::Ip(socket) => tcp(*socket, DualStack::V6Only),

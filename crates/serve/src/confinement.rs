@@ -34,11 +34,18 @@ pub enum Sandbox {
 pub fn drop_privileges(config: &Config, needs: &[Need]) -> Result<Confinement, PrivilegeError> {
     let keep = capabilities(config);
     let group = config.process.group.as_deref();
+    // `penstock ctl` of the new user needs the socket.
+    let drop_to = |user: &str| {
+        if let Some(control) = &config.control {
+            privilege::give_socket(&control.socket, user, group)?;
+        }
+        privilege::drop_to(user, group, keep)
+    };
     let (dropped, stays_root) = match &config.process.user {
-        Some(user) => (privilege::drop_to(user, group, keep)?, None),
+        Some(user) => (drop_to(user)?, None),
         None if !unistd::geteuid().is_root() => (privilege::stay(keep)?, None),
         None => match why_root(config, needs)? {
-            None => (privilege::drop_to(DEFAULT_USER, group, keep)?, None),
+            None => (drop_to(DEFAULT_USER)?, None),
             why => (privilege::stay(keep)?, why),
         },
     };

@@ -354,7 +354,9 @@ impl PoolWatch {
             .peekable();
         if healthy.peek().is_none() {
             let reason = match self.all_down {
-                AllDown::ErrorPage => "no healthy backend: answering 503, closing TCP sessions",
+                AllDown::ErrorPage => {
+                    "no healthy backend: answering 503, closing TCP sessions, dropping datagrams"
+                }
                 AllDown::FailOpen => "no healthy backend: failing open, all of them get sessions",
             };
             self.state.degrade(&self.subject, reason);

@@ -71,6 +71,9 @@ pub fn nothing_to_serve(config: &Config) -> Option<String> {
     })
 }
 
+/// Threads beside the workers: slow tasks and two for their blocking calls, control, access log, ticket keys.
+const OTHER_THREADS: usize = 6;
+
 /// Reaction of the start to a degraded part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
@@ -108,6 +111,10 @@ pub enum StartError {
     Degraded(Vec<(String, String)>),
     #[error(transparent)]
     Descriptors(#[from] TooFew),
+    #[error(
+        "cannot start {threads} threads: {source}; this user has too many processes (ulimit -u), or the service has too many tasks (TasksMax)"
+    )]
+    Threads { threads: usize, source: io::Error },
     /// The system refused a thread, a runtime or a signal handler.
     #[error("cannot {doing}: {source}")]
     System { doing: &'static str, source: io::Error },
@@ -165,6 +172,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
     open_state_directory(&config, &mut state);
     confinement::restrict(&mut state.confinement, &config, &needs, options.sandbox);
     confinement::tell(&state);
+    let threads = workers + OTHER_THREADS + config.listeners.iter().filter(|it| it.tls.is_some()).count();
+    sys::threads::try_out(threads).map_err(|source| StartError::Threads { threads, source })?;
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -249,6 +258,17 @@ pub fn run(options: Options) -> Result<(), StartError> {
     // Do not wait: a name look-up cannot be interrupted, and may take as long as the resolver's timeout.
     runtime.shutdown_background();
     ended
+}
+
+/// The operator who asks for a reload may be another user than the server.
+fn unreadable(name: &str, error: &io::Error) -> String {
+    let reader = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!(" (the server reads it as uid {})", nix::unistd::geteuid())
+        }
+        _ => String::new(),
+    };
+    format!("error: {name}: cannot be read: {error}{reader}")
 }
 
 /// Opens the state directory. Without it, everything that does not need it works.
@@ -459,7 +479,7 @@ impl FrontDoor {
                     .await
                     .map_err(io::Error::other)
                     .and_then(|read| read)
-                    .map_err(|error| format!("error: {name}: cannot be read: {error}"))?;
+                    .map_err(|error| unreadable(&name, &error))?;
                 let source = Source::from_bytes(name, bytes).map_err(|faults| faults.render())?;
                 config::load(&source, environment).map_err(|faults| faults.render())?
             }

@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex};
@@ -188,9 +188,22 @@ impl Output {
                     // a full pipe then returns EAGAIN, and the writer tries again.
                     .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY)
                     .open(path)
-                    .map_err(|source| AccessLogError::Open { path: path.clone(), source })?,
+                    .map_err(|source| AccessLogError::Open {
+                        path: path.clone(),
+                        source: explain(source, path),
+                    })?,
             ),
         })
+    }
+}
+
+fn explain(error: io::Error, path: &Path) -> io::Error {
+    match path.parent().filter(|parent| !parent.is_dir()) {
+        Some(parent) if error.kind() == io::ErrorKind::NotFound => io::Error::new(
+            error.kind(),
+            format!("{error}: make its directory (mkdir -p {})", parent.display()),
+        ),
+        _ => error,
     }
 }
 

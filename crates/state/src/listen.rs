@@ -387,7 +387,8 @@ fn share(socket: Socket, workers: &mut [Vec<Socket>]) -> io::Result<()> {
     Ok(())
 }
 
-fn explain(error: &io::Error, holder: Holder<'_>, transport: Transport) -> String {
+/// Says of a failed bind what an operator can do.
+pub fn explain(error: &io::Error, holder: Holder<'_>, transport: Transport) -> String {
     match (error.kind(), holder) {
         // SO_REUSEPORT works only between sockets of one user.
         (io::ErrorKind::AddrInUse, Holder::Ourselves(_)) => format!(

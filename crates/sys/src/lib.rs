@@ -23,5 +23,5 @@ pub mod sandbox;
 pub mod socket;
 pub mod splice;
 pub mod terminal;
-mod threads;
+pub mod threads;
 mod unix_listener;

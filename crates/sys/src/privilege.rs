@@ -12,9 +12,10 @@ use std::path::Path;
 
 use caps::{CapSet, CapsHashSet};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::fcntl::{self, AT_FDCWD, AtFlags, OFlag};
 use nix::sys::prctl;
 use nix::sys::resource::{self, Resource};
+use nix::sys::stat::{self, Mode, SFlag};
 use nix::unistd::{self, AccessFlags, Gid, Group, Uid, User};
 
 use crate::threads;
@@ -88,6 +89,24 @@ pub fn drop_to(user: &str, group: Option<&str>, keep: &[Capability]) -> Result<D
     let kept = give_up(keep)?;
     target.verify()?;
     dropped(kept)
+}
+
+/// Gives the Unix socket at `path` to the user that [`drop_to`] will change to. Does nothing unless root calls it.
+pub fn give_socket(path: &Path, user: &str, group: Option<&str>) -> Result<(), PrivilegeError> {
+    if !unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let target = Target::find(user, group)?;
+    let wrong = |source| PrivilegeError::Step { step: "giving the control socket to the user", source };
+    // Who may write to the directory might have put another file there.
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = fcntl::open(path, flags, Mode::empty()).map_err(|error| wrong(error.into()))?;
+    let kind = stat::fstat(&file).map_err(|error| wrong(error.into()))?.st_mode & SFlag::S_IFMT.bits();
+    if kind != SFlag::S_IFSOCK.bits() {
+        return Err(wrong(io::Error::other("another file is in its place")));
+    }
+    unistd::fchownat(&file, "", Some(target.uid), Some(target.gid), AtFlags::AT_EMPTY_PATH)
+        .map_err(|error| wrong(error.into()))
 }
 
 /// Keeps the user and gives up the rest: all capabilities but those in `keep`, new privileges, core dumps. Root keeps

@@ -109,7 +109,7 @@ impl fmt::Display for Cause {
             Cause::Http2(why) => write!(f, "HTTP/2: {}", OneLine(why, SHORT)),
             Cause::SocketMissing => f.write_str("the socket does not exist: is the application running?"),
             Cause::PermissionDenied => {
-                f.write_str("permission denied: may the user of penstock write to the socket?")
+                f.write_str("permission denied: the user that penstock runs as, also root, needs write permission on the socket")
             }
             Cause::NoAnswer { after } => {
                 write!(f, "connected, but no answer within {}", DurationText(*after))

@@ -83,8 +83,9 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Target {
-    /// The backend as the configuration writes it (10.0.0.11:8000, app.internal:8000, unix:/run/app.sock) or a part
-    /// that only one has; the name of its pool before it if several pools have such a backend
+    /// The backend as the configuration writes it (10.0.0.11:8000, app.internal:8000, unix:/run/app.sock) or a whole
+    /// part of it (8000, app.internal, app.sock) that only one has; the name of its pool before it if several pools have
+    /// such a backend
     #[arg(value_name = "[POOL] BACKEND", num_args = 1..=2, required = true, value_parser = parse_word)]
     words: Vec<String>,
 }

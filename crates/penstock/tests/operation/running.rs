@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -182,6 +183,21 @@ fn privileges_are_dropped_after_the_bind() {
     }
     assert_eq!(get(&server.address("web"), "/").status, 200);
     assert!(server.ctl(&["status"]).status.success(), "root still reaches the control socket");
+    let socket = fs::metadata(server.dir.path().join("control.sock")).unwrap();
+    assert_eq!((socket.uid(), socket.mode() & 0o777), (nobody.uid.as_raw(), 0o600));
+}
+
+#[test]
+fn too_few_threads_are_a_clear_error() {
+    if tools::root("becomes a user whom the limit of processes holds for") == Root::LeftOut {
+        return;
+    }
+    let backend = Scripted::answering("x");
+    let setup = Setup::new(&config(&backend.address, "[process]\nworkers = 2\nuser = \"nobody\""));
+    let output = setup.through(["prlimit", "--nproc=3:3"]).output();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("error: cannot start 8 threads: ") && said.contains("TasksMax"), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
 }
 
 #[test]

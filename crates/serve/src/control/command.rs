@@ -235,7 +235,7 @@ impl Call<'_> {
         // The number of usable backends may have changed: wake the task that evaluates the pool.
         backend.wake_health.notify_one();
         let warning = self.warning_after(backend);
-        let mut said = format!("{change} by {}", self.who);
+        let mut said = format!("{}: {change}", self.who);
         let mut level = Level::Info;
         if let Some(warning) = &warning {
             said.push_str(&format!("; {warning}"));

@@ -17,11 +17,14 @@ pub struct HstsReport {
 }
 
 impl HstsReport {
-    /// `None` if the listener never sends the header.
+    /// `None` if the listener never sends the header, or has no certificate.
     pub(crate) fn read(plan: &ListenerPlan) -> Option<Self> {
         let (Protocol::Http(settings), Some(tls)) = (&plan.settings.protocol, &plan.tls) else { return None };
         let value = settings.hsts.value()?.to_owned();
         let issuers = tls.issuers();
+        if issuers.is_empty() {
+            return None;
+        }
         let certificates = match settings.hsts {
             Hsts::IfIssuerTrusted => issuers.iter().filter(|issuer| **issuer == Issuer::Trusted).count(),
             Hsts::Off | Hsts::Always(_) => issuers.len(),

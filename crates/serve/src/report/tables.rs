@@ -14,19 +14,18 @@ use super::{BackendReport, Counters, ListenerReport, Phase, PoolReport, ReturnRe
 
 pub fn status(status: &Status) -> String {
     let mut out = String::new();
-    let phase = match status.phase {
-        Phase::Serving => "serving",
-        Phase::Draining => "DRAINING",
-    };
     let uptime = Duration::from_secs(status.uptime_seconds);
+    let phase = match status.phase {
+        Phase::Serving => format!("serving {}", units::lasting(uptime)),
+        Phase::Draining => format!("DRAINING, started {}", units::ago(uptime)),
+    };
     let limit = status.connections.max.map_or(String::new(), |max| format!(" of {max}"));
     push_line(
         &mut out,
         &format!(
-            "penstock {}, pid {}, {phase} {}, generation {}, {}, {}{limit} connections",
+            "penstock {}, pid {}, {phase}, generation {}, {}, {}{limit} connections",
             status.version,
             status.pid,
-            units::lasting(uptime),
             status.generation,
             units::count(status.workers, "worker"),
             status.connections.now,
