@@ -202,6 +202,11 @@ fn perform(task: Task) -> io::Result<()> {
             say(&Event::Listening(vec![address]))?;
             server.run(listener).await
         }),
+        Order::UdpServer(server) => {
+            let (socket, address) = server.bind()?;
+            say(&Event::Listening(vec![address]))?;
+            server.run(&socket)
+        }
         Order::Spin => {
             say(&Event::Listening(Vec::new()))?;
             loop {
@@ -221,6 +226,10 @@ fn perform(task: Task) -> io::Result<()> {
             in_tasks(through_window(gauge.clone(), async move { load.start(&gauge).await }))
         }
         Order::Tcp(load) => {
+            let gauge = gauge()?;
+            in_tasks(through_window(gauge.clone(), async move { load.start(&gauge).await }))
+        }
+        Order::Udp(load) => {
             let gauge = gauge()?;
             in_tasks(through_window(gauge.clone(), async move { load.start(&gauge).await }))
         }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
@@ -100,13 +100,22 @@ impl Context {
     /// Programs that cannot report a port selected by the kernel need one selected in advance; the range of outgoing
     /// connections is avoided because a benchmark opens many.
     pub fn free_tcp(&self) -> Result<Address, Error> {
+        self.free_port(|address| TcpListener::bind(address).is_ok()).map(Address::Tcp)
+    }
+
+    /// The same for UDP.
+    pub fn free_udp(&self) -> Result<Address, Error> {
+        self.free_port(|address| UdpSocket::bind(address).is_ok()).map(Address::Udp)
+    }
+
+    fn free_port(&self, is_free: impl Fn(SocketAddr) -> bool) -> Result<SocketAddr, Error> {
         let first = self.port.get();
         for offset in 0..20_000_u32 {
             let port = 10_000 + ((u32::from(first) - 10_000 + offset) % 20_000) as u16;
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            if TcpListener::bind(address).is_ok() {
+            if is_free(address) {
                 self.port.set(if port == 29_999 { 10_000 } else { port + 1 });
-                return Ok(Address::Tcp(address));
+                return Ok(address);
             }
         }
         Err(io::Error::from(ErrorKind::AddrInUse)).doing("find a free port")

@@ -15,6 +15,7 @@ pub mod pipe;
 pub mod tcp;
 pub mod tls;
 pub mod truststore;
+pub mod udp;
 
 /// Work of a load process. Servers report their addresses and run until their standard input is closed; loads run
 /// through their window and return a [`gauge::Tally`].
@@ -36,6 +37,10 @@ pub enum Order {
     TcpServer(tcp::Server),
     /// Client side of a TCP relay: see `load/tcp.rs`.
     Tcp(tcp::Load),
+    /// Server side behind a relay of datagrams: see `load/udp.rs`.
+    UdpServer(udp::Server),
+    /// Client side of a relay of datagrams: see `load/udp.rs`.
+    Udp(udp::Load),
     /// Idle connections: see `load/idle.rs`.
     Idle(idle::Load),
     /// Loads CA certificates once, without a window: see `load/truststore.rs`.

@@ -141,10 +141,10 @@ impl Process {
         }
     }
 
-    /// Waits until the process accepts connections at `address`.
+    /// Waits until the process takes clients at `address`.
     pub fn wait_listening(&mut self, context: &Context, address: &Address) -> Result<(), Error> {
         let start = Instant::now();
-        while address.connect().is_err() {
+        while !address.is_served() {
             context.check()?;
             self.check()?;
             if start.elapsed() > READY_LIMIT {

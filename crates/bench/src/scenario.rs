@@ -11,6 +11,7 @@ pub mod sockets;
 pub mod tcp;
 pub mod tls;
 pub mod truststore;
+pub mod udp;
 
 /// Returns all scenarios in the order in which `all` runs them.
 pub fn all() -> Vec<Box<dyn Scenario>> {
@@ -19,6 +20,7 @@ pub fn all() -> Vec<Box<dyn Scenario>> {
         Box::new(http::Http),
         Box::new(forwarded::Forwarded),
         Box::new(tcp::Tcp),
+        Box::new(udp::Udp),
         Box::new(tls::TlsTermination),
         Box::new(truststore::TrustStores),
         Box::new(fleet::Fleet),
@@ -62,6 +64,8 @@ mod tests {
         ("tcp/upload", "CPU per GB", &["nginx"], 0.45, None),
         ("tcp/upload", "GB/s", &["haproxy-splice"], 0.95, None),
         ("tcp/idle", "memory per connection", &[], 1024.0, Some(307.2)),
+        ("udp/queries", "CPU per query", &["nginx", "pen"], 0.70, None),
+        ("udp/flow", "CPU per exchange", &["nginx"], 0.70, None),
         ("tls/full-p256-tls13", "CPU per handshake", &["haproxy", "nginx", "hitch", "pen"], 0.48, Some(0.43)),
         ("tls/full-rsa-tls13", "CPU per handshake", &["haproxy", "nginx", "hitch", "pen"], 0.75, Some(0.70)),
         (

@@ -34,7 +34,7 @@ pub enum Program {
     Penstock,
     Haproxy,
     Nginx,
-    /// pen: TCP only.
+    /// pen: TCP and UDP.
     Pen,
     /// hitch: TLS only.
     Hitch,

@@ -251,8 +251,10 @@ pool = "app"
     #[schemars(extend("default" = "0660", "x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })))]
     pub(crate) unix_mode: Key<ModeText>,
     /// Peers that must send a PROXY header (version 1 or 2): networks, addresses, or `"unix"`. Penstock trusts the
-    /// addresses in the header; it checks the format of version 2's additions but does not use them.
-    #[schemars(extend("default" = json!([]), "x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })))]
+    /// addresses in the header; it checks the format of version 2's additions but does not use them. With `udp` each
+    /// datagram of such a peer begins with a header of version 2: name only peers whose addresses nobody else can send
+    /// from.
+    #[schemars(extend("default" = json!([])))]
     pub(crate) proxy_protocol_from: Key<Vec<At<NetworkText>>>,
     /// Largest number of client connections of this listener; without it only the limit of the process applies.
     #[schemars(extend(
@@ -281,13 +283,14 @@ health = { dns = "example.org" }
     /// Largest number of flows of this listener. Each worker has an equal part of it, for each address in `bind`, and at
     /// least one flow. A flow takes one descriptor and one local UDP port (`net.ipv4.ip_local_port_range`: 28232 ports by
     /// default, which other programs need too). When a worker has its part, or no descriptor or port is left for flows, a new
-    /// flow takes the place of the flow that was silent for longest among those that no backend has answered. If there is
-    /// none, its datagrams are dropped. Source addresses can be forged: a flood of them takes no place of a flow that a
-    /// backend has answered.
+    /// flow takes the place of the flow that was silent for longest among those that no backend has answered, then among
+    /// those whose client has sent nothing after a reply. If there is none, its datagrams are dropped. Source addresses can
+    /// be forged: a flood of them takes no place of a flow whose client has sent something after a reply.
     #[schemars(extend("default" = 16_384, "minimum" = 1, "maximum" = 16_777_216, "x-only" = json!({ "protocol": ["udp"] })))]
     pub(crate) max_flows: Key<i64>,
-    /// Largest number of flows of one source in each worker: of an IPv4 address, or an IPv6 network of
-    /// `process.shares.ipv6-prefix`. One more takes the place of a flow of the same source that no backend has answered,
+    /// Largest number of flows of one source: of an IPv4 address, or an IPv6 network of `process.shares.ipv6-prefix`. Each
+    /// worker has an equal part of it, for each address in `bind`, and at least one flow: the kernel distributes the
+    /// source's ports among workers. One more flow takes the place of another one of the same source, as with `max-flows`,
     /// or is dropped.
     #[schemars(extend("default" = 1024, "minimum" = 1, "maximum" = 16_777_216, "x-only" = json!({ "protocol": ["udp"] })))]
     pub(crate) flows_per_source: Key<i64>,

@@ -26,6 +26,9 @@ const CLIENTS_FIRST: usize = 640;
 /// Share of pipes for bulk flows, in percent of the slots that other holders leave; a flow without a pipe is copied.
 const PIPES: u8 = 25;
 
+/// Slots that a worker takes for UDP flows between two looks at the account, where there is room for many.
+const FLOWS_AT_ONCE: usize = 64;
+
 /// Percentage from 1 to 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Percent(u8);
@@ -274,6 +277,14 @@ impl Usage {
         of_all.min(self.most_beside().saturating_sub(self.beside))
     }
 
+    /// Number of slots that one of `workers` workers may take for UDP flows before it looks at the account again, while
+    /// the others do the same: one, unless there is room for many. A look reads memory that every worker writes.
+    pub fn flows_at_once(self, workers: usize) -> usize {
+        let room = self.room_for_flows();
+        let is_ample = room >= workers.saturating_mul(2 * FLOWS_AT_ONCE);
+        if is_ample { FLOWS_AT_ONCE } else { room.min(1) }
+    }
+
     fn beside_clients(self, slots: usize) -> Result<(), Refusal> {
         let kept = self.limit.div_ceil(4);
         let fits = self.free() >= slots.saturating_add(kept)
@@ -335,6 +346,21 @@ mod tests {
         assert_eq!(plain(10_000, 7_600).room_for_flows(), 0);
         assert_eq!(Usage { limit: 1_000, taken: 300, beside: 300 }.room_for_flows(), 60);
         assert_eq!(Usage { limit: 100, taken: 30, beside: 25 }.room_for_flows(), 0);
+    }
+
+    #[test]
+    fn flows_look_at_the_account_each_time_when_it_is_short() {
+        assert_eq!(plain(10_000, 0).flows_at_once(4), FLOWS_AT_ONCE);
+        assert_eq!(
+            plain(10_000, 7_490).flows_at_once(1),
+            1,
+            "ten are left, and clients may take them meanwhile"
+        );
+        assert_eq!(plain(10_000, 7_499).flows_at_once(64), 1);
+        assert_eq!(plain(10_000, 7_500).flows_at_once(1), 0);
+        let ample = 4 * 2 * FLOWS_AT_ONCE;
+        assert_eq!(plain(10_000, 7_500 - ample).flows_at_once(4), FLOWS_AT_ONCE);
+        assert_eq!(plain(10_000, 7_501 - ample).flows_at_once(4), 1);
     }
 
     #[test]

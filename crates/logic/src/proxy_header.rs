@@ -1,5 +1,5 @@
 //! PROXY protocol, versions 1 and 2 (haproxy.org, proxy-protocol.txt): carries the address of the client of a forwarded
-//! connection.
+//! connection or datagram. Datagrams have version 2 only, each its own header: a later one could go to another process.
 //!
 //! Parsed strictly: a trusted sender must at least send addresses correctly.
 
@@ -62,9 +62,9 @@ pub enum Header {
     Local,
     /// The sender does not know or does not tell its client.
     Unknown,
-    Tcp {
+    Client {
         source: SocketAddr,
-        /// Address that the client connected to.
+        /// Address that the client connected or sent to.
         destination: SocketAddr,
     },
     /// A client of a Unix socket.
@@ -90,9 +90,26 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, ProxyHeaderError> {
         return parse_v1(bytes);
     }
     if begins_like(bytes, V2_SIGNATURE) {
-        return parse_v2(bytes);
+        return parse_v2(bytes, Carrier::Connection);
     }
     Err(ProxyHeaderError::Absent)
+}
+
+/// Parses the header of a datagram, of version 2. Returns its length as well: the bytes after it are from the client.
+pub fn parse_datagram(bytes: &[u8]) -> Result<(Header, usize), ProxyHeaderError> {
+    if !bytes.starts_with(V2_SIGNATURE) {
+        return Err(ProxyHeaderError::Absent);
+    }
+    match parse_v2(bytes, Carrier::Datagram)? {
+        Parsed::Complete { header, len } => Ok((header, len)),
+        Parsed::Incomplete => Err(ProxyHeaderError::CutOff),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    Connection,
+    Datagram,
 }
 
 /// Tells whether `bytes` begins with `start`, as far as received.
@@ -137,7 +154,7 @@ fn tcp_v1(line: &str) -> Result<Header, ProxyHeaderError> {
         "TCP6" => (address::<Ipv6Addr>(source)?, address::<Ipv6Addr>(destination)?),
         _ => return Err(ProxyHeaderError::Family),
     };
-    Ok(Header::Tcp {
+    Ok(Header::Client {
         source: SocketAddr::new(source, port(source_port)?),
         destination: SocketAddr::new(destination, port(destination_port)?),
     })
@@ -156,7 +173,7 @@ fn port(text: &str) -> Result<u16, ProxyHeaderError> {
     text.parse().map_err(|_| ProxyHeaderError::Port)
 }
 
-fn parse_v2(bytes: &[u8]) -> Result<Parsed, ProxyHeaderError> {
+fn parse_v2(bytes: &[u8], carrier: Carrier) -> Result<Parsed, ProxyHeaderError> {
     let command = match bytes.get(12) {
         None => return Ok(Parsed::Incomplete),
         Some(0x20) => Command::Local,
@@ -166,7 +183,7 @@ fn parse_v2(bytes: &[u8]) -> Result<Parsed, ProxyHeaderError> {
     };
     let family = match bytes.get(13) {
         None => return Ok(Parsed::Incomplete),
-        Some(byte) => V2Family::from_byte(*byte)?,
+        Some(byte) => V2Family::from_byte(*byte, carrier)?,
     };
     let (Some(high), Some(low)) = (bytes.get(14), bytes.get(15)) else { return Ok(Parsed::Incomplete) };
     let len = V2_FIXED + usize::from(u16::from_be_bytes([*high, *low]));
@@ -190,8 +207,8 @@ fn parse_v2(bytes: &[u8]) -> Result<Parsed, ProxyHeaderError> {
     let header = match family {
         V2Family::Unspecified => Header::Unknown,
         V2Family::Unix => Header::Unix,
-        V2Family::Tcp4 => tcp4(array(whole, V2_FIXED)),
-        V2Family::Tcp6 => tcp6(array(whole, V2_FIXED)),
+        V2Family::Ipv4 => ipv4(array(whole, V2_FIXED)),
+        V2Family::Ipv6 => ipv6(array(whole, V2_FIXED)),
     };
     Ok(Parsed::Complete { header, len })
 }
@@ -205,20 +222,20 @@ enum Command {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum V2Family {
     Unspecified,
-    Tcp4,
-    Tcp6,
+    Ipv4,
+    Ipv6,
     Unix,
 }
 
 impl V2Family {
-    fn from_byte(byte: u8) -> Result<Self, ProxyHeaderError> {
-        match byte {
-            0x00 => Ok(V2Family::Unspecified),
-            0x11 => Ok(V2Family::Tcp4),
-            0x21 => Ok(V2Family::Tcp6),
-            0x31 => Ok(V2Family::Unix),
-            // Datagram families are invalid on a stream connection.
-            0x12 | 0x22 | 0x32 => Err(ProxyHeaderError::Datagram),
+    fn from_byte(byte: u8, carrier: Carrier) -> Result<Self, ProxyHeaderError> {
+        match (byte, carrier) {
+            (0x00, _) => Ok(V2Family::Unspecified),
+            // A datagram may ask for a client that came over a connection: DNS over TCP or TLS.
+            (0x11, _) | (0x12, Carrier::Datagram) => Ok(V2Family::Ipv4),
+            (0x21, _) | (0x22, Carrier::Datagram) => Ok(V2Family::Ipv6),
+            (0x31, _) | (0x32, Carrier::Datagram) => Ok(V2Family::Unix),
+            (0x12 | 0x22 | 0x32, Carrier::Connection) => Err(ProxyHeaderError::Datagram),
             _ => Err(ProxyHeaderError::Family),
         }
     }
@@ -227,8 +244,8 @@ impl V2Family {
     fn addresses(self) -> usize {
         match self {
             V2Family::Unspecified => 0,
-            V2Family::Tcp4 => 12,
-            V2Family::Tcp6 => 36,
+            V2Family::Ipv4 => 12,
+            V2Family::Ipv6 => 36,
             V2Family::Unix => 216,
         }
     }
@@ -241,18 +258,18 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     array
 }
 
-fn tcp4(block: [u8; 12]) -> Header {
+fn ipv4(block: [u8; 12]) -> Header {
     let end = |ip: usize, port: usize| {
         SocketAddr::from((array::<4>(&block, ip), u16::from_be_bytes(array(&block, port))))
     };
-    Header::Tcp { source: end(0, 8), destination: end(4, 10) }
+    Header::Client { source: end(0, 8), destination: end(4, 10) }
 }
 
-fn tcp6(block: [u8; 36]) -> Header {
+fn ipv6(block: [u8; 36]) -> Header {
     let end = |ip: usize, port: usize| {
         SocketAddr::from((array::<16>(&block, ip), u16::from_be_bytes(array(&block, port))))
     };
-    Header::Tcp { source: end(0, 32), destination: end(16, 34) }
+    Header::Client { source: end(0, 32), destination: end(16, 34) }
 }
 
 /// Checks the TLVs after the addresses: lengths must fit, and a checksum must be correct.
@@ -337,8 +354,13 @@ pub fn write(version: Version, out: &mut Vec<u8>, source: &Peer, destination: &P
     };
     match version {
         Version::V1 => write_v1(out, ends),
-        Version::V2 => write_v2(out, ends, additions.as_bytes()),
+        Version::V2 => write_v2(out, ends, Carrier::Connection, additions.as_bytes()),
     }
+}
+
+/// Appends a header, of version 2, for the datagrams of a client.
+pub fn write_datagram(out: &mut Vec<u8>, source: SocketAddr, destination: SocketAddr) {
+    write_v2(out, Ends::of(source, destination), Carrier::Datagram, &[]);
 }
 
 /// Appends a header for Penstock's own connection, such as a health check.
@@ -386,21 +408,25 @@ fn write_v1(out: &mut Vec<u8>, ends: Option<Ends>) {
     out.extend_from_slice(line.as_bytes());
 }
 
-fn write_v2(out: &mut Vec<u8>, ends: Option<Ends>, additions: &[u8]) {
+fn write_v2(out: &mut Vec<u8>, ends: Option<Ends>, carrier: Carrier, additions: &[u8]) {
+    let transport = match carrier {
+        Carrier::Connection => 1,
+        Carrier::Datagram => 2,
+    };
     out.extend_from_slice(V2_SIGNATURE);
     // The TLVs are much shorter than 64 KiB.
     let length =
         |addresses: usize| u16::try_from(addresses + additions.len()).unwrap_or(u16::MAX).to_be_bytes();
     let ports = match ends {
         Some(Ends::V4 { source, destination }) => {
-            out.extend_from_slice(&[0x21, 0x11]);
+            out.extend_from_slice(&[0x21, 0x10 | transport]);
             out.extend_from_slice(&length(12));
             out.extend_from_slice(&source.0.octets());
             out.extend_from_slice(&destination.0.octets());
             (source.1, destination.1)
         }
         Some(Ends::V6 { source, destination }) => {
-            out.extend_from_slice(&[0x21, 0x21]);
+            out.extend_from_slice(&[0x21, 0x20 | transport]);
             out.extend_from_slice(&length(36));
             out.extend_from_slice(&source.0.octets());
             out.extend_from_slice(&destination.0.octets());
@@ -446,6 +472,8 @@ pub enum ProxyHeaderError {
     UnknownCommand,
     #[error("the PROXY header announces a datagram, not a connection")]
     Datagram,
+    #[error("the PROXY header is longer than its datagram")]
+    CutOff,
     /// The header is longer than [`MAX_V2`].
     #[error("the PROXY header is {len} bytes long; 4096 are accepted")]
     TooLong { len: usize },

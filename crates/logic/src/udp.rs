@@ -1,48 +1,65 @@
 //! Flows of a UDP listener: which datagrams of clients belong together, and how long.
 //!
 //! UDP has no connections, and source addresses can be forged. So the table is bounded: when it is full, a new flow
-//! takes the place of an unanswered one. A flow that a backend has answered never loses its place to a new client. The
-//! caller passes the time and keeps its own data (`T`) in each flow.
+//! takes the place of one whose client has not spoken after a reply, first of those without any reply. A flow whose
+//! client has spoken after a reply never loses its place to a new client. The caller passes the time and keeps its own
+//! data (`T`) in each flow.
 //!
-//! 1. [`FlowTable::handle_datagram`] finds the flow of a datagram, or says what a new one would cost.
+//! 1. [`FlowTable::handle_datagram`] finds the flow of a datagram, or says what a new one would cost
+//!    (`crates/logic/src/udp/place.rs`).
 //! 2. [`FlowTable::insert`] adds the flow once the caller has a backend for it.
-//! 3. [`FlowTable::handle_reply`] counts a reply of the backend, and says whether it was the last one.
+//! 3. [`FlowTable::handle_replies`] counts replies of the backend, and says whether the last one was among them.
 //! 4. [`FlowTable::poll_timeout`] and [`FlowTable::expire`] end idle flows (`crates/logic/src/udp/wheel.rs`).
+//!
+//! `crates/logic/src/udp/course.rs` decides whether a flow leaves its backend, `crates/logic/src/udp/own.rs` whether a
+//! source is one of our own listeners.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::balance::{Availability, StickyKey};
+use crate::balance::StickyKey;
 
 mod chain;
+mod course;
+mod own;
+mod place;
 mod wheel;
 
 use chain::{Chain, Links};
 use wheel::Wheel;
 
+pub use course::{Answers, Course, Hearing, Membership};
+pub use own::{Listening, Source};
+pub use place::Place;
+
 /// Identity of a flow on one listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
-    pub client: SocketAddr,
-    /// Our address to which the client sent; `None` if the socket has only one.
+    /// Sender of the datagrams, which gets the replies: the client, or a proxy.
+    pub sender: SocketAddr,
+    /// Our address to which they were sent; `None` if the socket has only one.
     pub local: Option<IpAddr>,
+    /// What the sender's PROXY headers tell.
+    pub told: Option<Told>,
+}
+
+/// Client and destination of a PROXY header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Told {
+    pub client: SocketAddr,
+    pub destination: SocketAddr,
+}
+
+impl FlowKey {
+    pub fn client(&self) -> SocketAddr {
+        self.told.map_or(self.sender, |told| told.client)
+    }
 }
 
 /// Number of a flow in its table. It is used again after the flow has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId(u32);
-
-impl FlowId {
-    pub fn number(self) -> u32 {
-        self.0
-    }
-
-    /// Makes an id from [`Self::number`]; the flow may have ended.
-    pub fn from_number(number: u32) -> Self {
-        Self(number)
-    }
-}
 
 /// Replies that a backend sends for each datagram of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +90,7 @@ pub enum Arrival {
     Known(FlowId),
     /// It would begin a flow, for which there is room.
     New,
-    /// It would begin a flow, for which an unanswered one must end.
+    /// It would begin a flow, for which this one must end.
     NewInPlaceOf(FlowId),
     Refused(Refused),
 }
@@ -82,9 +99,9 @@ text::meanings! {
     /// Why a datagram begins no flow.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Refused {
-        /// `max-flows` is reached, and a backend has answered all of these flows: the datagram was dropped.
+        /// `max-flows` is reached, and the clients of all these flows have spoken after a reply: the datagram was dropped.
         Table = "flows-full",
-        /// The source has `flows-per-source` flows, and a backend has answered all of them: the datagram was dropped.
+        /// The source has `flows-per-source` flows, all of whose clients have spoken after a reply: the datagram was dropped.
         Source = "source-flows-full",
     }
 }
@@ -93,7 +110,10 @@ text::meanings! {
 pub enum Progress {
     /// No backend has replied.
     Unanswered,
+    /// A backend has replied, and the client has sent nothing since: its address may be forged.
     Answered,
+    /// The client has sent something after a reply.
+    Established,
 }
 
 /// What follows a reply.
@@ -119,11 +139,10 @@ pub struct FlowTable<T> {
     flows: Vec<Option<Flow<T>>>,
     free: Vec<u32>,
     ids: HashMap<FlowKey, u32>,
-    sources: HashMap<StickyKey, Source>,
-    /// Unanswered flows, the one that was silent for longest first.
-    unanswered: Chain,
-    unanswered_links: Links,
-    /// The same for the flows of each source.
+    sources: HashMap<StickyKey, FlowsOfSource>,
+    yielding: Yielding,
+    links: Links,
+    /// Links of the flows of each source.
     source_links: Links,
     wheel: Wheel,
 }
@@ -139,9 +158,30 @@ struct Flow<T> {
 }
 
 #[derive(Default)]
-struct Source {
+struct FlowsOfSource {
     flows: usize,
+    yielding: Yielding,
+}
+
+/// Flows that may lose their place, of each kind the one that was silent for longest first.
+#[derive(Default)]
+struct Yielding {
     unanswered: Chain,
+    answered: Chain,
+}
+
+impl Yielding {
+    fn first(&self) -> Option<u32> {
+        self.unanswered.first().or_else(|| self.answered.first())
+    }
+
+    fn of(&mut self, progress: Progress) -> Option<&mut Chain> {
+        match progress {
+            Progress::Unanswered => Some(&mut self.unanswered),
+            Progress::Answered => Some(&mut self.answered),
+            Progress::Established => None,
+        }
+    }
 }
 
 /// Flows above which the memory of an empty table is freed.
@@ -155,8 +195,8 @@ impl<T> FlowTable<T> {
             free: Vec::new(),
             ids: HashMap::new(),
             sources: HashMap::new(),
-            unanswered: Chain::default(),
-            unanswered_links: Links::default(),
+            yielding: Yielding::default(),
+            links: Links::default(),
             source_links: Links::default(),
             wheel: Wheel::new(rules.idle, now),
         }
@@ -186,6 +226,11 @@ impl<T> FlowTable<T> {
         self.ids.len()
     }
 
+    /// Number of flows that it has room for.
+    pub fn room(&self) -> usize {
+        self.rules.flows.saturating_sub(self.len())
+    }
+
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -206,7 +251,7 @@ impl<T> FlowTable<T> {
     /// Tells whether a flow waits for a reply of its backend: with [`Replies::Any`] only for its first one.
     pub fn is_any_reply_due(&self) -> bool {
         match self.rules.replies {
-            Replies::Any => !self.unanswered.is_empty(),
+            Replies::Any => !self.yielding.unanswered.is_empty(),
             Replies::Exactly(0) => false,
             Replies::Exactly(_) => self.flows.iter().flatten().any(|flow| flow.due > 0),
         }
@@ -219,17 +264,26 @@ impl<T> FlowTable<T> {
         if let Some(flow) = &mut self.flows[id as usize] {
             flow.last = now;
             flow.owe(replies);
-            if flow.progress == Progress::Unanswered {
-                let source = flow.source;
-                self.unanswered_links.remove(&mut self.unanswered, id);
-                self.unanswered_links.append(&mut self.unanswered, id);
-                if let Some(source) = self.sources.get_mut(&source) {
-                    self.source_links.remove(&mut source.unanswered, id);
-                    self.source_links.append(&mut source.unanswered, id);
-                }
-            }
+            let then = match flow.progress {
+                Progress::Unanswered => Progress::Unanswered,
+                Progress::Answered | Progress::Established => Progress::Established,
+            };
+            self.advance(id, then);
         }
         Arrival::Known(FlowId(id))
+    }
+
+    /// Puts a flow behind the others of its progress.
+    fn advance(&mut self, id: u32, to: Progress) {
+        let Some(Some(flow)) = self.flows.get_mut(id as usize) else { return };
+        let from = std::mem::replace(&mut flow.progress, to);
+        if from == Progress::Established && to == Progress::Established {
+            return;
+        }
+        self.links.move_between(id, &mut self.yielding, from, to);
+        if let Some(source) = self.sources.get_mut(&flow.source) {
+            self.source_links.move_between(id, &mut source.yielding, from, to);
+        }
     }
 
     /// Further datagrams of a client have arrived together with the one that [`Self::handle_datagram`] or
@@ -245,22 +299,23 @@ impl<T> FlowTable<T> {
         let source = self.sources.get(&self.source(key));
         if let Some(source) = source.filter(|source| source.flows >= self.rules.per_source) {
             // Only the source itself loses a flow to its own limit.
-            let oldest = source.unanswered.first();
+            let oldest = source.yielding.first();
             return oldest.map_or(Arrival::Refused(Refused::Source), |id| Arrival::NewInPlaceOf(FlowId(id)));
         }
         if self.len() < self.rules.flows {
             return Arrival::New;
         }
-        self.longest_unanswered().map_or(Arrival::Refused(Refused::Table), Arrival::NewInPlaceOf)
+        self.first_to_yield().map_or(Arrival::Refused(Refused::Table), Arrival::NewInPlaceOf)
     }
 
-    /// The unanswered flow that was silent for longest: the first to end when anything runs out.
-    pub fn longest_unanswered(&self) -> Option<FlowId> {
-        self.unanswered.first().map(FlowId)
+    /// The first flow to end when anything runs out: the one that was silent for longest among those without a reply,
+    /// then among those whose client has not spoken after a reply.
+    pub fn first_to_yield(&self) -> Option<FlowId> {
+        self.yielding.first().map(FlowId)
     }
 
     fn source(&self, key: &FlowKey) -> StickyKey {
-        StickyKey::new(key.client.ip(), self.rules.ipv6_prefix)
+        StickyKey::new(key.client().ip(), self.rules.ipv6_prefix)
     }
 
     /// Adds the flow of a datagram for which [`Self::handle_datagram`] has returned a new [`Arrival`]. The caller has
@@ -276,46 +331,51 @@ impl<T> FlowTable<T> {
         });
         self.flows[id as usize] = Some(flow);
         self.ids.insert(key, id);
-        self.unanswered_links.append(&mut self.unanswered, id);
+        self.links.append(&mut self.yielding.unanswered, id);
         let source = self.sources.entry(source).or_default();
         source.flows += 1;
-        self.source_links.append(&mut source.unanswered, id);
+        self.source_links.append(&mut source.yielding.unanswered, id);
         self.wheel.arm(id, now + self.rules.idle);
         FlowId(id)
     }
 
-    /// The backend of a flow has replied.
-    pub fn handle_reply(&mut self, id: FlowId, now: Instant) -> AfterReply {
+    /// Largest number of replies after which the flow ends; at least one.
+    pub fn most_replies(&self, id: FlowId) -> usize {
+        match (self.rules.replies, self.flows.get(id.0 as usize)) {
+            (Replies::Exactly(1..), Some(Some(flow))) => flow.due.max(1) as usize,
+            _ => usize::MAX,
+        }
+    }
+
+    /// The backend of a flow has sent `count` replies.
+    pub fn handle_replies(&mut self, id: FlowId, count: u32, now: Instant) -> AfterReply {
         let Some(Some(flow)) = self.flows.get_mut(id.0 as usize) else { return AfterReply::Continues };
         flow.last = now;
-        if flow.progress == Progress::Unanswered {
-            flow.progress = Progress::Answered;
-            let source = flow.source;
-            self.unanswered_links.remove(&mut self.unanswered, id.0);
-            if let Some(source) = self.sources.get_mut(&source) {
-                self.source_links.remove(&mut source.unanswered, id.0);
-            }
-        }
-        let Some(Some(flow)) = self.flows.get_mut(id.0 as usize) else { return AfterReply::Continues };
-        match self.rules.replies {
+        let is_last = match self.rules.replies {
             Replies::Exactly(1..) => {
-                flow.due = flow.due.saturating_sub(1);
-                if flow.due == 0 { AfterReply::Ends } else { AfterReply::Continues }
+                flow.due = flow.due.saturating_sub(count);
+                flow.due == 0
             }
-            Replies::Any | Replies::Exactly(0) => AfterReply::Continues,
-        }
+            Replies::Any | Replies::Exactly(0) => false,
+        };
+        let then = match flow.progress {
+            Progress::Unanswered | Progress::Answered => Progress::Answered,
+            Progress::Established => Progress::Established,
+        };
+        self.advance(id.0, then);
+        if is_last { AfterReply::Ends } else { AfterReply::Continues }
     }
 
     pub fn remove(&mut self, id: FlowId) -> Option<Ended<T>> {
         let flow = self.flows.get_mut(id.0 as usize)?.take()?;
         self.wheel.disarm(id.0);
         self.ids.remove(&flow.key);
-        if flow.progress == Progress::Unanswered {
-            self.unanswered_links.remove(&mut self.unanswered, id.0);
+        if let Some(chain) = self.yielding.of(flow.progress) {
+            self.links.remove(chain, id.0);
         }
         if let Some(source) = self.sources.get_mut(&flow.source) {
-            if flow.progress == Progress::Unanswered {
-                self.source_links.remove(&mut source.unanswered, id.0);
+            if let Some(chain) = source.yielding.of(flow.progress) {
+                self.source_links.remove(chain, id.0);
             }
             source.flows -= 1;
             if source.flows == 0 {
@@ -334,7 +394,7 @@ impl<T> FlowTable<T> {
         self.free = Vec::new();
         self.ids = HashMap::new();
         self.sources = HashMap::new();
-        self.unanswered_links = Links::default();
+        self.links = Links::default();
         self.source_links = Links::default();
         self.wheel.give_memory_back();
     }
@@ -373,28 +433,14 @@ impl<T> Flow<T> {
     }
 }
 
-/// Where the next datagram of a flow goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Course {
-    /// To the backend of the flow.
-    Stays,
-    /// To another backend, if one takes it.
-    Moves,
-}
-
-/// Whether the backend of a flow has refused a datagram since its last reply (ICMP port unreachable).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answerability {
-    Open,
-    RefusedUs,
-}
-
-impl Course {
-    /// A flow leaves a backend that is down or has refused it. It stays at one that an operator drains.
-    pub fn of(health: Availability, answers: Answerability) -> Self {
-        match (health, answers) {
-            (Availability::Available, Answerability::Open) => Self::Stays,
-            (Availability::Unavailable, _) | (_, Answerability::RefusedUs) => Self::Moves,
+impl Links {
+    /// Moves a flow to the end of the list of its new progress.
+    fn move_between(&mut self, id: u32, yielding: &mut Yielding, from: Progress, to: Progress) {
+        if let Some(chain) = yielding.of(from) {
+            self.remove(chain, id);
+        }
+        if let Some(chain) = yielding.of(to) {
+            self.append(chain, id);
         }
     }
 }

@@ -180,12 +180,12 @@ pub async fn establish(
 }
 
 /// Opens a UDP socket to a backend: to the first of its addresses to which there is a way.
-pub fn open_udp(backend: &BackendState) -> Result<UdpSocket, ConnectFault> {
+pub fn open_udp(backend: &BackendState) -> Result<(UdpSocket, SocketAddr), ConnectFault> {
     let unresolved = || Cause::Unresolvable("its name has no address yet".to_owned());
     let mut last = ConnectFault::Backend(unresolved());
     for address in backend.addresses.load().iter() {
         last = match sys::datagram::connect_udp(*address) {
-            Ok(socket) => return Ok(socket),
+            Ok(socket) => return Ok((socket, *address)),
             // UDP sockets are out of ports with another error than TCP sockets.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(ConnectFault::Ours(error)),
             Err(error) => fault(error, Duration::ZERO),

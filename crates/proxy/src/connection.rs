@@ -181,7 +181,7 @@ async fn read_proxy_header(plain: &mut Plain, arrival: &mut Arrival) -> Result<V
     })
     .await;
     let (header, len) = read.map_err(|_| Ending::ProxyHeader)?.map_err(|_| Ending::ProxyHeader)?;
-    if let Header::Tcp { source, destination } = header {
+    if let Header::Client { source, destination } = header {
         arrival.peer = Peer::Ip(source);
         arrival.local = Some(destination);
     }

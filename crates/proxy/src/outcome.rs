@@ -61,6 +61,14 @@ pub struct Outcome {
     /// Time from the begin of the attempt that was answered to the first byte of its response.
     pub response_time: Option<Duration>,
     ending: Option<Ending>,
+    line: LogLine,
+}
+
+/// Whether a session gets a line in the access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LogLine {
+    Written,
+    LeftOut,
 }
 
 impl Outcome {
@@ -100,12 +108,18 @@ impl Outcome {
             first_byte: None,
             response_time: None,
             ending: None,
+            line: LogLine::Written,
         }
     }
 
     /// Sets how the session ended; only the first call counts.
     pub fn end(&mut self, ending: Ending) {
         self.ending.get_or_insert(ending);
+    }
+
+    /// Leaves the session out of the access log. It is counted all the same.
+    pub fn leave_out_of_log(&mut self) {
+        self.line = LogLine::LeftOut;
     }
 
     /// Returns the worker that serves the session.
@@ -185,7 +199,7 @@ impl Outcome {
     }
 
     fn log(&self, ending: Ending, took: Duration) {
-        let Some(format) = self.worker.log_format() else { return };
+        let Some(format) = self.worker.log_format().filter(|_| self.line == LogLine::Written) else { return };
         let at =
             state::events::timestamp(SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH));
         let received = self.received.as_deref();

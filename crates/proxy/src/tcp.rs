@@ -287,7 +287,8 @@ async fn obtain(
     };
     let mut failed: Option<Arc<BackendState>> = None;
     loop {
-        let wanted = Wanted { client: arrival.peer, key, tried, origin };
+        let remember = upstream::Remember::AtOnce;
+        let wanted = Wanted { client: arrival.peer, key, tried, origin, remember };
         origin = upstream::Origin::Client;
         let chosen = match upstream::choose(worker, snapshot, pool, wanted).await {
             Ok(chosen) => chosen,

@@ -3,7 +3,8 @@
 //! 1. A batch of datagrams is received from the listening socket (`crates/sys/src/datagram.rs`).
 //! 2. `crates/proxy/src/udp/forward.rs` finds the flow of each in the table (`crates/logic/src/udp.rs`), or begins one
 //!    at a backend that `crates/proxy/src/upstream.rs` chooses. A flow has a socket that is connected to its backend: the
-//!    kernel keeps replies of others away, and tells that no process listens there.
+//!    kernel keeps replies of others away, and tells that no process listens there. A socket serves one flow after another
+//!    (`crates/proxy/src/udp/sockets.rs`).
 //! 3. An epoll instance tells which flows have replies. `crates/proxy/src/udp/reply.rs` collects those of many flows in
 //!    one batch, and sends it to the clients with one system call.
 //! 4. The table ends flows, and `crates/proxy/src/udp/flow.rs` says in their outcome how.
@@ -18,8 +19,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use config::types::{Protocol, UdpSettings};
-use logic::udp::{FlowTable, Rules};
+use config::types::{BindAddress, Protocol, UdpSettings};
+use logic::udp::{Ended, FlowTable, Rules};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use state::ending::Ending;
 use state::events::Level;
@@ -37,14 +38,20 @@ use crate::worker::{Current, Worker};
 mod flow;
 mod forward;
 mod reply;
+mod sockets;
 
 use flow::{End, Flow};
+use sockets::Sockets;
 
 /// How long a socket that is being closed waits for replies that are due.
 const LAST_REPLIES: Duration = Duration::from_secs(5);
 
 /// Shortest time between two messages about errors of one socket.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// Shortest time between two lines in the access log about flows that gave their place to others: a flood from forged
+/// addresses must not fill the disk. All are counted.
+const LOG_EVICTED_EVERY: Duration = Duration::from_secs(1);
 
 /// Flows that are ended for their timeout before other work is looked at.
 const EXPIRED_AT_ONCE: usize = 256;
@@ -106,6 +113,7 @@ struct Server {
     /// Whether the socket has several local addresses.
     locals: Locals,
     epoll: Rc<OwnedEpoll>,
+    sockets: Sockets,
     table: FlowTable<Flow>,
     batch: Batch,
     /// Number of slots of the batch with replies that were not sent yet.
@@ -115,7 +123,29 @@ struct Server {
     plan: Arc<ListenerPlan>,
     /// Descriptors that flows may take before the account is read again.
     room: usize,
-    complained: Option<Instant>,
+    complained: Occasionally,
+    evicted_logged: Occasionally,
+}
+
+/// Something that is done at most once in a while.
+struct Occasionally {
+    every: Duration,
+    last: Option<Instant>,
+}
+
+impl Occasionally {
+    fn new(every: Duration) -> Self {
+        Self { every, last: None }
+    }
+
+    /// Whether it is to be done now.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.last.is_none_or(|last| now.duration_since(last) >= self.every);
+        if is_due {
+            self.last = Some(now);
+        }
+        is_due
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -123,6 +153,13 @@ enum Locals {
     One,
     /// The socket is bound to every address.
     Several,
+}
+
+/// Datagrams that wait in sockets.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Left {
+    Nothing,
+    Perhaps,
 }
 
 /// What woke the task.
@@ -157,6 +194,7 @@ async fn serve(
         socket,
         bound,
         locals,
+        sockets: Sockets::new(epoll.clone()),
         epoll,
         table: FlowTable::new(rules, now),
         batch: Batch::default(),
@@ -164,7 +202,8 @@ async fn serve(
         known,
         plan,
         room: 0,
-        complained: None,
+        complained: Occasionally::new(COMPLAIN_EVERY),
+        evicted_logged: Occasionally::new(LOG_EVICTED_EVERY),
     };
     server.run(&watched, &close_signal).await
 }
@@ -176,7 +215,8 @@ impl Server {
         let mut closed = pin!(close_signal.closed());
         let mut last_replies: Option<Instant> = None;
         loop {
-            let due = [self.table.poll_timeout(), last_replies].into_iter().flatten().min();
+            let times = [self.table.poll_timeout(), self.sockets.poll_timeout(), last_replies];
+            let due = times.into_iter().flatten().min();
             let is_closing = last_replies.is_some();
             let ready = poll_fn(|cx| {
                 let mut ready = Ready::default();
@@ -196,14 +236,13 @@ impl Server {
             .await?;
             let now = Instant::now();
             self.refresh(now);
-            if ready.clients {
-                self.forward_batch(now);
-            }
+            let left = if ready.clients { self.forward_batch(now) } else { Left::Nothing };
             if ready.backends {
                 self.relay_replies(replies, now)?;
             }
             self.expire(now);
-            if ready.clients {
+            self.sockets.close_unused(now);
+            if left == Left::Perhaps {
                 // A batch may have opened 32 sockets: other clients of the worker have their turn before the next one.
                 tokio::task::yield_now().await;
             }
@@ -211,7 +250,7 @@ impl Server {
                 let until = *last_replies.get_or_insert(now + LAST_REPLIES);
                 let is_quiet = !ready.clients && !self.table.is_any_reply_due();
                 if is_quiet || until <= now {
-                    self.close();
+                    self.close(now);
                     return Ok(());
                 }
             }
@@ -243,24 +282,33 @@ impl Server {
     fn expire(&mut self, now: Instant) {
         for _ in 0..EXPIRED_AT_ONCE {
             let Some(ended) = self.table.expire(now) else { return };
-            flow::end(ended, End::Timeout);
+            self.finish(ended, End::Timeout, now);
+        }
+    }
+
+    /// Finishes the outcome of a flow that has left the table. Its socket rests for the next one, or is closed.
+    fn finish(&mut self, ended: Ended<Flow>, why: End, now: Instant) {
+        let socket = flow::end(ended, why);
+        match why {
+            End::Complete => self.sockets.rest(socket, self.table.room(), now),
+            End::Timeout | End::Evicted | End::Closing => self.sockets.close(socket),
         }
     }
 
     /// Ends every flow.
-    fn close(&mut self) {
-        self.table.drain().for_each(|ended| flow::end(ended, End::Closing));
+    fn close(&mut self, now: Instant) {
+        let all: Vec<_> = self.table.drain().collect();
+        all.into_iter().for_each(|ended| self.finish(ended, End::Closing, now));
     }
 
     /// Counts datagrams that are not forwarded.
     fn drop_datagrams(&self, count: usize, why: Ending) {
         self.counters().datagrams_dropped.add(count as u64);
-        self.plan.state.count_ending(self.worker.index, why.word());
+        self.plan.state.count_endings(self.worker.index, why.word(), count as u64);
     }
 
     fn complain(&mut self, error: &io::Error, now: Instant) {
-        if self.complained.is_none_or(|last| now.duration_since(last) >= COMPLAIN_EVERY) {
-            self.complained = Some(now);
+        if self.complained.is_due(now) {
             let message =
                 format!("worker {} cannot receive on {}: {error}", self.worker.index, self.key.bind);
             let events = &self.worker.front.state.events;
@@ -293,13 +341,18 @@ fn settings(plan: &ListenerPlan) -> Option<&UdpSettings> {
     }
 }
 
-/// The rules of one socket: of the flows of its listener it may have an equal part.
+/// The rules of one socket: of the flows of its listener, and of those of each source, it may have an equal part.
 fn rules(worker: &Worker, current: &Current, plan: &ListenerPlan) -> Option<Rules> {
     let settings = settings(plan)?;
-    let sockets = worker.front.state.workers * plan.settings.binds.len();
+    let of_one = |bind: &BindAddress| match bind {
+        // One worker has it.
+        BindAddress::Systemd(_) => 1,
+        BindAddress::AnyIp(_) | BindAddress::Ip(_) | BindAddress::Unix(_) => worker.front.state.workers,
+    };
+    let sockets = plan.settings.binds.iter().map(of_one).sum::<usize>().max(1);
     Some(Rules {
-        flows: settings.max_flows.div_ceil(sockets.max(1)),
-        per_source: settings.flows_per_source,
+        flows: settings.max_flows.div_ceil(sockets),
+        per_source: settings.flows_per_source.div_ceil(sockets),
         ipv6_prefix: current.config.process.source_ipv6_prefix,
         idle: settings.idle_timeout,
         replies: settings.replies,

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use config::types::AllDown;
-use logic::balance::{Availability, Candidate, Choice, StickyKey, Tried, WEIGHT_UNIT, slow_start_weight};
+use logic::balance::{
+    Availability, Candidate, Choice, StickyKey, StickyTable, Tried, WEIGHT_UNIT, slow_start_weight,
+};
 use logic::health::{Cause, Source, State as HealthState, Verdict, VerdictOutcome};
 use logic::peers::Peer;
 use logic::retry::{Elsewhere, Idempotence};
@@ -73,6 +75,15 @@ pub struct Wanted<'a> {
     /// Backends that failed in this session.
     pub tried: &'a Tried,
     pub origin: Origin,
+    pub remember: Remember,
+}
+
+/// When `sticky` remembers the choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remember {
+    AtOnce,
+    /// The client's address may be forged: the caller calls [`remember`] when a backend has replied.
+    AfterReply,
 }
 
 /// Where a session comes from that needs a backend.
@@ -164,10 +175,8 @@ fn choose_now(
     if !any_available(&candidates) {
         return Some(Err(NoBackend::Unavailable));
     }
-    let sticky = pool.sticky.as_ref().zip(wanted.client.ip());
-    let sticky = sticky.map(|(table, ip)| (table, StickyKey::new(ip, pool.settings.sticky.ipv6_prefix)));
-    if let Some((table, key)) = &sticky {
-        let remembered = lock(table).lookup(*key, now).and_then(|identity| pool.identities.find(identity));
+    if let Some((table, key)) = sticky(pool, wanted.client) {
+        let remembered = lock(table).lookup(key, now).and_then(|identity| pool.identities.find(identity));
         if let Some(index) =
             remembered.filter(|index| takes(&candidates[*index]) && !wanted.tried.contains(*index))
         {
@@ -185,8 +194,8 @@ fn choose_now(
         };
         match take(pool, index) {
             Some(chosen) => {
-                if let Some((table, key)) = sticky {
-                    lock(table).remember(key, chosen.backend.identity, now);
+                if wanted.remember == Remember::AtOnce {
+                    remember(pool, wanted.client, &chosen.backend, now);
                 }
                 return Some(Ok(chosen));
             }
@@ -194,6 +203,18 @@ fn choose_now(
             None => candidates[index].limit = Some(0),
         }
     }
+}
+
+/// Remembers the backend of a client in the pool's sticky table, if it has one.
+pub fn remember(pool: &PoolPlan, client: Peer, backend: &BackendState, now: Instant) {
+    if let Some((table, key)) = sticky(pool, client) {
+        lock(table).remember(key, backend.identity, now);
+    }
+}
+
+fn sticky(pool: &PoolPlan, client: Peer) -> Option<(&Arc<Mutex<StickyTable>>, StickyKey)> {
+    let (table, ip) = pool.sticky.as_ref().zip(client.ip())?;
+    Some((table, StickyKey::new(ip, pool.settings.sticky.ipv6_prefix)))
 }
 
 /// Whether backends that are down may be chosen.

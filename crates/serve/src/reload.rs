@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use config::Config;
 use config::types::{MaxConnections, Process};
 use logic::account::{Division, TooFew};
+use logic::udp::Listening;
 use proxy::front::Front;
 use proxy::snapshot::{Facts, Snapshot, adopt, compile, http_settings};
 use proxy::worker::Command;
@@ -15,6 +16,7 @@ use state::State;
 use state::events::Level;
 use state::listen::{self, BindError, Bound, BoundKey, Changed, Holder, OpenAddress, Passed, Socket};
 use state::lock::lock;
+use sys::socket::ListenAddress;
 use text::units::{count, count_of};
 use tokio::sync::{mpsc, oneshot};
 
@@ -112,6 +114,11 @@ impl Opened {
         self.0.iter_mut().flat_map(of_each).collect()
     }
 
+    /// Address records of all sockets.
+    pub fn addresses(&self) -> impl Iterator<Item = &OpenAddress> {
+        self.0.iter().map(|bound| &bound.open)
+    }
+
     /// Returns the address records of all sockets, by key.
     pub fn into_open(self) -> impl Iterator<Item = (BoundKey, OpenAddress)> {
         self.0.into_iter().map(|bound| (bound.key, bound.open))
@@ -169,6 +176,7 @@ impl Supervisor {
         set_limits(state, &config, &self.descriptors, division);
         self.front.snapshot.store(snapshot.clone());
         let opened_count = opened.0.len();
+        publish_datagram_addresses(state, self.open.values().chain(opened.addresses()));
         let mut waiting = Vec::new();
         for (index, worker) in self.workers.iter().enumerate() {
             let (done, told) = oneshot::channel();
@@ -192,6 +200,7 @@ impl Supervisor {
         self.tls.reconcile(&config, state);
         forget_unused(state, &config);
         publish_addresses(&snapshot, &self.open);
+        publish_datagram_addresses(state, self.open.values());
         Ok(format!(
             "serving generation {}: {}, {}; {} opened, {} closed; {changes}",
             snapshot.generation,
@@ -297,6 +306,15 @@ pub fn publish_addresses(snapshot: &Snapshot, open: &HashMap<BoundKey, OpenAddre
         }
         *lock(&plan.state.bound) = bound;
     }
+}
+
+/// Tells workers where this process receives datagrams, before they serve the first one there.
+pub fn publish_datagram_addresses<'a>(state: &State, open: impl Iterator<Item = &'a OpenAddress>) {
+    let addresses = open.flat_map(|open| &open.addresses).filter_map(|address| match address {
+        ListenAddress::Udp(address) => Some(*address),
+        ListenAddress::Tcp(_) | ListenAddress::Unix(_) => None,
+    });
+    state.listening_for_datagrams.store(Arc::new(Listening::new(addresses)));
 }
 
 fn forget_unused(state: &State, config: &Config) {

@@ -214,6 +214,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
             senders.push(commands);
             threads.push(Some(thread));
         }
+        reload::publish_datagram_addresses(&front.state, opened.addresses());
         let mut started = Vec::new();
         for (index, commands) in senders.iter().enumerate() {
             let (done, told) = oneshot::channel();

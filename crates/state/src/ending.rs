@@ -66,9 +66,9 @@ text::meanings! {
         ListenerFull = "listener-full",
         /// The backend of a UDP flow sent fewer replies than `replies` says, or none.
         NoReply = "no-reply",
-        /// A UDP flow that no backend had answered gave its place to a new one.
+        /// A UDP flow whose client had sent nothing after a reply gave its place to a new one.
         FlowEvicted = "flow-evicted",
-        /// A datagram has a source to which no reply can be sent: port 0, or our own address.
+        /// A datagram has a source to which no reply can be sent: port 0, or the address of one of our own listeners.
         BadSource = "bad-source",
         /// A datagram was not sent: the network or the kernel's buffer did not take it.
         NotSent = "datagram-not-sent",

@@ -15,6 +15,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use config::types::{BackendAddress, Sticky};
 use logic::balance::StickyTable;
 use logic::health::{Health, State as HealthState};
+use logic::udp::Listening;
 use tokio::sync::{Notify, watch};
 
 pub mod access_log;
@@ -82,6 +83,8 @@ pub struct State {
     /// Certificate orders and pending ACME challenges.
     pub acme: Board,
     pub events: Events,
+    /// Addresses on which this process receives datagrams.
+    pub listening_for_datagrams: ArcSwap<Listening>,
     /// Degraded subjects with the reason; `status` prints them first.
     degraded: Mutex<HashMap<String, String>>,
     backends: Mutex<HashMap<BackendKey, Arc<BackendState>>>,
@@ -173,7 +176,12 @@ pub struct ListenerState {
 impl ListenerState {
     /// Counts a session by the word of its ending, unless it ended as the configuration wants it.
     pub fn count_ending(&self, worker: usize, word: &'static str) {
-        *lock(self.endings.of(worker)).entry(word).or_insert(0) += 1;
+        self.count_endings(worker, word, 1);
+    }
+
+    /// Counts several sessions, or datagrams without one, that ended alike.
+    pub fn count_endings(&self, worker: usize, word: &'static str, count: u64) {
+        *lock(self.endings.of(worker)).entry(word).or_insert(0) += count;
     }
 
     /// Number of counted sessions by ending, over all workers.
@@ -382,6 +390,7 @@ impl State {
             confinement: Confinement::default(),
             acme: Board::default(),
             events: Events::default(),
+            listening_for_datagrams: ArcSwap::default(),
             degraded: Mutex::default(),
             backends: Mutex::default(),
             listeners: Mutex::default(),

@@ -1,5 +1,6 @@
 //! Listening sockets, opened by the supervisor before privileges drop or at a reload: one per worker for TCP and UDP
-//! (SO_REUSEPORT), one shared by all workers for Unix sockets and sockets from systemd.
+//! (SO_REUSEPORT), one shared by all workers for Unix sockets and sockets from systemd. A UDP socket from systemd has one
+//! worker: two would have two flows for one client.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -178,10 +179,19 @@ impl Passed {
         Ok(Self(all.into_iter().map(|socket| PassedSocket { socket, asked_for: AskedFor::NotYet }).collect()))
     }
 
-    /// Duplicates of the passed sockets that match `bind`: all sockets of a name, or one that already listens on the
-    /// address.
-    fn handles(&mut self, bind: &BindAddress) -> io::Result<Vec<(Socket, ListenAddress)>> {
+    /// Duplicates of the passed sockets that match `bind`: all sockets of a name and transport, or one that already
+    /// listens on the address. One unit may have `ListenStream=` and `ListenDatagram=`.
+    fn handles(
+        &mut self,
+        bind: &BindAddress,
+        transport: Transport,
+    ) -> io::Result<Vec<(Socket, ListenAddress)>> {
+        let has_transport = |socket: &Inherited| match socket.address {
+            ListenAddress::Udp(_) => transport == Transport::Datagram,
+            ListenAddress::Tcp(_) | ListenAddress::Unix(_) => transport == Transport::Stream,
+        };
         let wanted = |socket: &Inherited| match bind {
+            _ if !has_transport(socket) => false,
             BindAddress::Systemd(name) => socket.name == *name,
             _ => listens_on(socket, bind),
         };
@@ -209,8 +219,10 @@ impl Passed {
 
 fn listens_on(socket: &Inherited, bind: &BindAddress) -> bool {
     match (&socket.address, bind) {
-        (ListenAddress::Tcp(address), BindAddress::Ip(wanted)) => address == wanted,
-        (ListenAddress::Tcp(address), BindAddress::AnyIp(port)) => {
+        (ListenAddress::Tcp(address) | ListenAddress::Udp(address), BindAddress::Ip(wanted)) => {
+            address == wanted
+        }
+        (ListenAddress::Tcp(address) | ListenAddress::Udp(address), BindAddress::AnyIp(port)) => {
             address.port() == *port && address.ip().is_unspecified()
         }
         (ListenAddress::Unix(path), BindAddress::Unix(wanted)) => path == wanted,
@@ -245,18 +257,29 @@ pub fn open(
     let fail = |reason: String| BindError { listener: listener.name.clone(), bind: bind.clone(), reason };
     let key = BoundKey::new(listener, bind);
     let transport = key.transport;
+    let handles = passed.handles(bind, transport).map_err(|error| fail(error.to_string()))?;
+    if !handles.is_empty() {
+        return match transport {
+            Transport::Stream => share_passed(key, handles, workers).map_err(|error| fail(error.to_string())),
+            Transport::Datagram => Ok(distribute_passed(key, handles, workers)),
+        };
+    }
+    if let BindAddress::Systemd(name) = bind {
+        let (kind, setting) = match transport {
+            Transport::Stream => ("socket", "ListenStream="),
+            Transport::Datagram => ("UDP socket", "ListenDatagram="),
+        };
+        return Err(fail(format!(
+            "systemd passed no {kind} named \"{name}\"; the socket unit needs FileDescriptorName={name} and {setting}"
+        )));
+    }
     if transport == Transport::Datagram {
         return open_datagram(key, bind, holder, workers)
             .map_err(|error| fail(explain(&error, holder, transport)));
     }
-    let handles = passed.handles(bind).map_err(|error| fail(error.to_string()))?;
-    if !handles.is_empty() {
-        return share_passed(key, handles, workers).map_err(|error| fail(error.to_string()));
-    }
     match bind {
-        BindAddress::Systemd(name) => Err(fail(format!(
-            "systemd passed no socket named \"{name}\"; the socket unit needs FileDescriptorName={name}"
-        ))),
+        // Returned above.
+        BindAddress::Systemd(_) => Err(fail(io::Error::from(io::ErrorKind::Unsupported).to_string())),
         BindAddress::AnyIp(port) => {
             open_any(key, *port, holder, workers).map_err(|error| fail(explain(&error, holder, transport)))
         }
@@ -361,6 +384,18 @@ fn share_passed(key: BoundKey, passed: Vec<(Socket, ListenAddress)>, workers: us
         addresses.push(address);
     }
     Ok(Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None } })
+}
+
+/// Gives each socket to one worker.
+fn distribute_passed(key: BoundKey, passed: Vec<(Socket, ListenAddress)>, workers: usize) -> Bound {
+    let mut sockets = Vec::new();
+    sockets.resize_with(workers.max(1), Vec::new);
+    let mut addresses = Vec::new();
+    for (at, (socket, address)) in passed.into_iter().enumerate() {
+        sockets[at % workers.max(1)].push(socket);
+        addresses.push(address);
+    }
+    Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None } }
 }
 
 fn share_unix(

@@ -1,14 +1,14 @@
 //! UDP sockets, and batches of datagrams: one system call receives or sends up to [`SLOTS`] of them (recvmmsg(2),
-//! sendmmsg(2)).
+//! sendmmsg(2)), and datagrams of one size for one receiver pass the kernel together (UDP_SEGMENT, udp(7)).
 //!
-//! A batch has its memory once and for all, and a datagram stays in the slot into which it was received: a relay sends it
-//! from there. A socket that is bound to every address tells to which address a datagram was sent, and sends from the
-//! address that it is told (`IP_PKTINFO`, `IPV6_PKTINFO`): a client accepts replies from that address only.
+//! A batch (`crates/sys/src/datagram/batch.rs`) has its memory once and for all, and a datagram stays in the slot into
+//! which it was received: a relay sends it from there. A socket that is bound to every address tells to which address a
+//! datagram was sent, and sends from the address that it is told (`IP_PKTINFO`, `IPV6_PKTINFO`,
+//! `crates/sys/src/datagram/control.rs`): a client accepts replies from that address only.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
-use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::ptr;
 
 use nix::libc;
@@ -18,32 +18,37 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::socket::DualStack;
 
-/// Datagrams of one batch.
-pub const SLOTS: usize = 32;
+mod batch;
+mod control;
 
-/// Room of a slot: more than the largest UDP payload (65,527 bytes over IPv6), so that nothing is ever cut off.
-const ROOM: usize = 65_536;
-
-/// Distance of two slots: not a power of two, so that their first bytes do not share one set of the cache.
-const STRIDE: usize = ROOM + 128;
+pub use batch::{Addresses, Batch, SLOTS};
 
 /// Bytes asked for as the receive buffer of a listening socket. The kernel gives at most `net.core.rmem_max`.
 const RECEIVE_BUFFER: usize = 4 << 20;
+
+/// Datagrams and errors that [`drain`] throws away.
+const MOST_DRAINED: usize = 16;
 
 /// Binds `addr`, nonblocking and with close-on-exec, with every other socket that this function has bound there: the
 /// kernel distributes the clients among them. On an unspecified address the socket tells the local address of each
 /// datagram.
 pub fn listen_udp(addr: SocketAddr, dual: DualStack) -> io::Result<UdpSocket> {
     let socket = bind(addr, dual, PortSharing::WithOurWorkers)?;
+    prepare(&socket, addr)?;
+    Ok(socket.into())
+}
+
+/// Sets the options that a socket for clients needs, bound to `addr`.
+pub(crate) fn prepare(socket: &Socket, addr: SocketAddr) -> io::Result<()> {
     // A burst waits there until the worker comes to it.
     socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
     if addr.ip().is_unspecified() {
         match addr {
-            SocketAddr::V4(_) => setsockopt(&socket, Ipv4PacketInfo, &true)?,
-            SocketAddr::V6(_) => setsockopt(&socket, Ipv6RecvPacketInfo, &true)?,
+            SocketAddr::V4(_) => setsockopt(socket, Ipv4PacketInfo, &true)?,
+            SocketAddr::V6(_) => setsockopt(socket, Ipv6RecvPacketInfo, &true)?,
         }
     }
-    Ok(socket.into())
+    Ok(())
 }
 
 /// Fails with [`io::ErrorKind::AddrInUse`] if a process has a UDP socket on `addr`, even one that shares its port.
@@ -57,6 +62,54 @@ pub fn connect_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(addr), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     socket.connect(&addr.into())?;
     Ok(socket.into())
+}
+
+/// Takes the peer and the port away from a connected socket: nothing that is sent to its old port reaches it any more. What
+/// has reached it before waits in it ([`drain`]).
+pub fn disconnect(socket: &UdpSocket) -> io::Result<()> {
+    // SAFETY: zeroes are a value of this struct of integers.
+    let mut nobody: libc::sockaddr = unsafe { std::mem::zeroed() };
+    nobody.sa_family = libc::AF_UNSPEC as libc::sa_family_t;
+    // SAFETY: the address lives until the call returns, with its true length.
+    let done = unsafe {
+        let length = size_of::<libc::sockaddr>() as libc::socklen_t;
+        libc::connect(socket.as_raw_fd(), &raw const nobody, length)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Throws away what waits in a socket, also errors, if it is not too much.
+pub fn drain(socket: &UdpSocket) -> io::Result<()> {
+    for _ in 0..MOST_DRAINED {
+        // SAFETY: the kernel writes nothing, because the length is 0.
+        let received = unsafe {
+            let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+            libc::recv(socket.as_raw_fd(), ptr::null_mut(), 0, flags)
+        };
+        if received < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
+            return Ok(());
+        }
+    }
+    Err(io::Error::other("datagrams keep coming"))
+}
+
+/// Connects a socket without a peer: it gets a new port, which the kernel chooses at random as for a new socket.
+pub fn connect_again(socket: &UdpSocket, addr: SocketAddr) -> io::Result<()> {
+    socket2::SockRef::from(socket).connect(&addr.into())
+}
+
+/// Whether this machine itself receives what is sent to `address`: the kernel would send it from the same address.
+pub fn is_local(address: SocketAddr) -> io::Result<bool> {
+    if address.ip().to_canonical().is_loopback() {
+        return Ok(true);
+    }
+    match connect_udp(address) {
+        Ok(socket) => Ok(socket.local_addr()?.ip().to_canonical() == address.ip().to_canonical()),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => Ok(false),
+            _ => Err(error),
+        },
+    }
 }
 
 #[derive(PartialEq, Eq)]
@@ -78,290 +131,10 @@ fn bind(addr: SocketAddr, dual: DualStack, sharing: PortSharing) -> io::Result<S
     Ok(socket)
 }
 
-/// Which addresses the kernel fills in when it receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addresses {
-    /// Those of the sender and of this machine.
-    Told,
-    /// None: the socket is connected.
-    Known,
-}
-
-/// Up to [`SLOTS`] datagrams with their addresses. To be kept: its memory is two MiB, of which the kernel maps what
-/// datagrams have touched.
-pub struct Batch {
-    bytes: Box<[u8]>,
-    lengths: [usize; SLOTS],
-    names: Box<[Name; SLOTS]>,
-    name_lengths: [libc::socklen_t; SLOTS],
-    controls: Box<[Control; SLOTS]>,
-    control_lengths: [usize; SLOTS],
-}
-
-/// An address as the kernel reads and writes it. Both variants begin with the family.
-#[derive(Clone, Copy)]
-#[repr(C)]
-union Name {
-    v4: libc::sockaddr_in,
-    v6: libc::sockaddr_in6,
-}
-
-/// One control message: `IPV6_PKTINFO`, the largest, needs 40 bytes.
-#[derive(Clone, Copy)]
-#[repr(C, align(8))]
-struct Control([u8; 64]);
-
-impl Default for Batch {
-    fn default() -> Self {
-        // SAFETY: both are structs of integers, for which zeroes are a value.
-        let name = Name { v6: unsafe { std::mem::zeroed() } };
-        Self {
-            bytes: vec![0; SLOTS * STRIDE].into_boxed_slice(),
-            lengths: [0; SLOTS],
-            names: Box::new([name; SLOTS]),
-            name_lengths: [0; SLOTS],
-            controls: Box::new([Control([0; 64]); SLOTS]),
-            control_lengths: [0; SLOTS],
-        }
-    }
-}
-
-impl Batch {
-    /// Receives datagrams into the slots from `first` on, without a wait. Returns their number, which is at least one;
-    /// `WouldBlock` if no datagram is there.
-    pub fn receive(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        first: usize,
-        addresses: Addresses,
-    ) -> io::Result<usize> {
-        let wanted = first..SLOTS;
-        let mut parts = self.parts(wanted.clone(), |_, _| ROOM);
-        let mut heads = self.heads(wanted.clone(), &mut parts);
-        if addresses == Addresses::Told {
-            for (slot, head) in wanted.clone().zip(&mut heads) {
-                head.msg_hdr.msg_name = (&raw mut self.names[slot]).cast();
-                head.msg_hdr.msg_namelen = size_of::<Name>() as libc::socklen_t;
-                head.msg_hdr.msg_control = (&raw mut self.controls[slot]).cast();
-                head.msg_hdr.msg_controllen = size_of::<Control>() as _;
-            }
-        }
-        // SAFETY: each head points to memory of its own slot, which lives in `self` and `parts` until the call returns,
-        // with the true lengths. The number of heads is that of the array.
-        let count = unsafe {
-            libc::recvmmsg(
-                socket.as_raw_fd(),
-                heads.as_mut_ptr(),
-                wanted.len() as libc::c_uint,
-                libc::MSG_DONTWAIT as _,
-                ptr::null_mut(),
-            )
-        };
-        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-        for (slot, head) in wanted.zip(&heads).take(count) {
-            self.lengths[slot] = head.msg_len as usize;
-            self.name_lengths[slot] = head.msg_hdr.msg_namelen;
-            self.control_lengths[slot] = head.msg_hdr.msg_controllen as _;
-        }
-        Ok(count)
-    }
-
-    /// The datagram in a slot.
-    pub fn datagram(&self, slot: usize) -> &[u8] {
-        &self.bytes[slot * STRIDE..][..self.lengths[slot]]
-    }
-
-    /// The sender of a datagram, if its addresses were told.
-    pub fn sender(&self, slot: usize) -> Option<SocketAddr> {
-        let (name, length) = (&self.names[slot], self.name_lengths[slot] as usize);
-        // SAFETY: the kernel or `address` has written the whole variant that the family names, as the length says; the
-        // rest is zeroes or an older address, and every value of an integer is valid.
-        unsafe {
-            match i32::from(name.v4.sin_family) {
-                libc::AF_INET if length >= size_of::<libc::sockaddr_in>() => {
-                    let ip = Ipv4Addr::from(u32::from_be(name.v4.sin_addr.s_addr));
-                    Some(SocketAddrV4::new(ip, u16::from_be(name.v4.sin_port)).into())
-                }
-                libc::AF_INET6 if length >= size_of::<libc::sockaddr_in6>() => {
-                    let v6 = &name.v6;
-                    let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-                    let port = u16::from_be(v6.sin6_port);
-                    Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
-                }
-                _ => None,
-            }
-        }
-    }
-
-    /// Our address to which a datagram was sent, if the socket tells it.
-    pub fn local(&mut self, slot: usize) -> Option<IpAddr> {
-        // SAFETY: zeroes are a value of the struct, whose pointers and lengths are set below to those of the slot.
-        let mut head: libc::msghdr = unsafe { std::mem::zeroed() };
-        head.msg_control = (&raw mut self.controls[slot]).cast();
-        head.msg_controllen = self.control_lengths[slot].min(size_of::<Control>()) as _;
-        // SAFETY: `head` describes the control memory of the slot; the functions return pointers into it or null.
-        let mut message = unsafe { libc::CMSG_FIRSTHDR(&raw const head) };
-        while !message.is_null() {
-            // SAFETY: the pointer is not null and points to a control message within the memory of the slot. The data is
-            // read without an assumption about its alignment, and only if the message is long enough for it.
-            unsafe {
-                let data = libc::CMSG_DATA(message);
-                let length = (*message).cmsg_len as usize;
-                match ((*message).cmsg_level, (*message).cmsg_type) {
-                    (libc::IPPROTO_IP, libc::IP_PKTINFO)
-                        if length >= libc::CMSG_LEN(size_of::<libc::in_pktinfo>() as u32) as usize =>
-                    {
-                        // Of a broadcast this is an address of the interface, and of anything else its destination.
-                        let info = data.cast::<libc::in_pktinfo>().read_unaligned();
-                        return Some(Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr)).into());
-                    }
-                    (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
-                        if length >= libc::CMSG_LEN(size_of::<libc::in6_pktinfo>() as u32) as usize =>
-                    {
-                        let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
-                        return Some(Ipv6Addr::from(info.ipi6_addr.s6_addr).into());
-                    }
-                    _ => {}
-                }
-                message = libc::CMSG_NXTHDR(&raw const head, message);
-            }
-        }
-        None
-    }
-
-    /// Sets where [`Self::send_to`] sends the datagram of a slot, and from which of our addresses.
-    pub fn address(&mut self, slot: usize, to: SocketAddr, from: Option<IpAddr>) {
-        let (name, length) = name_of(to);
-        self.names[slot] = name;
-        self.name_lengths[slot] = length;
-        self.control_lengths[slot] = from.map_or(0, |from| write_local(&mut self.controls[slot], from));
-    }
-
-    /// Sends the datagrams of these slots on a connected socket, in order, without a wait. Returns how many were sent;
-    /// an error is about the first of them.
-    pub fn send(&mut self, socket: BorrowedFd<'_>, slots: Range<usize>) -> io::Result<usize> {
-        let mut parts = self.parts(slots.clone(), |batch, slot| batch.lengths[slot]);
-        let mut heads = self.heads(slots.clone(), &mut parts);
-        send_all(socket, &mut heads[..slots.len()])
-    }
-
-    /// The same to the address of each slot.
-    pub fn send_to(&mut self, socket: BorrowedFd<'_>, slots: Range<usize>) -> io::Result<usize> {
-        let mut parts = self.parts(slots.clone(), |batch, slot| batch.lengths[slot]);
-        let mut heads = self.heads(slots.clone(), &mut parts);
-        for (slot, head) in slots.clone().zip(&mut heads) {
-            head.msg_hdr.msg_name = (&raw mut self.names[slot]).cast();
-            head.msg_hdr.msg_namelen = self.name_lengths[slot];
-            if self.control_lengths[slot] > 0 {
-                head.msg_hdr.msg_control = (&raw mut self.controls[slot]).cast();
-                head.msg_hdr.msg_controllen = self.control_lengths[slot] as _;
-            }
-        }
-        send_all(socket, &mut heads[..slots.len()])
-    }
-
-    /// One part for each slot, at the start of the array.
-    fn parts(&mut self, slots: Range<usize>, length: impl Fn(&Self, usize) -> usize) -> [libc::iovec; SLOTS] {
-        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; SLOTS];
-        for (slot, part) in slots.zip(&mut parts) {
-            part.iov_len = length(self, slot);
-            part.iov_base = self.bytes[slot * STRIDE..][..ROOM].as_mut_ptr().cast();
-        }
-        parts
-    }
-
-    /// One message of one part for each slot, without addresses.
-    fn heads(&self, slots: Range<usize>, parts: &mut [libc::iovec; SLOTS]) -> [libc::mmsghdr; SLOTS] {
-        // SAFETY: zeroes are a value of this struct of integers and pointers: a message without any part.
-        let mut heads: [libc::mmsghdr; SLOTS] = unsafe { std::mem::zeroed() };
-        for ((head, part), _) in heads.iter_mut().zip(parts.iter_mut()).zip(slots) {
-            head.msg_hdr.msg_iov = part;
-            head.msg_hdr.msg_iovlen = 1;
-        }
-        heads
-    }
-}
-
-fn send_all(socket: BorrowedFd<'_>, heads: &mut [libc::mmsghdr]) -> io::Result<usize> {
-    // SAFETY: each head points to memory of its slot and of the caller's parts, with the true lengths; the kernel only
-    // reads it, and the number of heads is that of the slice.
-    let count = unsafe {
-        libc::sendmmsg(
-            socket.as_raw_fd(),
-            heads.as_mut_ptr(),
-            heads.len() as libc::c_uint,
-            (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
-        )
-    };
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
-}
-
-fn name_of(address: SocketAddr) -> (Name, libc::socklen_t) {
-    // SAFETY: zeroes are a value of both variants.
-    let mut name = Name { v6: unsafe { std::mem::zeroed() } };
-    let length = match address {
-        SocketAddr::V4(v4) => {
-            // SAFETY: zeroes are a value of this struct of integers.
-            let mut raw: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-            raw.sin_family = libc::AF_INET as libc::sa_family_t;
-            raw.sin_port = v4.port().to_be();
-            raw.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
-            name.v4 = raw;
-            size_of::<libc::sockaddr_in>()
-        }
-        SocketAddr::V6(v6) => {
-            // SAFETY: zeroes are a value of this struct of integers.
-            let mut raw: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
-            raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-            raw.sin6_port = v6.port().to_be();
-            raw.sin6_addr.s6_addr = v6.ip().octets();
-            raw.sin6_flowinfo = v6.flowinfo();
-            raw.sin6_scope_id = v6.scope_id();
-            name.v6 = raw;
-            size_of::<libc::sockaddr_in6>()
-        }
-    };
-    (name, length as libc::socklen_t)
-}
-
-/// Writes the control message that makes the kernel send from `from`. Returns its length.
-fn write_local(control: &mut Control, from: IpAddr) -> usize {
-    match from {
-        IpAddr::V4(ip) => {
-            // SAFETY: zeroes are a value of this struct of integers; interface 0 is any.
-            let mut info: libc::in_pktinfo = unsafe { std::mem::zeroed() };
-            info.ipi_spec_dst.s_addr = u32::from(ip).to_be();
-            write_control(control, libc::IPPROTO_IP, libc::IP_PKTINFO, info)
-        }
-        IpAddr::V6(ip) => {
-            // SAFETY: zeroes are a value of this struct of integers; interface 0 is any.
-            let mut info: libc::in6_pktinfo = unsafe { std::mem::zeroed() };
-            info.ipi6_addr.s6_addr = ip.octets();
-            write_control(control, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info)
-        }
-    }
-}
-
-fn write_control<T: Copy>(control: &mut Control, level: i32, kind: i32, data: T) -> usize {
-    // SAFETY: these functions only calculate with lengths.
-    let (space, length) =
-        unsafe { (libc::CMSG_SPACE(size_of::<T>() as u32), libc::CMSG_LEN(size_of::<T>() as u32)) };
-    debug_assert!(space as usize <= size_of::<Control>());
-    let head: *mut libc::cmsghdr = (&raw mut *control).cast();
-    // SAFETY: the memory is aligned for the head (8 bytes) and has room for it and the data (asserted above; callers pass
-    // the two structs of this module). The data is written without an assumption about its alignment.
-    unsafe {
-        (*head).cmsg_level = level;
-        (*head).cmsg_type = kind;
-        (*head).cmsg_len = length as _;
-        libc::CMSG_DATA(head).cast::<T>().write_unaligned(data);
-    }
-    space as usize
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;
+    use std::net::IpAddr;
     use std::os::fd::AsFd;
     use std::time::Duration;
 
@@ -383,7 +156,7 @@ mod tests {
         let listener = loopback();
         let address = listener.local_addr().unwrap();
         let mut batch = Batch::default();
-        let none = batch.receive(listener.as_fd(), 0, Addresses::Told).unwrap_err();
+        let none = batch.receive(listener.as_fd(), 0..SLOTS, Addresses::Told).unwrap_err();
         assert_eq!(none.kind(), ErrorKind::WouldBlock);
         let clients = [client("127.0.0.1"), client("127.0.0.2")];
         let largest = vec![7; 65_507];
@@ -392,11 +165,12 @@ mod tests {
                 client.send_to(datagram, address).unwrap();
             }
         }
-        assert_eq!(batch.receive(listener.as_fd(), 0, Addresses::Told).unwrap(), 6);
+        assert_eq!(batch.receive(listener.as_fd(), 0..SLOTS, Addresses::Told).unwrap(), 6);
         for (slot, expected) in [&b"one"[..], b"one", b"", b"", &largest, &largest].into_iter().enumerate() {
             assert_eq!(batch.datagram(slot), expected);
             let client = clients[slot % 2].local_addr().unwrap();
             assert_eq!((batch.sender(slot), batch.local(slot)), (Some(client), None));
+            batch.address(slot, client, None);
         }
         assert_eq!(batch.send_to(listener.as_fd(), 0..6).unwrap(), 6);
         for client in &clients {
@@ -421,7 +195,7 @@ mod tests {
                 let target: IpAddr = target.parse().unwrap();
                 let client = client(if target.is_ipv4() { "127.0.0.1" } else { "::1" });
                 client.send_to(b"question", (target, port)).unwrap();
-                assert_eq!(batch.receive(listener.as_fd(), 0, Addresses::Told).unwrap(), 1);
+                assert_eq!(batch.receive(listener.as_fd(), 0..SLOTS, Addresses::Told).unwrap(), 1);
                 let (sender, local) = (batch.sender(0).unwrap(), batch.local(0));
                 assert_eq!(local.map(|local| local.to_canonical()), Some(target), "{bind} {dual:?}");
                 batch.address(0, sender, local);
@@ -443,8 +217,8 @@ mod tests {
             sender.send_to(datagram.as_bytes(), address).unwrap();
         }
         let mut batch = Batch::default();
-        assert_eq!(batch.receive(listener.as_fd(), 0, Addresses::Told).unwrap(), 3);
-        assert_eq!(batch.send(connected.as_fd(), 1..3).unwrap(), 2);
+        assert_eq!(batch.receive(listener.as_fd(), 0..SLOTS, Addresses::Told).unwrap(), 3);
+        assert_eq!(batch.send(connected.as_fd(), 1..3, b"").unwrap(), 2);
         let mut room = [0; 10];
         for expected in [b"b", b"c"] {
             let (length, from) = backend.recv_from(&mut room).unwrap();
@@ -452,12 +226,39 @@ mod tests {
         }
         // A later receive leaves the earlier slots alone.
         backend.send_to(b"reply", connected.local_addr().unwrap()).unwrap();
-        assert_eq!(batch.receive(connected.as_fd(), 1, Addresses::Known).unwrap(), 1);
+        assert_eq!(batch.receive(connected.as_fd(), 1..SLOTS, Addresses::Known).unwrap(), 1);
         assert_eq!((batch.datagram(0), batch.datagram(1)), (&b"a"[..], &b"reply"[..]));
         drop(backend);
-        assert_eq!(batch.send(connected.as_fd(), 0..1).unwrap(), 1);
-        let refused = batch.receive(connected.as_fd(), 0, Addresses::Known).unwrap_err();
+        assert_eq!(batch.send(connected.as_fd(), 0..1, b"").unwrap(), 1);
+        let refused = batch.receive(connected.as_fd(), 0..1, Addresses::Known).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn what_was_cut_off_is_not_sent_and_a_prefix_is_sent_before_each_datagram() {
+        let listener = loopback();
+        let address = listener.local_addr().unwrap();
+        let backend = client("127.0.0.1");
+        let connected = connect_udp(backend.local_addr().unwrap()).unwrap();
+        let sender = client("127.0.0.1");
+        for datagram in ["head:a", "head:", "head:bcd"] {
+            sender.send_to(datagram.as_bytes(), address).unwrap();
+        }
+        let mut batch = Batch::default();
+        assert_eq!(batch.receive(listener.as_fd(), 0..SLOTS, Addresses::Told).unwrap(), 3);
+        (0..3).for_each(|slot| batch.cut(slot, 5));
+        batch.cut(1, 5);
+        assert_eq!((batch.datagram(0), batch.datagram(1)), (&b"a"[..], &b""[..]));
+        assert_eq!(batch.send(connected.as_fd(), 0..3, b"new ").unwrap(), 3);
+        let mut room = [0; 10];
+        for expected in [&b"new a"[..], b"new ", b"new bcd"] {
+            let (length, _) = backend.recv_from(&mut room).unwrap();
+            assert_eq!(&room[..length], expected);
+        }
+        // A slot that is used again has its whole datagram.
+        sender.send_to(b"again", address).unwrap();
+        assert_eq!(batch.receive(listener.as_fd(), 0..SLOTS, Addresses::Told).unwrap(), 1);
+        assert_eq!(batch.datagram(0), b"again");
     }
 
     #[test]
@@ -469,5 +270,113 @@ mod tests {
         assert_eq!(probe_udp(address, DualStack::V6Only).unwrap_err().kind(), ErrorKind::AddrInUse);
         drop((first, second));
         probe_udp(address, DualStack::V6Only).unwrap();
+    }
+
+    #[test]
+    fn addresses_of_this_machine_are_local_and_others_are_not() {
+        let local = |address: &str| is_local(address.parse().unwrap());
+        for address in ["127.0.0.1:53", "127.9.9.9:53", "[::1]:53", "[::ffff:127.0.0.3]:53"] {
+            assert!(local(address).unwrap(), "{address}");
+        }
+        // TEST-NET-1 (RFC 5737): reached through a route, or not at all.
+        assert!(!local("192.0.2.1:53").unwrap());
+    }
+
+    #[test]
+    fn slots_that_do_not_exist_are_left_out() {
+        let listener = loopback();
+        let mut batch = Batch::default();
+        let none = batch.receive(listener.as_fd(), SLOTS..SLOTS + 5, Addresses::Told);
+        assert!(none.is_err() || none.is_ok_and(|count| count == 0));
+    }
+
+    /// A batch of datagrams of these lengths, each of another letter, that was received from `sender`.
+    fn received(lengths: &[usize]) -> Batch {
+        let listener = loopback();
+        let sender = client("127.0.0.1");
+        for (at, length) in lengths.iter().enumerate() {
+            sender.send_to(&vec![b'a' + at as u8; *length], listener.local_addr().unwrap()).unwrap();
+        }
+        let mut batch = Batch::default();
+        assert_eq!(batch.receive(listener.as_fd(), 0..SLOTS, Addresses::Told).unwrap(), lengths.len());
+        batch
+    }
+
+    const MIXED: [usize; 16] = [100, 100, 100, 40, 40, 0, 40, 40, 41, 41, 41, 1, 0, 0, 30_000, 30_000];
+
+    #[test]
+    fn datagrams_that_are_sent_together_arrive_as_they_were() {
+        let mut batch = received(&MIXED);
+        let backend = client("127.0.0.1");
+        let connected = connect_udp(backend.local_addr().unwrap()).unwrap();
+        let mut room = vec![0; 70_000];
+        for prefix in [&b""[..], b"prefix"] {
+            assert_eq!(batch.send(connected.as_fd(), 0..16, prefix).unwrap(), 16);
+            for (at, expected) in MIXED.iter().enumerate() {
+                let length = backend.recv(&mut room).unwrap();
+                assert_eq!(length, prefix.len() + expected, "{at}");
+                assert!(room[..length].starts_with(prefix));
+                assert!(room[prefix.len()..length].iter().all(|byte| *byte == b'a' + at as u8), "{at}");
+            }
+        }
+    }
+
+    #[test]
+    fn datagrams_for_several_receivers_are_sent_together_for_each_and_from_our_address() {
+        let mut batch = received(&MIXED);
+        let listener = listen_udp("0.0.0.0:0".parse().unwrap(), DualStack::V6Only).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let clients = [client("127.0.0.1"), client("127.0.0.2")];
+        let receiver = |slot: usize| usize::from(slot % 5 == 2);
+        let from: IpAddr = "127.0.0.7".parse().unwrap();
+        for slot in 0..16 {
+            batch.address(slot, clients[receiver(slot)].local_addr().unwrap(), Some(from));
+        }
+        assert_eq!(batch.send_to(listener.as_fd(), 0..16).unwrap(), 16);
+        let mut room = vec![0; 70_000];
+        for (at, expected) in MIXED.iter().enumerate() {
+            let (length, source) = clients[receiver(at)].recv_from(&mut room).unwrap();
+            assert_eq!((length, source), (*expected, (from, port).into()), "{at}");
+            assert!(room[..length].iter().all(|byte| *byte == b'a' + at as u8), "{at}");
+        }
+    }
+
+    #[test]
+    fn datagrams_that_are_too_large_together_are_sent_in_several_messages() {
+        let mut batch = received(&[30_000, 30_000, 30_000, 10_000, 10_000]);
+        let backend = client("127.0.0.1");
+        let connected = connect_udp(backend.local_addr().unwrap()).unwrap();
+        assert_eq!(batch.send(connected.as_fd(), 0..5, b"").unwrap(), 5);
+        let mut room = vec![0; 70_000];
+        for expected in [30_000, 30_000, 30_000, 10_000, 10_000] {
+            assert_eq!(backend.recv(&mut room).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_socket_that_is_used_again_has_another_port_and_nothing_of_its_former_peer() {
+        let (first, second) = (client("127.0.0.1"), client("127.0.0.1"));
+        let socket = connect_udp(first.local_addr().unwrap()).unwrap();
+        let mut ports = std::collections::BTreeSet::new();
+        for round in 0..20 {
+            let port = socket.local_addr().unwrap();
+            ports.insert(port.port());
+            first.send_to(b"early", port).unwrap();
+            disconnect(&socket).unwrap();
+            first.send_to(b"late", port).unwrap();
+            drain(&socket).unwrap();
+            connect_again(&socket, second.local_addr().unwrap()).unwrap();
+            let mut batch = Batch::default();
+            let none = batch.receive(socket.as_fd(), 0..SLOTS, Addresses::Known).unwrap_err();
+            assert_eq!(none.kind(), ErrorKind::WouldBlock, "{round}");
+            first.send_to(b"stranger", socket.local_addr().unwrap()).unwrap();
+            second.send_to(b"peer", socket.local_addr().unwrap()).unwrap();
+            assert_eq!(batch.receive(socket.as_fd(), 0..SLOTS, Addresses::Known).unwrap(), 1);
+            assert_eq!(batch.datagram(0), b"peer");
+            disconnect(&socket).unwrap();
+            drain(&socket).unwrap();
+            connect_again(&socket, first.local_addr().unwrap()).unwrap();
+        }
+        assert!(ports.len() > 10, "{ports:?}");
     }
 }

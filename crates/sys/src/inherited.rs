@@ -1,4 +1,5 @@
-//! Listening sockets that systemd has opened and passed to this process (socket activation, sd_listen_fds(3)).
+//! Listening sockets, and those for datagrams, that systemd has opened and passed to this process (socket activation,
+//! sd_listen_fds(3)).
 //!
 //! The binary calls this module once, at the start of `main`, before it starts any thread: [`inherited`] removes the
 //! variables from the environment, so that programs that penstock starts do not take the sockets for their own.
@@ -11,14 +12,13 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
-use socket2::{SockRef, Type};
+use socket2::{Protocol, SockRef, Type};
 
 use crate::threads;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
     Tcp(SocketAddr),
-    /// Never inherited, only bound here.
     Udp(SocketAddr),
     Unix(PathBuf),
 }
@@ -28,7 +28,7 @@ pub enum ListenAddress {
 pub struct Inherited {
     /// `FileDescriptorName=` of the socket unit; `unknown` if systemd passed no name.
     pub name: String,
-    /// The socket. The caller makes it a `TcpListener` or a `UnixListener`, according to `address`.
+    /// The socket. The caller makes it a `TcpListener`, `UdpSocket` or `UnixListener`, according to `address`.
     pub socket: OwnedFd,
     pub address: ListenAddress,
 }
@@ -43,7 +43,8 @@ pub enum InheritedError {
     #[error("{variable} is \"{value}\", which is out of range")]
     Variable { variable: &'static str, value: String },
     #[error(
-        "inherited socket \"{name}\" (descriptor {descriptor}) is not a listening TCP or Unix stream socket"
+        "inherited socket \"{name}\" (descriptor {descriptor}) is not a listening TCP or Unix stream socket, nor a bound UDP \
+         socket"
     )]
     Unsupported { name: String, descriptor: RawFd },
     /// The descriptor cannot be used.
@@ -125,11 +126,22 @@ fn take(descriptor: RawFd, name: String) -> Result<Inherited, InheritedError> {
 fn prepare(fd: &OwnedFd) -> io::Result<Option<ListenAddress>> {
     fcntl(fd.as_fd(), FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     let socket = SockRef::from(fd);
+    let local = socket.local_addr()?;
+    if let (Type::DGRAM, Some(Protocol::UDP), Some(address)) =
+        (socket.r#type()?, socket.protocol()?, local.as_socket())
+    {
+        // Without a port it is not bound, and no client could know it.
+        let is_bound = address.port() != 0;
+        if is_bound {
+            socket.set_nonblocking(true)?;
+            crate::datagram::prepare(&socket, address)?;
+        }
+        return Ok(is_bound.then_some(ListenAddress::Udp(address)));
+    }
     if socket.r#type()? != Type::STREAM || !socket.is_listener()? {
         return Ok(None);
     }
     socket.set_nonblocking(true)?;
-    let local = socket.local_addr()?;
     let tcp = local.as_socket().map(ListenAddress::Tcp);
     Ok(tcp.or_else(|| local.as_pathname().map(Path::to_owned).map(ListenAddress::Unix)))
 }

@@ -5,12 +5,13 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::env;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use socket2::{Domain, Socket, Type};
 use sys::socket::{InheritedError, ListenAddress, inherited};
 
 const ROLE: &str = "PENSTOCK_TEST_INHERIT";
@@ -20,8 +21,9 @@ fn main() {
         return take_and_tell();
     }
     tcp_and_unix_sockets_arrive_with_name_and_address();
+    a_udp_socket_arrives_if_it_is_bound();
     a_descriptor_that_is_no_listening_socket_is_named();
-    println!("inherited sockets: 2 tests passed");
+    println!("inherited sockets: 3 tests passed");
 }
 
 fn tcp_and_unix_sockets_arrive_with_name_and_address() {
@@ -34,6 +36,17 @@ fn tcp_and_unix_sockets_arrive_with_name_and_address() {
         directory.path().join("s.sock"),
     );
     assert_eq!(told_by_child(tcp.into(), unix.into()), expected);
+}
+
+fn a_udp_socket_arrives_if_it_is_bound() {
+    let tcp = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let expected = format!("unknown Udp({})\n", udp.local_addr().unwrap());
+    let told = told_by_child(tcp().into(), udp.into());
+    assert!(told.ends_with(&expected), "{told}");
+    let unbound = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+    let told = told_by_child(tcp().into(), unbound.into());
+    assert!(told.contains("nor a bound UDP socket"), "{told}");
 }
 
 fn a_descriptor_that_is_no_listening_socket_is_named() {

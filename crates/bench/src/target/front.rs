@@ -55,6 +55,16 @@ pub enum CoreSet {
 pub enum Protocol {
     Http,
     Tcp,
+    Udp(Replies),
+}
+
+/// When a flow of datagrams ends, for programs that can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replies {
+    /// With the first reply.
+    One,
+    /// When it is idle.
+    Any,
 }
 
 /// TLS termination. All programs allow resumption; the client decides.

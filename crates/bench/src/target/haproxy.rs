@@ -26,6 +26,7 @@ fn configuration(front: &Front) -> Result<String, Error> {
         }
         Protocol::Tcp if splicing => ("tcp", "    option splice-request\n    option splice-response\n", ""),
         Protocol::Tcp => ("tcp", "", ""),
+        Protocol::Udp(_) => return Err(unsupported("haproxy", "UDP")),
     };
     let tls = match &front.tls {
         None => String::new(),

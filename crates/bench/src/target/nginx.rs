@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::front::{Front, Headers, Protocol, Tls, TlsVersion};
+use super::front::{Front, Headers, Protocol, Replies, Tls, TlsVersion};
 use super::prepared::{Prepared, unsupported};
 use crate::address::Address;
 use crate::context::Context;
@@ -32,7 +32,7 @@ fn configuration(front: &Front, scratch: &str, descriptors: u64) -> Result<Strin
     let ssl = if front.tls.is_some() { " ssl" } else { "" };
     let tls = front.tls.as_ref().map(tls_lines).unwrap_or_default();
     let module = match front.protocol {
-        Protocol::Tcp => find_stream_module()?.unwrap_or_default(),
+        Protocol::Tcp | Protocol::Udp(_) => find_stream_module()?.unwrap_or_default(),
         Protocol::Http => String::new(),
     };
     // Started by root, nginx would run its worker as a user without access to the sockets of this run.
@@ -92,6 +92,21 @@ stream {{
 }}
 "
         ),
+        Protocol::Udp(replies) => format!(
+            "\
+stream {{
+    access_log off;
+    server {{
+        listen {listen} udp;
+{}        proxy_pass {backend};
+    }}
+}}
+",
+            match replies {
+                Replies::One => "        proxy_responses 1;\n",
+                Replies::Any => "",
+            }
+        ),
     };
     Ok(head + &body)
 }
@@ -139,7 +154,7 @@ pub fn find_stream_module() -> Result<Option<String>, Error> {
 
 fn address(address: &Address) -> Result<String, Error> {
     match address {
-        Address::Tcp(address) => Ok(address.to_string()),
+        Address::Tcp(address) | Address::Udp(address) => Ok(address.to_string()),
         Address::Unix(path) => Ok(format!("unix:{}", path.display())),
         other => Err(unsupported("nginx", &other.to_string())),
     }

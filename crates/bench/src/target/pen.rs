@@ -1,17 +1,26 @@
-//! pen: a TCP relay that is configured on its command line.
+//! pen: a relay of TCP and UDP that is configured on its command line.
 
 use std::path::Path;
 
-use super::front::Front;
-use super::prepared::{Prepared, tcp_only};
+use super::front::{Front, Protocol, Replies};
+use super::prepared::{Prepared, tcp_only, unsupported};
+use crate::address::Address;
 use crate::context::Context;
 use crate::error::Error;
 use crate::process::Launch;
 
 /// Builds the command line.
 pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepared, Error> {
-    let listen = tcp_only("pen", "a Unix socket for clients", &front.listen)?;
-    let backend = tcp_only("pen", "a Unix socket for backends", &front.backend)?;
+    let (datagrams, listen, backend) = match front.protocol {
+        // pen relays the first datagram of a flow only.
+        Protocol::Udp(Replies::Any) => return Err(unsupported("pen", "a long flow of datagrams")),
+        Protocol::Udp(Replies::One) => (Some("-U"), datagrams(&front.listen)?, datagrams(&front.backend)?),
+        Protocol::Tcp | Protocol::Http => (
+            None,
+            tcp_only("pen", "a Unix socket for clients", &front.listen)?,
+            tcp_only("pen", "a Unix socket for backends", &front.backend)?,
+        ),
+    };
     // In the foreground, without client tracking, with as many connections as the other programs.
     let connections = front.connections.to_string();
     let mut arguments: Vec<String> =
@@ -21,8 +30,16 @@ pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepa
         let (certificate, key) = (tls.certificate.display(), tls.key.display());
         arguments.extend(["-E".to_owned(), certificate.to_string(), "-K".to_owned(), key.to_string()]);
     }
+    arguments.extend(datagrams.map(str::to_owned));
     arguments.extend([listen, backend]);
     let configuration = format!("pen {}\n", arguments.join(" "));
     let launch = Launch::new("pen", program, &context.cores.target).args(arguments);
     Ok(Prepared { launch, configuration })
+}
+
+fn datagrams(address: &Address) -> Result<String, Error> {
+    match address {
+        Address::Udp(address) => Ok(address.to_string()),
+        other => Err(unsupported("pen", &format!("datagrams over {other}"))),
+    }
 }

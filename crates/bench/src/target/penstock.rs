@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::front::{Front, Headers, Protocol, Tls};
+use super::front::{Front, Headers, Protocol, Replies, Tls};
 use super::prepared::{Prepared, unsupported};
 use crate::address::Address;
 use crate::context::Context;
@@ -21,12 +21,18 @@ fn configuration(front: &Front) -> Result<String, Error> {
     let protocol = match front.protocol {
         Protocol::Http => "http",
         Protocol::Tcp => "tcp",
+        Protocol::Udp(_) => "udp",
     };
     // penstock offers both TLS versions and always allows resumption: the client decides.
     let tls = front.tls.as_ref().map(|tls| tls_line(front, tls)).unwrap_or_default();
-    let headers = match (front.protocol, front.headers) {
+    let settings = match (front.protocol, front.headers) {
         (Protocol::Http, Headers::Untouched) => "forwarded-headers = \"off\"\nrequest-id-header = \"off\"\n",
+        (Protocol::Udp(Replies::One), _) => "replies = 1\n",
         _ => "",
+    };
+    let limit = match front.protocol {
+        Protocol::Http | Protocol::Tcp => "max-connections",
+        Protocol::Udp(_) => "max-flows",
     };
     let connections = front.connections;
     Ok(format!(
@@ -44,8 +50,8 @@ target = \"off\"
 bind = \"{}\"
 protocol = \"{protocol}\"
 pool = \"bench\"
-max-connections = {connections}
-{headers}{tls}
+{limit} = {connections}
+{settings}{tls}
 [pool.bench]
 backends = [\"{}\"]
 keep-alive = 1024
@@ -65,6 +71,7 @@ fn tls_line(front: &Front, tls: &Tls) -> String {
 fn address(address: &Address) -> Result<String, Error> {
     match address {
         Address::Tcp(_) | Address::Unix(_) => Ok(address.to_string()),
+        Address::Udp(address) => Ok(address.to_string()),
         other => Err(unsupported("penstock", &other.to_string())),
     }
 }

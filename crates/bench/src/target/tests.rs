@@ -1,6 +1,6 @@
 use std::process::Command;
 
-use super::front::{Headers, Protocol, Splicing, Tls, TlsVersion};
+use super::front::{Headers, Protocol, Replies, Splicing, Tls, TlsVersion};
 use super::*;
 use crate::context::{Extent, Interrupt};
 
@@ -18,7 +18,22 @@ fn fronts(context: &Context) -> Vec<Front> {
         }
         fronts.extend([front(Protocol::Tcp).splicing(Splicing::On), front(Protocol::Tcp)]);
     }
+    let datagrams = |replies| {
+        let (listen, backend) = (context.free_udp().unwrap(), context.free_udp().unwrap());
+        Front::new(Protocol::Udp(replies), listen, backend)
+    };
+    fronts.extend([Replies::One, Replies::Any].map(datagrams));
     fronts
+}
+
+/// Whether the program is here, and speaks the protocol of the task.
+fn takes_part(context: &Context, program: Program, front: &Front) -> bool {
+    let relay = front.protocol != Protocol::Http;
+    match program {
+        Program::Nginx if relay && nginx::find_stream_module().is_err() => false,
+        Program::Haproxy if matches!(front.protocol, Protocol::Udp(_)) => false,
+        _ => program.find(context).is_ok(),
+    }
 }
 
 #[test]
@@ -26,8 +41,7 @@ fn every_configuration_is_liked_by_the_program_that_gets_it() {
     let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
     for (program, option) in JUDGES {
         for front in fronts(&context) {
-            let relay = program == Program::Nginx && front.protocol == Protocol::Tcp;
-            if program.find(&context).is_err() || (relay && nginx::find_stream_module().is_err()) {
+            if !takes_part(&context, program, &front) {
                 continue;
             }
             let Prepared { launch, configuration } = program.prepare(&context, &front).unwrap();
@@ -72,8 +86,7 @@ fn configurations_are_indented_by_what_their_lines_belong_to() {
     let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
     for (program, _) in JUDGES {
         for front in fronts(&context) {
-            let relay = program == Program::Nginx && front.protocol == Protocol::Tcp;
-            if program.find(&context).is_err() || (relay && nginx::find_stream_module().is_err()) {
+            if !takes_part(&context, program, &front) {
                 continue;
             }
             let configuration = program.prepare(&context, &front).unwrap().configuration;

@@ -77,15 +77,15 @@ impl Parser<'_> {
         }
         let binds = std::mem::take(&mut self.binds);
         let mut paths: HashMap<&PathBuf, &Bound> = HashMap::new();
-        let mut units: HashMap<&str, &Bound> = HashMap::new();
-        // TCP and UDP have ports of their own.
+        // A socket unit may have both, and TCP and UDP have ports of their own.
+        let mut units: HashMap<(&str, Transport), &Bound> = HashMap::new();
         let mut ones: HashMap<(IpAddr, u16, Transport), &Bound> = HashMap::new();
         // Wildcard sockets by port. Each list stays short: a further wildcard is a fault or of another address family.
         let mut wide: HashMap<(u16, Transport), Vec<(Reach, &Bound)>> = HashMap::new();
         for bound in &binds {
             let first = match &bound.address {
                 BindAddress::Unix(path) => paths.insert(path, bound),
-                BindAddress::Systemd(name) => units.insert(name, bound),
+                BindAddress::Systemd(name) => units.insert((name, bound.transport), bound),
                 BindAddress::AnyIp(0) => None,
                 BindAddress::Ip(address) if address.port() == 0 => None,
                 BindAddress::AnyIp(_) | BindAddress::Ip(_) => match Reach::of(&bound.address) {

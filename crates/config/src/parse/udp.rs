@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use logic::balance::{ChoosesBy, HashKey};
+use logic::proxy_header;
 use logic::udp::Replies;
 
 use super::duration::YEAR;
@@ -22,13 +23,11 @@ impl Parser<'_> {
             None => (!self.nodes.is_broken(at.id, "idle-timeout")).then_some(IDLE),
             given => self.time(given, Zero::Refused, YEAR),
         };
-        let other = binds.into_iter().flatten().find_map(|bind| match bind {
-            BindAddress::AnyIp(_) | BindAddress::Ip(_) => None,
-            BindAddress::Unix(_) => Some("a Unix socket"),
-            BindAddress::Systemd(_) => Some("a socket of systemd"),
-        });
-        if let (Some(what), Some(bind)) = (other, &raw.bind) {
-            let message = format!("{what} carries no UDP here");
+        let is_unix = |bind: &BindAddress| matches!(bind, BindAddress::Unix(_));
+        if let Some(bind) = &raw.bind
+            && binds.into_iter().flatten().any(is_unix)
+        {
+            let message = "a Unix socket carries no UDP here";
             drop(self.report.at_key(self.nodes, bind.id, message).hint("bind = \":53\""));
             return None;
         }
@@ -60,9 +59,9 @@ impl Parser<'_> {
             } else if pool.http == BackendHttp::Http2 {
                 let message = "this pool speaks HTTP/2, and a udp listener forwards datagrams";
                 Some((message.to_owned(), "use a pool without http2"))
-            } else if pool.send_proxy.is_some() {
-                let message = "this pool has send-proxy, which is for connections";
-                Some((message.to_owned(), "use a pool without send-proxy"))
+            } else if pool.send_proxy == Some(proxy_header::Version::V1) {
+                let message = "this pool has send-proxy = \"v1\", which is for connections";
+                Some((message.to_owned(), "use send-proxy = \"v2\": each datagram begins with the header"))
             } else {
                 None
             };

@@ -75,7 +75,7 @@ http2 = "on"
     pub(crate) http2: Key<TextOr<String, RawBackendHttp2>>,
     /// Write a PROXY header of this version to backends; without this none. Version 2 also contains facts about the
     /// client's TLS: the server name and, if this listener terminates TLS, ALPN, version, cipher, and the common name
-    /// of a verified certificate.
+    /// of a verified certificate. For `udp` listeners only version 2: each datagram begins with the header.
     #[schemars(extend("enum" = ["v1", "v2"]))]
     pub(crate) send_proxy: Key<String>,
     /// Largest number of further backends tried for a request that is safe to retry.

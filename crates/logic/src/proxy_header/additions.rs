@@ -110,7 +110,7 @@ mod tests {
         let (source, destination) = ("192.0.2.1:1".parse().unwrap(), "192.0.2.2:2".parse().unwrap());
         let mut out = Vec::new();
         write(Version::V2, &mut out, &Peer::Ip(source), &Peer::Ip(destination), &additions);
-        let header = Header::Tcp { source, destination };
+        let header = Header::Client { source, destination };
         assert_eq!(parse(&out), Ok(Parsed::Complete { header, len: out.len() }));
     }
 

@@ -7,7 +7,7 @@ fn rules(flows: usize, per_source: usize) -> Rules {
 }
 
 fn key(client: &str) -> FlowKey {
-    FlowKey { client: client.parse().unwrap(), local: None }
+    FlowKey { sender: client.parse().unwrap(), local: None, told: None }
 }
 
 /// A table, and a function that sends a datagram of a client; the client is also the value of its flow.
@@ -32,24 +32,70 @@ fn start() -> Instant {
 }
 
 #[test]
-fn a_full_table_gives_up_the_unanswered_flow_that_was_silent_for_longest_and_no_answered_one() {
+fn a_full_table_gives_up_the_unanswered_flow_that_was_silent_for_longest_before_an_answered_one() {
     let now = start();
     let mut table = FlowTable::new(rules(3, 10), now);
     for client in ["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"] {
         assert_eq!(send(&mut table, client, now), Arrival::New);
     }
     let answered = id(&table, "192.0.2.1:1");
-    table.handle_reply(answered, now);
+    table.handle_replies(answered, 1, now);
     // The second one speaks again, so the third one was silent for longest.
     send(&mut table, "192.0.2.2:1", now);
     let third = id(&table, "192.0.2.3:1");
     assert_eq!(send(&mut table, "192.0.2.4:1", now), Arrival::NewInPlaceOf(third));
-    for client in ["192.0.2.2:1", "192.0.2.4:1"] {
-        let flow = id(&table, client);
-        table.handle_reply(flow, now);
-    }
-    assert_eq!(send(&mut table, "192.0.2.5:1", now), Arrival::Refused(Refused::Table));
+    let second = id(&table, "192.0.2.2:1");
+    assert_eq!(send(&mut table, "192.0.2.5:1", now), Arrival::NewInPlaceOf(second));
+    assert_eq!(id(&table, "192.0.2.1:1"), answered);
     assert_eq!(table.len(), 3);
+}
+
+/// Where backends answer everything, a forged address gets an answer as well, and it does not speak again.
+#[test]
+fn answered_flows_give_way_after_unanswered_ones_until_their_client_speaks_after_a_reply() {
+    let now = start();
+    let mut table = FlowTable::new(rules(3, 10), now);
+    for client in ["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"] {
+        send(&mut table, client, now);
+        let flow = id(&table, client);
+        table.handle_replies(flow, 1, now);
+    }
+    send(&mut table, "192.0.2.1:1", now);
+    let second = id(&table, "192.0.2.2:1");
+    // A reply counts as activity.
+    table.handle_replies(second, 5, now);
+    let third = id(&table, "192.0.2.3:1");
+    assert_eq!(send(&mut table, "192.0.2.4:1", now), Arrival::NewInPlaceOf(third));
+    let fourth = id(&table, "192.0.2.4:1");
+    assert_eq!(send(&mut table, "192.0.2.5:1", now), Arrival::NewInPlaceOf(fourth), "it has no reply");
+    let fifth = id(&table, "192.0.2.5:1");
+    for flow in [second, fifth] {
+        table.handle_replies(flow, 1, now);
+    }
+    for client in ["192.0.2.2:1", "192.0.2.5:1"] {
+        send(&mut table, client, now);
+        let flow = id(&table, client);
+        table.handle_replies(flow, 1, now);
+    }
+    assert_eq!(send(&mut table, "192.0.2.6:1", now), Arrival::Refused(Refused::Table));
+    assert_eq!(table.first_to_yield(), None);
+}
+
+#[test]
+fn a_new_flow_costs_one_other_at_most_however_many_limits_it_meets() {
+    let now = start();
+    let mut table = FlowTable::new(rules(10, 10), now);
+    for client in ["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"] {
+        send(&mut table, client, now);
+    }
+    let (first, second) = (id(&table, "192.0.2.1:1"), id(&table, "192.0.2.2:1"));
+    let mut free = Place::Free;
+    assert_eq!((free.claim(&table), free.claim(&table), free.owed()), (Some(first), None, None));
+    let mut taken = Place::InPlaceOf(second);
+    assert_eq!((taken.claim(&table), taken.claim(&table), taken.owed()), (Some(second), None, None));
+    let mut unclaimed = Place::InPlaceOf(second);
+    assert_eq!((unclaimed.owed(), unclaimed.owed(), unclaimed.claim(&table)), (Some(second), None, None));
+    assert_eq!(Place::Free.owed(), None);
 }
 
 #[test]
@@ -65,10 +111,29 @@ fn a_source_at_its_limit_loses_its_own_flows_only() {
     assert_eq!(send(&mut table, "[2001:db8:0:1::1]:1", now), Arrival::New, "another /64");
     for client in ["[2001:db8::2]:2", "[2001:db8::3]:3"] {
         let flow = id(&table, client);
-        table.handle_reply(flow, now);
+        table.handle_replies(flow, 1, now);
+        send(&mut table, client, now);
     }
     assert_eq!(send(&mut table, "[2001:db8::4]:4", now), Arrival::Refused(Refused::Source));
     assert_eq!(table.sources(), 3);
+}
+
+#[test]
+fn clients_behind_a_proxy_have_flows_of_their_own_and_are_the_sources() {
+    let now = start();
+    let mut table = FlowTable::new(rules(100, 2), now);
+    let destination = "192.0.2.53:53".parse().unwrap();
+    let behind = |client: &str| {
+        let told = Some(Told { client: client.parse().unwrap(), destination });
+        FlowKey { told, ..key("10.0.0.1:5000") }
+    };
+    for client in ["192.0.2.1:1", "192.0.2.1:2", "192.0.2.2:1", "192.0.2.3:1"] {
+        assert_eq!(table.handle_datagram(&behind(client), now), Arrival::New, "{client}");
+        table.insert(behind(client), client.to_owned(), now);
+        assert!(matches!(table.handle_datagram(&behind(client), now), Arrival::Known(_)));
+    }
+    assert!(matches!(table.handle_datagram(&behind("192.0.2.1:3"), now), Arrival::NewInPlaceOf(_)));
+    assert_eq!((table.len(), table.sources()), (4, 3));
 }
 
 #[test]
@@ -79,10 +144,10 @@ fn a_flow_ends_with_the_last_reply_that_is_due() {
     let Arrival::Known(flow) = send(&mut table, "192.0.2.1:1", now) else { panic!() };
     table.handle_further(flow, 2);
     assert!(table.is_any_reply_due());
-    for _ in 0..7 {
-        assert_eq!(table.handle_reply(flow, now), AfterReply::Continues);
+    for count in [1, 4, 2] {
+        assert_eq!(table.handle_replies(flow, count, now), AfterReply::Continues);
     }
-    assert_eq!(table.handle_reply(flow, now), AfterReply::Ends);
+    assert_eq!(table.handle_replies(flow, 1, now), AfterReply::Ends);
     assert!(!table.is_any_reply_due());
     let ended = table.remove(flow).unwrap();
     assert_eq!((ended.progress, ended.due, table.len(), table.sources()), (Progress::Answered, 0, 0, 0));
@@ -99,7 +164,7 @@ fn an_idle_flow_ends_after_its_timeout_and_activity_of_either_side_delays_it() {
     let replied = id(&table, "192.0.2.3:1");
     now += IDLE - Duration::from_secs(1);
     send(&mut table, "192.0.2.2:1", now);
-    table.handle_reply(replied, now);
+    table.handle_replies(replied, 1, now);
     let mut ended = Vec::new();
     let begin = now;
     while let Some(due) = table.poll_timeout() {
@@ -137,14 +202,6 @@ fn a_wheel_that_stood_still_for_days_ends_what_is_due_and_keeps_what_is_not() {
         let later = now + IDLE + Duration::from_secs(1);
         assert_eq!((wheel.take_due(later), wheel.take_due(later)), (Some(2), None));
     }
-}
-
-#[test]
-fn a_flow_leaves_a_backend_that_is_down_or_refuses_it() {
-    use Answerability::{Open, RefusedUs};
-    assert_eq!(Course::of(Availability::Available, Open), Course::Stays);
-    assert_eq!(Course::of(Availability::Unavailable, Open), Course::Moves);
-    assert_eq!(Course::of(Availability::Available, RefusedUs), Course::Moves);
 }
 
 #[test]

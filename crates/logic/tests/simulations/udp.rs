@@ -1,5 +1,5 @@
 //! Flows of a UDP listener under floods from forged addresses, with backends that fail: the table stays bounded, flows
-//! that a backend has answered stay, each datagram has one fate, and an idle flow ends within its time.
+//! whose client has spoken after a reply stay, each datagram has one fate, and an idle flow ends within its time.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use logic::balance::Availability;
 use logic::udp::{
-    AfterReply, Answerability, Arrival, Course, Ended, FlowId, FlowKey, FlowTable, Replies, Rules,
+    AfterReply, Arrival, Course, Ended, FlowId, FlowKey, FlowTable, Hearing, Membership, Progress, Replies,
+    Rules,
 };
 
 /// SplitMix64: a seed names a run.
@@ -35,7 +36,7 @@ struct Backend {
 #[derive(Debug)]
 struct Flow {
     backend: usize,
-    answers: Answerability,
+    hearing: Hearing,
 }
 
 /// What became of the datagrams of clients.
@@ -87,7 +88,7 @@ impl World {
 
     /// A datagram of a client; returns its flow if it was forwarded.
     fn send(&mut self, client: SocketAddr) -> Option<FlowId> {
-        let key = FlowKey { client, local: None };
+        let key = FlowKey { sender: client, local: None, told: None };
         let id = match self.table.handle_datagram(&key, self.now) {
             Arrival::Known(id) => self.known(id),
             Arrival::Refused(_) => {
@@ -101,28 +102,29 @@ impl World {
                 };
                 if let Arrival::NewInPlaceOf(id) = new {
                     let ended = self.table.remove(id).unwrap();
-                    assert_eq!(ended.progress, logic::udp::Progress::Unanswered);
+                    assert_ne!(ended.progress, Progress::Established);
                     self.gone(&ended);
                 }
                 self.begun += 1;
-                self.table.insert(key, Flow { backend, answers: Answerability::Open }, self.now)
+                self.table.insert(key, Flow { backend, hearing: Hearing::default() }, self.now)
             }
         };
         self.active.insert(key, self.now);
         self.fates.forwarded += 1;
         let flow = self.table.get_mut(id).unwrap();
         if self.backends[flow.backend].refuses {
-            flow.answers = Answerability::RefusedUs;
+            flow.hearing.handle_refusal();
         }
         Some(id)
     }
 
     fn known(&mut self, id: FlowId) -> FlowId {
-        let Flow { backend, answers } = *self.table.get_mut(id).unwrap();
-        if Course::of(self.backends[backend].health, answers) == Course::Moves
+        let Flow { backend, hearing } = *self.table.get_mut(id).unwrap();
+        let answers = hearing.answers(self.now);
+        if Course::of(self.backends[backend].health, answers, Membership::Configured) == Course::Moves
             && let Some(other) = self.choose(Some(backend))
         {
-            *self.table.get_mut(id).unwrap() = Flow { backend: other, answers: Answerability::Open };
+            *self.table.get_mut(id).unwrap() = Flow { backend: other, hearing: Hearing::default() };
         }
         id
     }
@@ -130,7 +132,7 @@ impl World {
     fn reply(&mut self, id: FlowId) {
         let Some(key) = self.table.key(id) else { return };
         self.active.insert(key, self.now);
-        if self.table.handle_reply(id, self.now) == AfterReply::Ends {
+        if self.table.handle_replies(id, 1, self.now) == AfterReply::Ends {
             let ended = self.table.remove(id).unwrap();
             self.gone(&ended);
         }
@@ -173,15 +175,22 @@ fn client(network: u8, number: u64) -> SocketAddr {
 }
 
 #[test]
-fn a_million_forged_sources_take_no_answered_flow_and_no_more_room_than_there_is() {
+fn a_million_forged_sources_take_no_established_flow_and_no_more_room_than_there_is() {
     let mut world = World::new(1, rules(2_000, 100, Replies::Any));
     let friends: Vec<SocketAddr> = (0..500).map(|number| client(10, number)).collect();
     let flows: Vec<FlowId> = friends.iter().map(|friend| world.send(*friend).unwrap()).collect();
-    flows.iter().for_each(|flow| world.reply(*flow));
-    let mut sent = friends.len() as u64;
+    for (friend, flow) in friends.iter().zip(&flows) {
+        world.reply(*flow);
+        world.send(*friend);
+    }
+    let mut sent = 2 * friends.len() as u64;
     for wave in 0..1_000 {
         for number in 0..1_000 {
-            world.send(client(172, wave * 1_000 + number));
+            let forged = world.send(client(172, wave * 1_000 + number)).unwrap();
+            // Half of the waves are answered, as servers of the DNS answer.
+            if wave % 2 == 0 {
+                world.reply(forged);
+            }
         }
         sent += 1_000;
         let friend = world.random.below(500) as usize;
@@ -201,11 +210,12 @@ fn flows_of_a_few_sources_stay_within_their_limit_and_leave_room_for_others() {
         let crowd = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1 + (port % 4) as u8), port));
         if let Some(flow) = world.send(crowd) {
             world.reply(flow);
+            world.send(crowd);
         }
     }
     assert_eq!(world.table.len(), 4 * 50);
     assert!(world.send(client(10, 1)).is_some());
-    world.check(10_001);
+    world.check(10_000 + 4 * 50 + 1);
 }
 
 #[test]

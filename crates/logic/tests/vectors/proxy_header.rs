@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use logic::peers::Peer;
 use logic::proxy_header::{
-    Additions, Header, MAX_V1, MAX_V2, Parsed, ProxyHeaderError as Error, Version, parse, write, write_local,
+    Additions, Header, MAX_V1, MAX_V2, Parsed, ProxyHeaderError as Error, Version, parse, parse_datagram,
+    write, write_datagram, write_local,
 };
 use proptest::prelude::*;
 
@@ -15,7 +16,7 @@ fn address(text: &str) -> SocketAddr {
 }
 
 fn tcp(source: &str, destination: &str) -> Header {
-    Header::Tcp { source: address(source), destination: address(destination) }
+    Header::Client { source: address(source), destination: address(destination) }
 }
 
 fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
@@ -235,6 +236,27 @@ fn headers_are_written_as_the_protocol_says() {
 }
 
 #[test]
+fn datagrams_have_a_whole_header_of_version_2_and_the_client_may_have_come_over_either_transport() {
+    let client = tcp("192.0.2.1:4711", "198.51.100.2:443");
+    for family in [0x11, 0x12] {
+        let header = v2(0x21, family, &TCP4);
+        let datagram = [&header[..], b"question"].concat();
+        assert_eq!(parse_datagram(&datagram), Ok((client, header.len())), "{family:x}");
+        for end in 0..header.len() {
+            assert!(parse_datagram(&header[..end]).is_err(), "{end} bytes");
+        }
+    }
+    assert_eq!(parse_datagram(&v2(0x20, 0x00, b"")), Ok((Header::Local, 16)));
+    assert_eq!(parse_datagram(&v2(0x21, 0x00, b"")), Ok((Header::Unknown, 16)));
+    assert_eq!(parse_datagram(&v2(0x21, 0x32, &[0; 216])), Ok((Header::Unix, 232)));
+    assert_eq!(parse_datagram(b"PROXY TCP4 192.0.2.1 198.51.100.2 1 2\r\n"), Err(Error::Absent));
+    assert_eq!(parse_datagram(b""), Err(Error::Absent));
+    assert_eq!(parse_datagram(&v2(0x21, 0x12, &TCP4)[..20]), Err(Error::CutOff));
+    assert_eq!(parse_datagram(&v2(0x21, 0x22, &TCP4)), Err(Error::AddressesCutOff));
+    assert_eq!(parse(&v2(0x21, 0x12, &TCP4)), Err(Error::Datagram), "a connection is none");
+}
+
+#[test]
 fn versions_read_what_they_print() {
     for version in [Version::V1, Version::V2] {
         assert_eq!(version.to_string().parse(), Ok(version));
@@ -272,11 +294,24 @@ proptest! {
         let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
         let (source, destination) = (plain(source), plain(destination));
         let header = if source.is_ipv4() == destination.is_ipv4() {
-            Header::Tcp { source, destination }
+            Header::Client { source, destination }
         } else {
             Header::Unknown
         };
         prop_assert_eq!(parse(&bytes), Ok(Parsed::Complete { header, len }));
+    }
+
+    #[test]
+    fn all_that_is_written_for_datagrams_is_read_back(source: SocketAddr, destination: SocketAddr, rest: Vec<u8>) {
+        let mut bytes = Vec::new();
+        write_datagram(&mut bytes, source, destination);
+        let len = bytes.len();
+        bytes.extend_from_slice(&rest);
+        let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+        let (source, destination) = (plain(source), plain(destination));
+        let is_known = source.is_ipv4() == destination.is_ipv4();
+        let header = if is_known { Header::Client { source, destination } } else { Header::Unknown };
+        prop_assert_eq!(parse_datagram(&bytes), Ok((header, len)));
     }
 
     #[test]
@@ -285,6 +320,9 @@ proptest! {
         let first = (0..=bytes.len()).map(|end| parse(&bytes[..end])).find(|parsed| *parsed != Ok(Parsed::Incomplete));
         prop_assert_eq!(whole, first.unwrap_or(Ok(Parsed::Incomplete)));
         if let Ok(Parsed::Complete { len, .. }) = whole {
+            prop_assert!(len <= bytes.len());
+        }
+        if let Ok((_, len)) = parse_datagram(&bytes) {
             prop_assert!(len <= bytes.len());
         }
     }

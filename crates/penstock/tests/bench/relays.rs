@@ -1,4 +1,4 @@
-//! Tiny runs of the scenarios `tcp`, `tls`, `ciphers` and `fleet`: penstock does all of the work without a failure, and each
+//! Tiny runs of the scenarios `tcp`, `udp`, `tls`, `ciphers` and `fleet`: penstock does all of the work without a failure, and each
 //! peer that is installed does the work or has its failure in the results.
 
 use std::fs;
@@ -62,6 +62,18 @@ fn groups(scenario: &Value) -> Vec<&str> {
 fn every_relay_passes_connections_and_streams_and_holds_idle_ones() {
     let expected = ["connections", "connections-alone", "download", "upload", "idle"];
     assert_eq!(groups(&run("tcp", &expected, "300ms")), expected);
+}
+
+#[test]
+fn every_relay_of_datagrams_passes_queries_and_long_flows() {
+    let expected = ["queries", "flow", "flows", "download"];
+    let scenario = run("udp", &expected, "300ms");
+    assert_eq!(groups(&scenario), expected);
+    let names = |group: usize| -> Vec<_> {
+        let contestants = scenario["groups"][group]["contestants"].as_array().unwrap();
+        contestants.iter().map(|contestant| contestant["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert!(!names(1).contains(&"pen".to_owned()), "it relays no second datagram of a flow");
 }
 
 #[test]

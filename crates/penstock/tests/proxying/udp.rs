@@ -13,6 +13,10 @@ use testing::server::Setup;
 use testing::tools::program;
 use testing::{Server, eventually, millis, port, secs};
 
+mod forged;
+mod losses;
+mod proxy_header;
+
 /// A backend that answers each datagram with its own and the sender's address, a blank and the datagram. One that begins
 /// with `silent` gets no answer, one that is empty an empty one, and a very long one comes back as it is.
 struct Echo {
@@ -173,69 +177,6 @@ fn a_flow_with_replies_ends_with_the_last_one_and_an_idle_one_after_its_timeout(
 }
 
 #[test]
-fn a_flood_from_many_addresses_stays_within_max_flows_and_takes_no_answered_flow() {
-    let echo = Echo::start();
-    let server = Server::start(&config(
-        "max-flows = 50\nflows-per-source = 10\nidle-timeout = \"10m\"",
-        &backends(&[&echo]),
-    ));
-    let address = server.address("dns");
-    let friends: Vec<Client> =
-        (1..=5).map(|last| Client::from(Ipv4Addr::new(127, 0, 0, last).into(), &address)).collect();
-    let flows: Vec<_> = friends.iter().map(|friend| friend.ask("hello")).collect();
-    for wave in 0..20_u8 {
-        for last in 1..=100 {
-            Client::from(Ipv4Addr::new(127, 1, wave, last).into(), &address).send(b"silent");
-        }
-        let friend = usize::from(wave) % friends.len();
-        assert_eq!(friends[friend].ask("still there"), flows[friend]);
-        assert!(listener(&server)["connections"].as_u64() <= Some(50));
-    }
-    // One source has ten flows; more take the place of its own.
-    let crowd: Vec<Client> =
-        (0..30).map(|_| Client::from(Ipv4Addr::new(127, 2, 0, 1).into(), &address)).collect();
-    crowd.iter().for_each(|client| client.send(b"silent"));
-    crowd[29].ask("the last one is there");
-    eventually("evicted flows are counted", secs(20), || {
-        let endings = &listener(&server)["endings"];
-        (endings["flow-evicted"].as_u64() >= Some(2_000 - 45 + 20)).then_some(())
-    });
-    let lines = server.stdout.all();
-    let is_of_friend = |line: &&String| (1..=5).any(|last| line.contains(&format!(" 127.0.0.{last}:")));
-    assert_eq!(lines.iter().find(is_of_friend), None, "no answered flow has ended");
-    let descriptors = &server.ctl_json(&["status"])["descriptors"];
-    assert!(descriptors["by_use"]["flows"].as_u64() <= Some(50), "{descriptors}");
-    // Answered flows keep their places against new ones: six are there, and 44 more fill the table.
-    let answered: Vec<Client> = (1..=44)
-        .map(|last| {
-            let client = Client::from(Ipv4Addr::new(127, 3, 0, last).into(), &address);
-            client.ask("hello");
-            client
-        })
-        .collect();
-    Client::from(Ipv4Addr::new(127, 4, 0, 1).into(), &address).send(b"one too many");
-    eventually("it is refused", secs(20), || {
-        (listener(&server)["endings"]["flows-full"].as_u64() == Some(1)).then_some(())
-    });
-    assert_eq!(answered.len(), 44);
-}
-
-#[test]
-fn unanswered_flows_give_way_where_every_backend_has_its_most_connections() {
-    let echo = Echo::start();
-    let pool = format!("backends = [{{ address = \"{}\", max-connections = 5 }}]", echo.address);
-    let server = Server::start(&config("idle-timeout = \"10m\"", &pool));
-    let address = server.address("dns");
-    let friend = Client::new(&address);
-    let flow = friend.ask("hello");
-    for last in 1..=50 {
-        Client::from(Ipv4Addr::new(127, 7, 0, last).into(), &address).send(b"silent");
-    }
-    Client::from(Ipv4Addr::new(127, 8, 0, 1).into(), &address).ask("a new one gets a place");
-    assert_eq!(friend.ask("still there"), flow);
-}
-
-#[test]
 fn a_flow_leaves_a_backend_on_which_no_process_listens_and_a_drained_one_keeps_its_flows() {
     let (one, other) = (Echo::start(), Echo::start());
     let server = Server::start(&config("", &backends(&[&one, &other])));
@@ -259,6 +200,55 @@ fn a_flow_leaves_a_backend_on_which_no_process_listens_and_a_drained_one_keeps_i
     }
     assert_eq!(server.backend(&address_of_one.to_string())["moved"], moving);
     assert_eq!(server.backend(&other.address.to_string())["in_flight"], 8);
+}
+
+#[test]
+fn each_datagram_of_a_burst_that_finds_no_backend_is_counted() {
+    let echo = Echo::start();
+    let server = Server::start(&config("", &backends(&[&echo])));
+    let address = server.address("dns");
+    let (first, second) = (Client::new(&address), Client::new(&address));
+    server.ctl(&["drain", &echo.address.to_string()]);
+    // All arrive in one batch.
+    server.signal(Signal::SIGSTOP);
+    for number in 0..5 {
+        first.send(format!("a{number}").as_bytes());
+    }
+    for number in 0..7 {
+        second.send(format!("b{number}").as_bytes());
+    }
+    server.signal(Signal::SIGCONT);
+    eventually("twelve are dropped", secs(20), || {
+        (listener(&server)["datagrams_dropped"].as_u64() == Some(12)).then_some(())
+    });
+    assert_eq!(listener(&server)["endings"]["no-backend-available"], 12);
+}
+
+#[test]
+fn a_refusal_is_told_also_where_no_reply_is_due() {
+    let nobody = port::free();
+    let pool = format!("backends = [\"127.0.0.1:{nobody}\"]");
+    let server = Server::start(&config("replies = 0\nidle-timeout = \"100ms\"", &pool));
+    let client = Client::new(&server.address("dns"));
+    client.send(b"a line for syslog");
+    server.stdout.wait_for(" udp - connect-failed ", secs(20));
+}
+
+#[test]
+fn a_flow_leaves_a_backend_that_a_reload_removed_once_it_is_silent() {
+    let (one, other) = (Echo::start(), Echo::start());
+    let text = config("", &backends(&[&one]));
+    let server = Server::start(&text);
+    let client = Client::new(&server.address("dns"));
+    let flow = client.ask("hello");
+    server.write_config(&text.replace(&one.address.to_string(), &other.address.to_string()));
+    assert!(server.ctl(&["reload"]).status.success());
+    assert_eq!(client.ask("again"), flow, "it answers, and the flow stays");
+    eventually("it moves", secs(20), || {
+        client.send(b"silent");
+        (server.backend(&other.address.to_string())["in_flight"] == 1).then_some(())
+    });
+    assert_eq!(client.ask("there").0, other.address);
 }
 
 #[test]
@@ -314,6 +304,81 @@ fn a_reload_keeps_flows_and_a_removed_listener_gives_its_port_back() {
     Client::new(&format!("127.0.0.1:{shared}")).ask("hello");
 }
 
+/// Hands over a UDP socket on every address and a TCP socket under one name, as a unit with `ListenDatagram=` and
+/// `ListenStream=` does.
+const PASS: &str = r#"
+import os, socket, sys
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); udp.bind(("0.0.0.0", 0))
+tcp = socket.socket(); tcp.bind(("127.0.0.1", 0)); tcp.listen(16)
+print("ports", udp.getsockname()[1], tcp.getsockname()[1], file=sys.stderr, flush=True)
+os.dup2(udp.fileno(), 23); os.dup2(tcp.fileno(), 24)
+os.dup2(23, 3); os.dup2(24, 4); os.closerange(5, 30)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="2", LISTEN_FDNAMES="dns:dns")
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
+#[test]
+fn a_socket_of_systemd_is_served_by_one_worker_beside_the_tcp_socket_of_its_unit() {
+    let (one, other) = (Echo::start(), Echo::start());
+    let text = config("", &backends(&[&one, &other])).replace("127.0.0.1:0", "systemd:dns");
+    let text = text.replace("workers = 1", "workers = 2");
+    let web = "[listener.web]\nbind = \"systemd:dns\"\nredirect-to-https = true\n";
+    let python = program("python3");
+    let setup = Setup::new(&format!("{text}{web}"));
+    let server = setup.through([python.to_str().unwrap(), "-c", PASS]).start();
+    let ports = server.stderr.wait_for("ports ", secs(5));
+    let ports: Vec<&str> = ports.split_whitespace().skip(1).collect();
+    let mut seen = BTreeSet::new();
+    for _ in 0..20 {
+        for to in ["127.0.0.1", "127.0.0.7"] {
+            let client = Client::new(&format!("{to}:{}", ports[0]));
+            let flow = client.ask("hello");
+            assert_eq!(client.ask("again"), flow, "two workers would have two flows");
+            seen.insert(flow.0);
+        }
+    }
+    assert_eq!(seen.len(), 2);
+    assert_eq!(testing::Client::connect(&format!("127.0.0.1:{}", ports[1])).get("/", &[]).status, 308);
+    // A reload gives it back, and takes it again.
+    for (there, text) in [(1, web.to_owned()), (2, format!("{text}{web}"))] {
+        server.write_config(&text);
+        assert!(server.ctl(&["reload"]).status.success());
+        assert_eq!(server.ctl_json(&["status"])["listeners"].as_array().unwrap().len(), there);
+    }
+    Client::new(&format!("127.0.0.1:{}", ports[0])).ask("hello");
+}
+
+#[test]
+fn a_socket_that_serves_a_second_flow_has_another_port_and_no_late_reply_reaches_its_client() {
+    let backend = UdpSocket::bind("127.0.0.1:0").unwrap();
+    backend.set_read_timeout(Some(secs(20))).unwrap();
+    let pool = format!("backends = [\"{}\"]", backend.local_addr().unwrap());
+    let server = Server::start(&config("replies = 1", &pool));
+    let address = server.address("dns");
+    let flows = || server.ctl_json(&["status"])["descriptors"]["by_use"]["flows"].as_u64();
+    let mut room = [0; 100];
+    let mut ask = |client: &Client, question: &[u8]| {
+        client.send(question);
+        backend.recv_from(&mut room).unwrap().1
+    };
+    // Again if a loaded machine takes longer than a socket rests.
+    eventually("a socket rests, and is used again", secs(20), || {
+        let (first, second) = (Client::new(&address), Client::new(&address));
+        let of_first = ask(&first, b"first");
+        backend.send_to(b"reply", of_first).unwrap();
+        assert_eq!(first.receive(), b"reply");
+        let rested = flows();
+        let of_second = ask(&second, b"second");
+        let during = flows();
+        assert_ne!(of_first, of_second);
+        backend.send_to(b"late", of_first).unwrap();
+        backend.send_to(b"own", of_second).unwrap();
+        assert_eq!(second.receive(), b"own");
+        ((rested, during) == (Some(1), Some(1))).then_some(())
+    });
+    eventually("it is closed when it is not used", secs(20), || (flows() == Some(0)).then_some(()));
+}
+
 #[test]
 fn a_stop_delivers_the_replies_that_are_due() {
     let backend = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -341,13 +406,19 @@ struct Unbound {
 
 impl Unbound {
     fn start() -> Self {
+        Self::with(|_| "access-control: 127.0.0.0/8 allow".to_owned())
+    }
+
+    /// Starts it with more settings, which may need its port.
+    fn with(settings: impl Fn(u16) -> String) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let port = port::free();
         let shown = directory.path().display();
         let text = format!(
             "server:\n  interface: 127.0.0.1@{port}\n  chroot: \"\"\n  username: \"\"\n  directory: \"{shown}\"\n  \
-             pidfile: \"\"\n  use-syslog: no\n  do-daemonize: no\n  access-control: 127.0.0.0/8 allow\n  \
-             local-zone: \"lan.\" static\n  local-data: \"web.lan. A 192.0.2.1\"\nremote-control:\n  control-enable: no\n"
+             pidfile: \"\"\n  use-syslog: no\n  do-daemonize: no\n  {}\n  \
+             local-zone: \"lan.\" static\n  local-data: \"web.lan. A 192.0.2.1\"\nremote-control:\n  control-enable: no\n",
+            settings(port)
         );
         let config = directory.path().join("unbound.conf");
         std::fs::write(&config, text).unwrap();
@@ -399,26 +470,4 @@ fn a_pool_of_dns_servers_answers_through_a_drain_a_kill_and_a_stop_of_one() {
     ask_all("one is left");
     let after = server.backend(&servers[3].address)["sessions"].as_u64().unwrap();
     assert!(after - before >= 8, "the others get none: {before} and {after}");
-}
-
-#[test]
-fn without_descriptors_new_flows_take_those_of_unanswered_ones_and_other_clients_keep_their_part() {
-    let echo = Echo::start();
-    let text = config("max-flows = 10000\nidle-timeout = \"10m\"", &backends(&[&echo]));
-    let server = Setup::new(&text).through(["prlimit", "--nofile=200:200"]).start();
-    let address = server.address("dns");
-    let friend = Client::new(&address);
-    let flow = friend.ask("hello");
-    for number in 0..400_u16 {
-        let [high, low] = number.to_be_bytes();
-        Client::from(Ipv4Addr::new(127, 5, high, low.max(1)).into(), &address).send(b"silent");
-        if number % 50 == 0 {
-            assert_eq!(friend.ask("still there"), flow);
-        }
-    }
-    assert_eq!(friend.ask("still there"), flow);
-    let descriptors = &server.ctl_json(&["status"])["descriptors"];
-    let (flows, limit) = (descriptors["by_use"]["flows"].as_u64(), descriptors["traffic_limit"].as_u64());
-    assert!(flows > Some(5) && flows <= limit.map(|limit| limit * 3 / 4), "{descriptors}");
-    Client::from(Ipv4Addr::new(127, 6, 0, 1).into(), &address).ask("a new one gets a place");
 }

@@ -285,8 +285,9 @@ impl Forwarding<'_> {
                 Some(Failure::Lost { lost: Lost::Moved, .. }) => upstream::Origin::DownBackend,
                 _ => upstream::Origin::Client,
             };
+            let (client_address, remember) = (self.session.arrival.peer, upstream::Remember::AtOnce);
             let wanted =
-                Wanted { client: self.session.arrival.peer, key: self.key, tried: &before.tried, origin };
+                Wanted { client: client_address, key: self.key, tried: &before.tried, origin, remember };
             let current = self.session.current;
             let chosen = match upstream::choose_at_once(worker, current, self.pool, &wanted, now) {
                 Some(chosen) => Some(chosen),

@@ -21,7 +21,7 @@ use crate::outcome::Outcome;
 use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
 use crate::timer::Timer;
-use crate::upstream::{self, Chosen, Origin, Wanted};
+use crate::upstream::{self, Chosen, Origin, Remember, Wanted};
 
 /// A request without a body whose response may come from either of two backends.
 pub(super) struct Race<'a> {
@@ -193,6 +193,7 @@ impl<'a> Race<'a> {
             key: self.key,
             tried: &tried,
             origin: Origin::Client,
+            remember: Remember::AtOnce,
         };
         let chosen = upstream::choose_at_once(worker, current, self.pool, &wanted, Instant::now())?.ok()?;
         let hold = match self.pool.settings.http {

@@ -1,7 +1,7 @@
 //! From clients to backends: finds or begins the flow of each datagram, and sends it.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,33 +12,31 @@ use logic::account::Refusal;
 use logic::balance::{Tried, client_key};
 use logic::health::Cause;
 use logic::peers::Peer;
-use logic::udp::{Answerability, Arrival, Course, FlowId, FlowKey};
-use nix::sys::epoll::{EpollEvent, EpollFlags};
+use logic::proxy_header::{self, Header};
+use logic::udp::{Arrival, Course, FlowId, FlowKey, Hearing, Membership, Place, Source, Told};
 use state::account::{Kind, Taken};
 use state::ending::Ending;
 use sys::datagram::{Addresses, SLOTS};
 
-use super::flow::{self, End, Flow, FlowSlot};
-use super::{Locals, Server, clear};
+use super::flow::{End, Flow, Memory};
+use super::sockets::{BackendSocket, FlowSlot};
+use super::{Left, Locals, Server, clear, settings};
 use crate::admission::ListenerPermit;
 use crate::arrival::canonical;
 use crate::connect::{self, ConnectFault};
 use crate::outcome::Outcome;
 use crate::snapshot::PoolPlan;
 use crate::tcp::no_backend;
-use crate::upstream::{self, Chosen, Origin, Wanted};
-
-/// Most descriptors that flows take between two looks at the account.
-const ROOM_AT_ONCE: usize = 64;
+use crate::upstream::{self, Chosen, Origin, Remember, Wanted};
 
 /// How often the datagrams of one batch are sent again because the backend had refused an earlier one.
 const MOST_REFUSALS: usize = 3;
 
 impl Server {
     /// Receives a batch of datagrams and forwards them.
-    pub(super) fn forward_batch(&mut self, now: Instant) {
+    pub(super) fn forward_batch(&mut self, now: Instant) -> Left {
         let socket = self.socket.clone();
-        let received = self.batch.receive(socket.get_ref().as_fd(), 0, Addresses::Told);
+        let received = self.batch.receive(socket.get_ref().as_fd(), 0..SLOTS, Addresses::Told);
         let count = match received {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
@@ -51,7 +49,9 @@ impl Server {
             clear(&socket);
         }
         self.counters().datagrams_in.add(count as u64);
-        let mut keys = [None; SLOTS];
+        // Other workers have taken descriptors since the last batch.
+        self.room = 0;
+        let mut keys = [Err(Ending::BadSource); SLOTS];
         for (slot, key) in keys.iter_mut().enumerate().take(count) {
             *key = self.key_of(slot);
         }
@@ -60,34 +60,59 @@ impl Server {
             // A client often sends several datagrams at once.
             let run = keys[first..count].iter().take_while(|key| **key == keys[first]).count();
             match keys[first] {
-                Some(key) => self.forward(key, first..first + run, now),
-                None => self.drop_datagrams(run, Ending::BadSource),
+                Ok(key) => self.forward(key, first..first + run, now),
+                Err(why) => self.drop_datagrams(run, why),
             }
             first += run;
         }
+        if count < SLOTS { Left::Nothing } else { Left::Perhaps }
     }
 
-    fn key_of(&mut self, slot: usize) -> Option<FlowKey> {
+    fn key_of(&mut self, slot: usize) -> Result<FlowKey, Ending> {
         let local = match self.locals {
             Locals::One => None,
             Locals::Several => self.batch.local(slot),
         };
-        // Replies to port 0 cannot be sent. A datagram with our own address as its source is forged: the reply to it would
-        // come back as the next one.
-        let own = SocketAddr::new(local.unwrap_or(self.bound.ip()), self.bound.port());
-        let is_good = |client: &SocketAddr| client.port() != 0 && canonical(*client) != canonical(own);
-        let client = self.batch.sender(slot).filter(is_good)?;
-        Some(FlowKey { client, local })
+        // Replies to port 0 cannot be sent.
+        let sender = self.batch.sender(slot).filter(|sender| sender.port() != 0).ok_or(Ending::BadSource)?;
+        let proxies = &self.plan.settings.proxy_protocol_from;
+        let told = match proxies.is_empty() || !proxies.contains(&Peer::Ip(canonical(sender))) {
+            true => None,
+            false => self.read_header(slot)?,
+        };
+        Ok(FlowKey { sender, local, told })
+    }
+
+    /// Cuts the PROXY header off a datagram. `None` if it names no client.
+    fn read_header(&mut self, slot: usize) -> Result<Option<Told>, Ending> {
+        let (header, length) =
+            proxy_header::parse_datagram(self.batch.datagram(slot)).map_err(|_| Ending::ProxyHeader)?;
+        self.batch.cut(slot, length);
+        Ok(match header {
+            Header::Client { source, destination } => Some(Told { client: source, destination }),
+            Header::Local | Header::Unknown | Header::Unix => None,
+        })
+    }
+
+    /// The PROXY header for the backends of a pool that a flow's datagrams get; empty if the pool wants none.
+    fn header(&self, key: &FlowKey, pool: &PoolPlan) -> Box<[u8]> {
+        let mut header = Vec::new();
+        if pool.settings.send_proxy.is_some() {
+            let ours = SocketAddr::new(key.local.unwrap_or(self.bound.ip()), self.bound.port());
+            let destination = key.told.map_or(ours, |told| told.destination);
+            proxy_header::write_datagram(&mut header, key.client(), destination);
+        }
+        header.into()
     }
 
     fn forward(&mut self, key: FlowKey, slots: Range<usize>, now: Instant) {
         let begun = match self.table.handle_datagram(&key, now) {
             Arrival::Known(id) => {
-                self.follow_health(id, now);
+                self.follow(id, now);
                 Ok(id)
             }
-            Arrival::New => self.begin(key, None, now),
-            Arrival::NewInPlaceOf(old) => self.begin(key, Some(old), now),
+            Arrival::New => self.begin(key, Place::Free, now),
+            Arrival::NewInPlaceOf(old) => self.begin(key, Place::InPlaceOf(old), now),
             Arrival::Refused(why) => Err(Ending::NoFlow(why)),
         };
         match begun {
@@ -99,51 +124,73 @@ impl Server {
         }
     }
 
-    /// Begins a flow at a backend, in place of `old` if one must end for it.
-    fn begin(&mut self, key: FlowKey, old: Option<FlowId>, now: Instant) -> Result<FlowId, Ending> {
-        let (mut old, mut choice) = (old, self.choose(&key, &Tried::default(), now));
+    /// Begins a flow at a backend.
+    fn begin(&mut self, key: FlowKey, mut place: Place, now: Instant) -> Result<FlowId, Ending> {
+        if self.is_ours(key.sender) {
+            return Err(Ending::BadSource);
+        }
+        let mut choice = self.choose(&key, &Tried::default(), now);
         if let Err(Ending::QueueFull) = choice
-            && let Some(unanswered) = old.take().or_else(|| self.table.longest_unanswered())
+            && let Some(old) = place.claim(&self.table)
         {
             // Its permit at the backend becomes free: forged addresses must not keep all of them.
-            self.evict(unanswered);
+            self.evict(old, now);
             choice = self.choose(&key, &Tried::default(), now);
         }
         let (pool, chosen) = choice?;
-        if let Some(old) = old {
-            self.evict(old);
+        if let Some(old) = place.owed() {
+            self.evict(old, now);
         }
-        let slot = self.take_slot()?;
-        let socket = self.open(&pool, &chosen)?;
         let plan = &self.plan;
         let permit = ListenerPermit::take(&plan.state, None).ok_or(Ending::ListenerFull)?;
+        let replies = self.settings().map(|settings| settings.replies).ok_or(Ending::InternalError)?;
+        let socket = self.open(&pool, &chosen, &mut place, now)?;
+        let plan = &self.plan;
         plan.state.counters.of(self.worker.index).connections.add(1);
-        let client = Peer::Ip(canonical(key.client));
+        let client = Peer::Ip(canonical(key.client()));
+        let header = self.header(&key, &pool);
         let mut outcome = Outcome::new(&self.worker, &plan.state, LogKind::Udp, client, None);
         outcome.pool = Some(pool);
         outcome.backend = Some(chosen.index);
         outcome.attempts = 1;
-        let replies = self.settings().map(|settings| settings.replies).ok_or(Ending::InternalError)?;
         let flow = Flow {
             socket,
             outcome,
-            answers: Answerability::Open,
+            hearing: Hearing::default(),
+            memory: Memory::Due,
+            header,
             _in_flight: chosen.slot,
             replies,
-            _slot: slot,
             _permit: permit,
         };
         let id = self.table.insert(key, flow, now);
-        self.watch(id)?;
+        if let Some(flow) = self.table.get_mut(id) {
+            self.sockets.assign(&flow.socket, id);
+        }
         Ok(id)
+    }
+
+    /// Whether a source is one of our own listeners.
+    fn is_ours(&self, source: SocketAddr) -> bool {
+        match self.worker.front.state.listening_for_datagrams.load().judge(source) {
+            Source::Elsewhere => false,
+            Source::Ours => true,
+            // On an error nothing can be sent there either.
+            Source::OursIfLocal => sys::datagram::is_local(source).unwrap_or(true),
+        }
     }
 
     fn choose(&self, key: &FlowKey, tried: &Tried, now: Instant) -> Result<(Arc<PoolPlan>, Chosen), Ending> {
         let settings = self.settings().ok_or(Ending::InternalError)?;
         let pool = self.known.pool(settings.pool);
-        let client = canonical(key.client);
-        let wanted =
-            Wanted { client: Peer::Ip(client), key: client_key(client.ip()), tried, origin: Origin::Client };
+        let client = canonical(key.client());
+        let wanted = Wanted {
+            client: Peer::Ip(client),
+            key: client_key(client.ip()),
+            tried,
+            origin: Origin::Client,
+            remember: Remember::AfterReply,
+        };
         match upstream::choose_at_once(&self.worker, &self.known, pool, &wanted, now) {
             Some(Ok(chosen)) => Ok((pool.clone(), chosen)),
             Some(Err(none)) => Err(no_backend(none)),
@@ -152,18 +199,33 @@ impl Server {
         }
     }
 
-    fn open(&mut self, pool: &PoolPlan, chosen: &Chosen) -> Result<UdpSocket, Ending> {
+    /// Gets a socket that is connected to a backend.
+    fn open(
+        &mut self,
+        pool: &PoolPlan,
+        chosen: &Chosen,
+        place: &mut Place,
+        now: Instant,
+    ) -> Result<BackendSocket, Ending> {
+        let counters = chosen.backend.counters.of(self.worker.index);
+        let address = chosen.backend.addresses.load().first().copied();
+        if let Some(socket) = address.and_then(|address| self.sockets.use_again(address, now)) {
+            counters.connects.add(1);
+            counters.sessions.add(1);
+            return Ok(socket);
+        }
+        let slot = self.take_slot(place, now)?;
         let mut opened = connect::open_udp(&chosen.backend);
         if let Err(ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_)) = opened
-            && let Some(old) = self.table.longest_unanswered()
+            && let Some(old) = place.claim(&self.table)
         {
             // Local ports may run out before descriptors do.
-            self.evict(old);
+            self.evict(old, now);
             opened = connect::open_udp(&chosen.backend);
         }
-        let counters = chosen.backend.counters.of(self.worker.index);
         match opened {
-            Ok(socket) => {
+            Ok((socket, address)) => {
+                let socket = self.sockets.add(socket, address, slot).map_err(|_| self.no_descriptors())?;
                 counters.connects.add(1);
                 counters.sessions.add(1);
                 Ok(socket)
@@ -181,32 +243,32 @@ impl Server {
         Ending::NoDescriptors(Refusal::NoDescriptors)
     }
 
-    /// Takes a descriptor for a flow: a free one outside of the part that is reserved for other clients, or that of an
-    /// unanswered flow.
-    fn take_slot(&mut self) -> Result<FlowSlot, Ending> {
-        let account = &self.worker.front.state.account;
-        if self.room == 0 {
-            let room = account.usage().room_for_flows() / self.worker.front.state.workers.max(1);
-            self.room = room.min(ROOM_AT_ONCE);
+    /// Takes a descriptor for a flow: a free one outside of the part that is reserved for other clients, or that of the
+    /// flow that ends for it.
+    fn take_slot(&mut self, place: &mut Place, now: Instant) -> Result<FlowSlot, Ending> {
+        if let Some(slot) = self.take_slot_with_room() {
+            return Ok(slot);
         }
-        if self.room > 0 {
-            self.room -= 1;
-            if let Some(slot) = self.take_free_slot() {
-                return Ok(slot);
-            }
-            // Idle backend connections of all workers give way.
-            self.worker.close_idle(1);
-            if let Some(slot) = self.take_free_slot() {
-                return Ok(slot);
-            }
-        }
-        if let Some(old) = self.table.longest_unanswered() {
-            self.evict(old);
+        if let Some(old) = place.claim(&self.table) {
+            self.evict(old, now);
             if let Some(slot) = self.take_free_slot() {
                 return Ok(slot);
             }
         }
         Err(self.no_descriptors())
+    }
+
+    fn take_slot_with_room(&mut self) -> Option<FlowSlot> {
+        if self.room == 0 {
+            let state = &self.worker.front.state;
+            self.room = state.account.usage().flows_at_once(state.workers);
+        }
+        self.room = self.room.checked_sub(1)?;
+        self.take_free_slot().or_else(|| {
+            // Idle backend connections of all workers give way.
+            self.worker.close_idle(1);
+            self.take_free_slot()
+        })
     }
 
     fn take_free_slot(&self) -> Option<FlowSlot> {
@@ -214,29 +276,27 @@ impl Server {
         (slot_cache.take_of(Kind::Flows, 1) == Taken::Yes).then(|| FlowSlot::taken(slot_cache.clone()))
     }
 
-    fn evict(&mut self, id: FlowId) {
-        if let Some(ended) = self.table.remove(id) {
-            flow::end(ended, End::Evicted);
+    fn evict(&mut self, id: FlowId, now: Instant) {
+        if let Some(mut ended) = self.table.remove(id) {
+            if !self.evicted_logged.is_due(now) {
+                ended.value.outcome.leave_out_of_log();
+            }
+            self.finish(ended, End::Evicted, now);
         }
     }
 
-    /// Lets the epoll instance tell of replies to a flow. Without that, the flow ends.
-    fn watch(&mut self, id: FlowId) -> Result<(), Ending> {
-        let Some(flow) = self.table.get_mut(id) else { return Err(Ending::InternalError) };
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(id.number()));
-        if self.epoll.0.add(&flow.socket, event).is_ok() {
-            return Ok(());
-        }
-        self.evict(id);
-        Err(self.no_descriptors())
-    }
-
-    /// Moves a flow away from a backend that is down or has refused it, if another one takes it.
-    fn follow_health(&mut self, id: FlowId, now: Instant) {
+    /// Moves a flow away from a backend that does not serve it any more, if another one takes it.
+    fn follow(&mut self, id: FlowId, now: Instant) {
+        let Some(settings) = settings(&self.plan) else { return };
+        let newest = self.known.pool(settings.pool);
         let Some(flow) = self.table.get_mut(id) else { return };
         let Some((pool, index)) = flow.backend() else { return };
-        let health = pool.backends[index].state.health_state().availability();
-        if Course::of(health, flow.answers) == Course::Moves {
+        let state = &pool.backends[index].state;
+        let is_configured =
+            Arc::ptr_eq(pool, newest) || newest.backends.iter().any(|plan| Arc::ptr_eq(&plan.state, state));
+        let membership = if is_configured { Membership::Configured } else { Membership::Removed };
+        let health = state.health_state().availability();
+        if Course::of(health, flow.hearing.answers(now), membership) == Course::Moves {
             self.relocate(id, now);
         }
     }
@@ -253,19 +313,44 @@ impl Server {
             tried.insert(at);
         }
         let Ok((pool, chosen)) = self.choose(&key, &tried, now) else { return };
-        let Ok(socket) = self.open(&pool, &chosen) else { return };
+        if self.turn(id, &pool, &chosen, now).is_none() {
+            return;
+        }
         left.counters.of(self.worker.index).moved.add(1);
+        let header = self.header(&key, &pool);
         let Some(flow) = self.table.get_mut(id) else { return };
-        // Dropping the old socket takes it out of the epoll instance.
-        flow.socket = socket;
-        flow.answers = Answerability::Open;
+        flow.hearing = Hearing::default();
+        flow.memory = Memory::Due;
+        flow.header = header;
         flow._in_flight = chosen.slot;
         flow.outcome.pool = Some(pool);
         flow.outcome.backend = Some(chosen.index);
         flow.outcome.attempts += 1;
         flow.outcome.moved += 1;
-        // On an error the flow has ended, and the caller drops the datagrams.
-        let _ = self.watch(id);
+    }
+
+    /// Connects a flow to another backend, with its own socket if that can reach it.
+    fn turn(&mut self, id: FlowId, pool: &PoolPlan, chosen: &Chosen, now: Instant) -> Option<()> {
+        let address = chosen.backend.addresses.load().first().copied()?;
+        let flow = self.table.get_mut(id)?;
+        if !flow.socket.can_reach(address) {
+            // No other flow ends for one that has a backend.
+            let socket = self.open(pool, chosen, &mut Place::Paid, now).ok()?;
+            let flow = self.table.get_mut(id)?;
+            let left = std::mem::replace(&mut flow.socket, socket);
+            self.sockets.assign(&flow.socket, id);
+            self.sockets.close(left);
+            return Some(());
+        }
+        if flow.socket.turn_to(address).is_err() {
+            // It has no backend now: the next datagram tries again.
+            flow.hearing.handle_refusal();
+            return None;
+        }
+        let counters = chosen.backend.counters.of(self.worker.index);
+        counters.connects.add(1);
+        counters.sessions.add(1);
+        Some(())
     }
 
     fn send(&mut self, id: FlowId, slots: Range<usize>, now: Instant) {
@@ -274,10 +359,11 @@ impl Server {
             let Some(flow) = self.table.get_mut(id) else {
                 return self.drop_datagrams(slots.end - next, Ending::NotSent);
             };
-            let error = match self.batch.send(flow.socket.as_fd(), next..slots.end) {
+            let error = match self.batch.send(flow.socket.as_fd(), next..slots.end, &flow.header) {
                 Ok(sent) => {
                     let bytes: usize = (next..next + sent).map(|slot| self.batch.datagram(slot).len()).sum();
                     flow.outcome.bytes_in += bytes as u64;
+                    flow.hearing.handle_sent(now);
                     next += sent;
                     continue;
                 }
@@ -302,7 +388,7 @@ impl Server {
     pub(super) fn note_refusal(&mut self, id: FlowId, cause: Cause) {
         let worker = self.worker.clone();
         let Some(flow) = self.table.get_mut(id) else { return };
-        flow.answers = Answerability::RefusedUs;
+        flow.hearing.handle_refusal();
         if let Some((pool, index)) = flow.backend() {
             upstream::note_failure(&worker, pool, index, cause);
         }

@@ -5,15 +5,17 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Instant;
 
-use logic::udp::{AfterReply, Answerability, FlowId};
+use logic::peers::Peer;
+use logic::udp::{AfterReply, FlowId};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use state::ending::Ending;
 use sys::datagram::{Addresses, SLOTS};
 use tokio::io::unix::AsyncFd;
 
-use super::flow::{self, End};
-use super::{OwnedEpoll, Server, clear};
+use super::flow::{End, Memory};
+use super::{Left, OwnedEpoll, Server, clear};
+use crate::arrival::canonical;
 use crate::connect;
 use crate::upstream;
 
@@ -34,8 +36,10 @@ impl Server {
         };
         let mut left = if count < FLOWS_AT_ONCE { Left::Nothing } else { Left::Perhaps };
         for event in &events[..count] {
-            let number = u32::try_from(event.data()).unwrap_or(u32::MAX);
-            left = left.max(self.collect(FlowId::from_number(number), now));
+            match self.sockets.flow_of(event.data()) {
+                Some(flow) => left = left.max(self.collect(flow, now)),
+                None => self.sockets.close_resting(event.data()),
+            }
         }
         self.send_collected();
         if left == Left::Nothing {
@@ -51,8 +55,10 @@ impl Server {
             self.send_collected();
         }
         let first = self.collected;
+        // The last reply that is due ends the flow: the kernel need not look for another one.
+        let most = self.table.most_replies(id).min(SLOTS - first);
         let Some(flow) = self.table.get_mut(id) else { return Left::Nothing };
-        let count = match self.batch.receive(flow.socket.as_fd(), first, Addresses::Known) {
+        let count = match self.batch.receive(flow.socket.as_fd(), first..first + most, Addresses::Known) {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Left::Nothing,
             Err(error) => {
@@ -62,24 +68,32 @@ impl Server {
                 return Left::Perhaps;
             }
         };
-        flow.answers = Answerability::Open;
+        flow.hearing.handle_reply();
         let started = flow.outcome.started();
         flow.outcome.first_byte.get_or_insert_with(|| now.saturating_duration_since(started));
         flow.outcome.answered_by = flow.outcome.backend;
         let bytes: usize = (first..first + count).map(|slot| self.batch.datagram(slot).len()).sum();
         flow.outcome.bytes_out += bytes as u64;
+        let memory = std::mem::replace(&mut flow.memory, Memory::Told);
         if let Some((pool, index)) = flow.backend() {
-            upstream::note_success(&pool.backends[index].state);
+            let backend = &pool.backends[index].state;
+            upstream::note_success(backend);
+            if memory == Memory::Due {
+                upstream::remember(pool, Peer::Ip(canonical(key.client())), backend, now);
+            }
         }
         self.collected += count;
         for slot in first..first + count {
-            self.batch.address(slot, key.client, key.local);
+            self.batch.address(slot, key.sender, key.local);
         }
-        let ends = (0..count).any(|_| self.table.handle_reply(id, now) == AfterReply::Ends);
-        if ends && let Some(ended) = self.table.remove(id) {
-            flow::end(ended, End::Complete);
+        let after = self.table.handle_replies(id, count as u32, now);
+        if after == AfterReply::Ends
+            && let Some(ended) = self.table.remove(id)
+        {
+            self.finish(ended, End::Complete, now);
+            return Left::Nothing;
         }
-        if first + count < SLOTS { Left::Nothing } else { Left::Perhaps }
+        if count < most { Left::Nothing } else { Left::Perhaps }
     }
 
     fn send_collected(&mut self) {
@@ -98,11 +112,4 @@ impl Server {
             }
         }
     }
-}
-
-/// Replies that wait in the sockets of flows.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Left {
-    Nothing,
-    Perhaps,
 }

@@ -54,7 +54,9 @@ pub(super) async fn run(backend: &BackendState, active: &ActiveCheck, way: &Way)
     }
     let result = match &active.check {
         Check::Tcp | Check::Http { .. } => connect_and_ask(backend, active, way, limits).await,
-        Check::Dns { .. } | Check::Datagram { .. } => datagram::ask(backend, &active.check, limits).await,
+        Check::Dns { .. } | Check::Datagram { .. } => {
+            datagram::ask(backend, &active.check, way, limits).await
+        }
     };
     let (outcome, cause, took) = match result {
         Ok(took) => (VerdictOutcome::Pass, Cause::Passed, took),

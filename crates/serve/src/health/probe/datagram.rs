@@ -1,25 +1,37 @@
 //! A check over UDP: one datagram, and the first answer to it.
 
 use logic::health::{Cause, Check};
+use logic::proxy_header::{self, Version};
 use proxy::connect::{self, ConnectFault};
 use state::BackendState;
 use tokio::net::UdpSocket;
 use tokio::time::timeout_at;
 
-use super::{Passed, Times};
+use super::{Passed, Times, Way};
 
 /// More than the largest answer.
 const ROOM: usize = 65_536;
 
 /// Sends the question of a check, and waits for an answer to it. Other datagrams are passed over.
-pub(super) async fn ask(backend: &BackendState, check: &Check, times: Times) -> Result<Passed, ConnectFault> {
-    let socket = UdpSocket::from_std(connect::open_udp(backend)?).map_err(ConnectFault::Ours)?;
+pub(super) async fn ask(
+    backend: &BackendState,
+    check: &Check,
+    way: &Way,
+    times: Times,
+) -> Result<Passed, ConnectFault> {
+    let (socket, _) = connect::open_udp(backend)?;
+    let socket = UdpSocket::from_std(socket).map_err(ConnectFault::Ours)?;
     let id = fastrand::u16(..);
-    let question = match check {
-        Check::Dns { name } => name.question(id),
-        Check::Datagram { send, .. } => send.to_vec(),
-        Check::Tcp | Check::Http { .. } => Vec::new(),
-    };
+    let mut question = Vec::new();
+    if way.send_proxy == Some(Version::V2) {
+        // The check is our own datagram, so the PROXY header names no client.
+        proxy_header::write_local(Version::V2, &mut question);
+    }
+    match check {
+        Check::Dns { name } => question.extend(name.question(id)),
+        Check::Datagram { send, .. } => question.extend_from_slice(send),
+        Check::Tcp | Check::Http { .. } => {}
+    }
     let is_answer = |datagram: &[u8]| match check {
         Check::Dns { name } => name.is_answered_by(id, datagram),
         Check::Datagram { expect, .. } => datagram.starts_with(expect),

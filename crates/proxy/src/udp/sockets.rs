@@ -1,0 +1,185 @@
+//! Sockets of flows to backends.
+//!
+//! To make, register and close a socket takes most of the CPU of a query, so the socket of a flow that has ended with its
+//! last reply rests and serves a later one. Meanwhile it has neither a peer nor a port: no late reply of a backend reaches
+//! the next client, whose port is as hard to guess as that of a new socket.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use logic::udp::FlowId;
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use state::account::{Kind, SlotCache};
+
+use super::OwnedEpoll;
+
+/// Sockets of one server that rest.
+const MOST_RESTING: usize = 256;
+
+/// Shortest rest. What the kernel was about to put into a socket when it lost its port is there by then, and thrown away.
+const REST: Duration = Duration::from_millis(1);
+
+/// When a socket that rests is closed.
+const UNUSED: Duration = Duration::from_secs(1);
+
+pub(super) struct BackendSocket {
+    socket: UdpSocket,
+    family: Family,
+    /// In the epoll instance.
+    number: u32,
+    // Given back after the socket is closed.
+    _slot: FlowSlot,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    fn of(address: SocketAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
+impl BackendSocket {
+    pub(super) fn can_reach(&self, address: SocketAddr) -> bool {
+        self.family == Family::of(address)
+    }
+
+    /// Takes the socket from its backend to another one.
+    pub(super) fn turn_to(&self, address: SocketAddr) -> std::io::Result<()> {
+        sys::datagram::disconnect(&self.socket)?;
+        sys::datagram::drain(&self.socket)?;
+        sys::datagram::connect_again(&self.socket, address)
+    }
+}
+
+impl AsFd for BackendSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// One slot of the account of descriptors, for the socket of a flow.
+pub(super) struct FlowSlot(Rc<SlotCache>);
+
+impl FlowSlot {
+    /// Wraps a slot of [`Kind::Flows`] that was taken.
+    pub(super) fn taken(slot_cache: Rc<SlotCache>) -> Self {
+        Self(slot_cache)
+    }
+}
+
+impl Drop for FlowSlot {
+    fn drop(&mut self) {
+        self.0.give_of(Kind::Flows, 1);
+    }
+}
+
+/// The sockets of one server.
+pub(super) struct Sockets {
+    epoll: Rc<OwnedEpoll>,
+    /// The flow of each socket, by its number; `None` for one that rests.
+    flows: Vec<Option<FlowId>>,
+    /// Numbers of sockets that are closed.
+    free: Vec<u32>,
+    /// The one that has rested for longest first.
+    resting: VecDeque<(Instant, BackendSocket)>,
+}
+
+impl Sockets {
+    pub(super) fn new(epoll: Rc<OwnedEpoll>) -> Self {
+        Self { epoll, flows: Vec::new(), free: Vec::new(), resting: VecDeque::new() }
+    }
+
+    /// Registers a new socket, connected to `address`.
+    pub(super) fn add(
+        &mut self,
+        socket: UdpSocket,
+        address: SocketAddr,
+        slot: FlowSlot,
+    ) -> nix::Result<BackendSocket> {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.flows.push(None);
+            // There are fewer sockets than descriptors.
+            u32::try_from(self.flows.len() - 1).unwrap_or(u32::MAX)
+        });
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(number));
+        if let Err(error) = self.epoll.0.add(&socket, event) {
+            self.free.push(number);
+            return Err(error);
+        }
+        Ok(BackendSocket { socket, family: Family::of(address), number, _slot: slot })
+    }
+
+    /// A socket that has rested, connected to `address`.
+    pub(super) fn use_again(&mut self, address: SocketAddr, now: Instant) -> Option<BackendSocket> {
+        let rested = |(since, _): &&(Instant, BackendSocket)| now.saturating_duration_since(*since) >= REST;
+        let at = self.resting.iter().take_while(rested).position(|(_, socket)| socket.can_reach(address))?;
+        let (_, socket) = self.resting.remove(at)?;
+        let connected = sys::datagram::drain(&socket.socket)
+            .and_then(|()| sys::datagram::connect_again(&socket.socket, address));
+        match connected {
+            Ok(()) => Some(socket),
+            Err(_) => {
+                self.close(socket);
+                None
+            }
+        }
+    }
+
+    pub(super) fn assign(&mut self, socket: &BackendSocket, flow: FlowId) {
+        self.flows[socket.number as usize] = Some(flow);
+    }
+
+    /// The flow of an event of the epoll instance.
+    pub(super) fn flow_of(&self, number: u64) -> Option<FlowId> {
+        *self.flows.get(usize::try_from(number).ok()?)?
+    }
+
+    /// Lets a socket rest whose flow has ended as it should, if there is room.
+    pub(super) fn rest(&mut self, socket: BackendSocket, room: usize, now: Instant) {
+        let has_room = self.resting.len() < MOST_RESTING.min(room);
+        if !has_room || sys::datagram::disconnect(&socket.socket).is_err() {
+            return self.close(socket);
+        }
+        self.flows[socket.number as usize] = None;
+        self.resting.push_back((now, socket));
+    }
+
+    pub(super) fn close(&mut self, socket: BackendSocket) {
+        self.flows[socket.number as usize] = None;
+        self.free.push(socket.number);
+        drop(socket);
+        if self.free.len() == self.flows.len() {
+            // Gives the memory of a flood back.
+            (self.flows, self.free) = (Vec::new(), Vec::new());
+        }
+    }
+
+    /// Closes a socket that rests, because something waits in it.
+    pub(super) fn close_resting(&mut self, number: u64) {
+        let at = self.resting.iter().position(|(_, socket)| u64::from(socket.number) == number);
+        if let Some((_, socket)) = at.and_then(|at| self.resting.remove(at)) {
+            self.close(socket);
+        }
+    }
+
+    /// When to call [`Self::close_unused`] next.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.resting.front().map(|(since, _)| *since + UNUSED)
+    }
+
+    pub(super) fn close_unused(&mut self, now: Instant) {
+        let is_unused =
+            |(since, _): &mut (Instant, BackendSocket)| now.saturating_duration_since(*since) >= UNUSED;
+        while let Some((_, socket)) = self.resting.pop_front_if(is_unused) {
+            self.close(socket);
+        }
+    }
+}
