@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hosts::tunnel::plan::{Endpoint, Tunnel};
 use logic::account::Shares;
+pub use logic::balance::AllDown;
 use logic::balance::{HashKey, Policy};
 use logic::health::{Check, PassiveRule, Rule};
 use logic::http1::forward::ForwardedHeaders;
@@ -486,15 +487,6 @@ pub struct ActiveCheck {
     pub check: Check,
     /// Interval, timeout, and the numbers of verdicts.
     pub rule: Rule,
-}
-
-/// Behaviour while no backend of a pool is healthy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AllDown {
-    /// Use all backends as if they were up, and report the pool as degraded.
-    FailOpen,
-    /// HTTP: 503 page; TCP: close.
-    ErrorPage,
 }
 
 /// Settings of `balance = "sticky"`.

@@ -11,10 +11,12 @@ use std::ops::Range;
 use std::str::FromStr;
 
 mod edits;
+mod explain;
 mod path;
 mod redirect;
 
 pub use edits::{HeaderEdit, HeaderEditError, HeaderEdits};
+pub use explain::{Fate, Missed, Step};
 pub use path::{PathAmbiguity, PathPrefix, PathPrefixError};
 pub use redirect::{Location, LocationError, RedirectStatus, RedirectStatusError};
 

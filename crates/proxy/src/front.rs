@@ -6,6 +6,7 @@ use arc_swap::ArcSwap;
 use state::State;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::question::Question;
 use crate::snapshot::Snapshot;
 
 /// State that the workers, the control socket, the admin listener and the supervisor share.
@@ -14,6 +15,8 @@ pub struct Front {
     pub snapshot: ArcSwap<Snapshot>,
     /// Requests to the supervisor in `crates/serve/src/start.rs`.
     pub requests: mpsc::Sender<Request>,
+    /// To each worker, in the order of their numbers.
+    pub questions: Vec<mpsc::Sender<Question>>,
 }
 
 /// Requests to the supervisor.

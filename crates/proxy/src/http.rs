@@ -26,6 +26,7 @@ use crate::worker::{ConnectionHandle, Current, WaitEnd, Worker};
 
 mod answer;
 mod body;
+pub mod destination;
 mod exchange;
 mod heads;
 mod hold;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
 use logic::access_log::{Entry, Kind, Timings};
+use logic::balance::view::View;
 use logic::http1::request::{RequestHead, Version};
 use logic::http1::span::Span;
 use logic::peers::Peer;
@@ -38,6 +39,8 @@ pub struct Outcome {
     pub pool: Option<Arc<PoolPlan>>,
     /// Index in the pool of the last backend tried.
     pub backend: Option<usize>,
+    /// What the choice of that backend saw.
+    pub view: View,
     /// Index of the backend whose response the client received. `None` if there is none yet, or the response was
     /// penstock's own.
     pub answered_by: Option<usize>,
@@ -95,6 +98,7 @@ impl Outcome {
             grpc_status: None,
             pool: None,
             backend: None,
+            view: View::default(),
             answered_by: None,
             attempts: 0,
             moved: 0,
@@ -163,6 +167,7 @@ impl Drop for Outcome {
         let took = self.stop_clock().duration_since(self.started);
         self.count(ending, took);
         self.log(ending, took);
+        self.keep(ending, took);
     }
 }
 
@@ -196,6 +201,25 @@ impl Outcome {
                 }
             }
         }
+    }
+
+    /// Leaves the session to the worker's past. The reference counts that it holds go there, for those of the oldest entry.
+    fn keep(&mut self, ending: Ending, took: Duration) {
+        self.worker.keep_past(|entry| {
+            entry.id = std::mem::take(&mut self.request_id);
+            entry.client = Some(self.client);
+            entry.kind = Some(self.kind);
+            match &mut entry.listener {
+                Some(oldest) => std::mem::swap(oldest, &mut self.listener),
+                None => entry.listener = Some(self.listener.clone()),
+            }
+            std::mem::swap(&mut entry.pool, &mut self.pool);
+            (entry.backend, entry.view, entry.status) = (self.backend, self.view, self.status);
+            (entry.attempts, entry.moved, entry.hedged) = (self.attempts, self.moved, self.hedged);
+            (entry.started, entry.took, entry.queued) = (Some(self.started), took, self.queued);
+            entry.ending = ending.word();
+            entry.keep_request(self.received.as_deref());
+        });
     }
 
     fn log(&self, ending: Ending, took: Duration) {

@@ -114,14 +114,23 @@ async fn hear(stream: &Stream, early: Vec<u8>, reader: &mut Reader) -> Result<Cl
 
 /// Chooses the pool for the server name `host`, or for a client that sends none.
 fn choose(routes: &RouteTable, host: Option<&str>) -> Option<PoolId> {
-    let facts = Facts { host: host.unwrap_or_default(), path: "/", method: "", headers: &NoHeaders };
-    match routes.decide(&facts) {
+    pool_of(&routes.decide(&facts(host)))
+}
+
+/// Facts about a client for the routes: nothing but its server name is known.
+pub fn facts(host: Option<&str>) -> Facts<'_> {
+    Facts { host: host.unwrap_or_default(), path: "/", method: "", headers: &NoHeaders }
+}
+
+/// Pool to which a decision leads.
+pub fn pool_of(decision: &Decision<'_>) -> Option<PoolId> {
+    match decision {
         Decision::Route(route) => match route.action {
             Action::Pool(pool) => Some(pool),
             // The configuration does not allow redirects here.
             Action::Redirect { .. } => None,
         },
-        Decision::Fallback(pool) => Some(pool),
+        Decision::Fallback(pool) => Some(*pool),
         Decision::NoRoute | Decision::Ambiguous(_) => None,
     }
 }

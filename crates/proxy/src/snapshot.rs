@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use config::Config;
 use config::types::{Backend, HttpSettings, Listener, Pool, Protocol};
-use logic::balance::{Identities, StickyTable};
+use logic::balance::{Balancer, Identities, StickyTable};
 use logic::route::{PoolId, RouteTable};
 use state::queue::Queue;
 use state::{BackendState, ListenerState};
@@ -61,6 +61,13 @@ pub struct PoolPlan {
     pub sticky: Option<Arc<Mutex<StickyTable>>>,
     /// Sessions that wait for a busy backend.
     pub queue: Arc<Queue>,
+}
+
+impl PoolPlan {
+    /// A balancer before its first choice. Workers begin at different backends.
+    pub fn balancer(&self, worker: usize) -> Balancer {
+        Balancer::with_phase(self.settings.balance, self.backends.len(), worker)
+    }
 }
 
 pub struct BackendPlan {

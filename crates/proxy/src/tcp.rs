@@ -301,7 +301,7 @@ async fn obtain(
             failed.counters.of(worker.index).retries.add(1);
         }
         outcome.attempts += 1;
-        outcome.backend = Some(chosen.index);
+        (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
         outcome.queued = chosen.queued.or(outcome.queued);
         let lacks = match connect(worker, pool, &chosen, arrival, opening, outcome).await {
             Ok(backend) => return Some((backend, chosen)),

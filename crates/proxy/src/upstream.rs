@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use config::types::AllDown;
+use logic::balance::view::View;
 use logic::balance::{
-    Availability, Candidate, Choice, StickyKey, StickyTable, Tried, WEIGHT_UNIT, slow_start_weight,
+    AllDown, Availability, Candidate, Candidates, Question, Selection, Standing, StickyKey, Tried,
+    WEIGHT_UNIT, slow_start_weight,
 };
 use logic::health::{Cause, Source, State as HealthState, Verdict, VerdictOutcome};
 use logic::peers::Peer;
@@ -62,6 +63,8 @@ pub struct Chosen {
     pub index: usize,
     pub backend: Arc<BackendState>,
     pub slot: InFlight,
+    /// What the choice saw.
+    pub view: View,
     /// Time that the session waited for the permit; `None` if it did not wait.
     pub queued: Option<Duration>,
 }
@@ -168,31 +171,29 @@ fn choose_now(
     wanted: &Wanted<'_>,
     now: Instant,
 ) -> Option<Result<Chosen, NoBackend>> {
-    let mut candidates = candidates(pool, now, DownBackends::Excluded);
-    if !any_available(&candidates) && pool.settings.all_down == AllDown::FailOpen {
-        candidates = self::candidates(pool, now, DownBackends::Included);
-    }
-    if !any_available(&candidates) {
-        return Some(Err(NoBackend::Unavailable));
-    }
-    if let Some((table, key)) = sticky(pool, wanted.client) {
-        let remembered = lock(table).lookup(key, now).and_then(|identity| pool.identities.find(identity));
-        if let Some(index) =
-            remembered.filter(|index| takes(&candidates[*index]) && !wanted.tried.contains(*index))
-        {
-            return take(pool, index).map(Ok);
-        }
-    }
+    let mut candidates = candidates(pool, now, pool.settings.all_down);
+    let sticky = pool.sticky.as_ref().zip(sticky_key(pool, wanted.client));
+    let remembered = sticky.and_then(|(table, key)| lock(table).lookup(key, now));
+    let remembered = remembered.and_then(|identity| pool.identities.find(identity));
     loop {
-        let choice = worker.with_balancer(snapshot, pool.id, |balancer| {
-            balancer.pick(&candidates, &pool.identities, wanted.key, wanted.tried, fastrand::u64(..))
-        });
-        let index = match choice {
-            Choice::Backend(index) => index,
-            Choice::AllBusy => return None,
-            Choice::NoneAvailable => return Some(Err(NoBackend::AllTried)),
+        let question = Question {
+            candidates: &candidates,
+            identities: &pool.identities,
+            key: wanted.key,
+            remembered,
+            tried: wanted.tried,
         };
-        match take(pool, index) {
+        let select = |balancer: &mut _| question.select(balancer, fastrand::u64(..));
+        let selection = worker.with_balancer(snapshot, pool.id, select);
+        let view = View::of(&question, selection);
+        let index = match selection {
+            Selection::Remembered(index) => return take(pool, index, view).map(Ok),
+            Selection::Picked(index) => index,
+            Selection::AllBusy => return None,
+            Selection::AllTried => return Some(Err(NoBackend::AllTried)),
+            Selection::Unavailable => return Some(Err(NoBackend::Unavailable)),
+        };
+        match take(pool, index, view) {
             Some(chosen) => {
                 if wanted.remember == Remember::AtOnce {
                     remember(pool, wanted.client, &chosen.backend, now);
@@ -207,48 +208,41 @@ fn choose_now(
 
 /// Remembers the backend of a client in the pool's sticky table, if it has one.
 pub fn remember(pool: &PoolPlan, client: Peer, backend: &BackendState, now: Instant) {
-    if let Some((table, key)) = sticky(pool, client) {
+    if let Some((table, key)) = pool.sticky.as_ref().zip(sticky_key(pool, client)) {
         lock(table).remember(key, backend.identity, now);
     }
 }
 
-fn sticky(pool: &PoolPlan, client: Peer) -> Option<(&Arc<Mutex<StickyTable>>, StickyKey)> {
-    let (table, ip) = pool.sticky.as_ref().zip(client.ip())?;
-    Some((table, StickyKey::new(ip, pool.settings.sticky.ipv6_prefix)))
+/// Key of a client in the sticky table. `None` if the pool has none, or the client no address.
+pub(crate) fn sticky_key(pool: &PoolPlan, client: Peer) -> Option<StickyKey> {
+    pool.sticky.as_ref()?;
+    client.ip().map(|ip| StickyKey::new(ip, pool.settings.sticky.ipv6_prefix))
 }
 
-/// Whether backends that are down may be chosen.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum DownBackends {
-    Excluded,
-    Included,
+fn candidates(pool: &PoolPlan, now: Instant, all_down: AllDown) -> Candidates {
+    logic::balance::candidates(|| standings(pool, now), all_down).0
 }
 
-fn candidates(pool: &PoolPlan, now: Instant, down: DownBackends) -> smallvec::SmallVec<[Candidate; 8]> {
+/// Reads what the choice of a backend depends on.
+pub(crate) fn standings(pool: &PoolPlan, now: Instant) -> impl Iterator<Item = Standing> {
     let window = pool.settings.slow_start;
-    pool.backends
-        .iter()
-        .map(|backend| {
-            let state = &backend.state;
-            let configured = state.weight_override().unwrap_or(backend.settings.weight);
-            let weight = match state.up_for(now) {
-                Some(up_for) if !window.is_zero() => slow_start_weight(configured, up_for, window),
-                _ => configured * WEIGHT_UNIT,
-            };
-            let healthy = matches!(state.health_state(), HealthState::Up | HealthState::Unchecked);
-            let admitted = state.admission() == Admission::Ready;
-            let available = match admitted && (healthy || down == DownBackends::Included) {
-                true => Availability::Available,
-                false => Availability::Unavailable,
-            };
-            Candidate {
-                weight,
-                in_flight: state.in_flight.load(Relaxed),
-                limit: backend.settings.max_connections,
-                available,
-            }
-        })
-        .collect()
+    pool.backends.iter().map(move |backend| {
+        let state = &backend.state;
+        let configured = state.weight_override().unwrap_or(backend.settings.weight);
+        let full_weight = configured * WEIGHT_UNIT;
+        let weight = match state.up_for(now) {
+            Some(up_for) if !window.is_zero() => slow_start_weight(configured, up_for, window),
+            _ => full_weight,
+        };
+        Standing {
+            health: state.health_state(),
+            admission: state.admission(),
+            weight,
+            full_weight,
+            in_flight: state.in_flight.load(Relaxed),
+            limit: backend.settings.max_connections,
+        }
+    })
 }
 
 /// Returns true if a backend takes new sessions: healthy, not drained, and with a weight.
@@ -257,18 +251,8 @@ fn serves(backend: &BackendPlan) -> bool {
     backend.state.is_up() && backend.state.admission() == Admission::Ready && weight > 0
 }
 
-fn any_available(candidates: &[Candidate]) -> bool {
-    candidates.iter().any(|candidate| candidate.available == Availability::Available && candidate.weight > 0)
-}
-
-fn takes(candidate: &Candidate) -> bool {
-    candidate.available == Availability::Available
-        && candidate.weight > 0
-        && candidate.limit.is_none_or(|limit| candidate.in_flight < limit)
-}
-
 /// Takes a permit at a backend. `None` if no permit is free.
-fn take(pool: &PoolPlan, index: usize) -> Option<Chosen> {
+fn take(pool: &PoolPlan, index: usize, view: View) -> Option<Chosen> {
     let plan = &pool.backends[index];
     let limit = plan.settings.max_connections.unwrap_or(u32::MAX);
     plan.state
@@ -276,7 +260,7 @@ fn take(pool: &PoolPlan, index: usize) -> Option<Chosen> {
         .fetch_update(Relaxed, Relaxed, |in_flight| (in_flight < limit).then_some(in_flight + 1))
         .ok()?;
     let slot = InFlight { backend: plan.state.clone(), queue: pool.queue.clone() };
-    Some(Chosen { index, backend: plan.state.clone(), slot, queued: None })
+    Some(Chosen { index, backend: plan.state.clone(), slot, view, queued: None })
 }
 
 /// Returns an idle connection to the backend that is still open, if there is one.
@@ -380,7 +364,7 @@ async fn open(
 
 /// Returns whether another backend that was not tried takes sessions, at once or after a wait in the queue.
 pub fn elsewhere(worker: &Worker, pool: &PoolPlan, asked: usize, tried: &Tried, now: Instant) -> Elsewhere {
-    let candidates = candidates(pool, now, DownBackends::Excluded);
+    let candidates = candidates(pool, now, AllDown::ErrorPage);
     let mut others = candidates
         .iter()
         .enumerate()
@@ -390,14 +374,14 @@ pub fn elsewhere(worker: &Worker, pool: &PoolPlan, asked: usize, tried: &Tried, 
         .peekable();
     let queue = pool.settings.queue_length.saturating_mul(worker.front.state.workers);
     let waiting = pool.queue.waiting();
-    let has_room = others.peek().is_some() && waiting < queue || waiting == 0 && others.any(takes);
+    let has_room = others.peek().is_some() && waiting < queue || waiting == 0 && others.any(Candidate::takes);
     if has_room { Elsewhere::Room } else { Elsewhere::NoRoom }
 }
 
 /// Returns true if another backend that was not tried could take a session now.
 pub fn has_another(pool: &PoolPlan, asked: usize, tried: &Tried) -> bool {
-    let candidates = candidates(pool, Instant::now(), DownBackends::Excluded);
-    candidates.iter().enumerate().any(|(at, one)| at != asked && !tried.contains(at) && takes(one))
+    let candidates = candidates(pool, Instant::now(), AllDown::ErrorPage);
+    candidates.iter().enumerate().any(|(at, one)| at != asked && !tried.contains(at) && one.takes())
 }
 
 /// Records a failure of real traffic at a backend; ejects the backend after too many in a row.

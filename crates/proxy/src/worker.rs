@@ -20,10 +20,12 @@ use crate::front::Front;
 use crate::http2::backend::Lines;
 use crate::idle::IdlePool;
 use crate::idle_sessions::IdleSessions;
+use crate::past::{Entry, Past};
 use crate::pipes::Pipes;
 use crate::snapshot::{PoolPlan, Snapshot};
 use crate::waits::Waits;
 
+mod answers;
 mod eviction;
 mod handle;
 mod thread;
@@ -69,6 +71,7 @@ pub struct Worker {
     current: RefCell<Current>,
     balancers: PerPool<Balancer>,
     hedging: PerPool<Hedging>,
+    past: RefCell<Past>,
     connections: RefCell<Connections>,
     idle_clients: IdleClients,
     /// Notified when a client connection of this worker has ended.
@@ -203,6 +206,7 @@ impl Worker {
         log: AccessLog,
     ) -> std::io::Result<Rc<Self>> {
         let slot_cache = Rc::new(SlotCache::new(front.state.account.clone(), index));
+        let workers = front.state.workers;
         Ok(Rc::new(Self {
             index,
             front,
@@ -215,6 +219,7 @@ impl Worker {
             current: RefCell::new(Rc::new(snapshot)),
             balancers: PerPool::default(),
             hedging: PerPool::default(),
+            past: RefCell::new(Past::new(workers)),
             connections: RefCell::default(),
             idle_clients: IdleClients::default(),
             place_freed: Notify::new(),
@@ -265,8 +270,7 @@ impl Worker {
         pool: PoolId,
         choose: impl FnOnce(&mut Balancer) -> T,
     ) -> T {
-        let make =
-            |plan: &PoolPlan| Balancer::with_phase(plan.settings.balance, plan.backends.len(), self.index);
+        let make = |plan: &PoolPlan| plan.balancer(self.index);
         self.balancers.with(snapshot, pool, make, make, choose)
     }
 
@@ -289,9 +293,18 @@ impl Worker {
         self.batch.borrow_mut().push(write);
     }
 
+    /// Keeps a session that has ended, for an operator who asks about it.
+    pub fn keep_past(&self, fill: impl FnOnce(&mut Entry)) {
+        // It is borrowed only if `fill` has panicked.
+        if let Ok(mut past) = self.past.try_borrow_mut() {
+            past.push(fill);
+        }
+    }
+
     /// Switches to a new snapshot for sessions that start from now on.
     fn adopt(&self, snapshot: Arc<Snapshot>) {
         *self.current.borrow_mut() = Rc::new(snapshot);
+        self.past.borrow_mut().freeze();
     }
 
     /// Lets all that waits for a backend decide anew, because the health of a backend has changed.

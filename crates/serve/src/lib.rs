@@ -27,5 +27,6 @@ pub mod report;
 pub mod resolve;
 pub mod start;
 pub mod through;
+mod why;
 
 pub use start::{Options, StartError, run};

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use config::types::{BackendAddress, Protocol, Transport};
-use logic::health::{Source, Verdict, VerdictOutcome};
+use logic::health::{Awaits, Source, Verdict, VerdictOutcome};
 use proxy::front::Front;
 use proxy::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
 use serde::{Serialize, Serializer};
@@ -22,7 +22,9 @@ pub mod descriptors;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod hsts;
+pub mod past;
 pub mod tables;
+pub mod why;
 
 use confinement::ConfinementReport;
 use descriptors::Descriptors;
@@ -224,6 +226,12 @@ pub struct ReturnReport {
     pub passes: u32,
 }
 
+impl ReturnReport {
+    fn read(awaits: Awaits) -> Self {
+        Self { seconds: awaits.time.as_millis().div_ceil(1000) as u64, passes: awaits.passes }
+    }
+}
+
 fn serialize_admission<S: Serializer>(admission: &Admission, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(admission.word())
 }
@@ -321,14 +329,7 @@ impl ListenerReport {
         let datagrams = |of: fn(&ListenerCounters) -> &Counter| is_udp.then(|| counters.sum(of));
         Self {
             name: state.name.to_string(),
-            protocol: match (&plan.settings.protocol, &plan.settings.tls) {
-                (Protocol::Tcp(_), None) => "tcp",
-                (Protocol::Tcp(_), Some(_)) => "tcp+tls",
-                (Protocol::TlsPassthrough(_), _) => "tls-passthrough",
-                (Protocol::Udp(_), _) => "udp",
-                (Protocol::Http(_), None) => "http",
-                (Protocol::Http(_), Some(_)) => "http+tls",
-            },
+            protocol: protocol_word(plan),
             bound: lock(&state.bound).clone(),
             hsts: HstsReport::read(plan),
             connections: state.connections.load(Relaxed),
@@ -343,6 +344,18 @@ impl ListenerReport {
             latency: counters.sum_latency(|block| &block.latency).into(),
             endings: state.endings(),
         }
+    }
+}
+
+/// Protocol of a listener, with TLS if it terminates it.
+fn protocol_word(plan: &ListenerPlan) -> &'static str {
+    match (&plan.settings.protocol, &plan.settings.tls) {
+        (Protocol::Tcp(_), None) => "tcp",
+        (Protocol::Tcp(_), Some(_)) => "tcp+tls",
+        (Protocol::TlsPassthrough(_), _) => "tls-passthrough",
+        (Protocol::Udp(_), _) => "udp",
+        (Protocol::Http(_), None) => "http",
+        (Protocol::Http(_), Some(_)) => "http+tls",
     }
 }
 
@@ -372,10 +385,7 @@ impl BackendReport {
             name: state.name.to_string(),
             state: state.health_state().word(),
             state_seconds: now.saturating_duration_since(since).as_secs(),
-            returns_after: awaits.map(|awaits| ReturnReport {
-                seconds: awaits.time.as_millis().div_ceil(1000) as u64,
-                passes: awaits.passes,
-            }),
+            returns_after: awaits.map(ReturnReport::read),
             admission: state.admission(),
             weight: plan.settings.weight,
             weight_override: state.weight_override(),

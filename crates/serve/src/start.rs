@@ -14,6 +14,7 @@ use config::{Config, Environment, Loaded, Quick, Source};
 use fleet::tunnel::{Asking, Native};
 use logic::account::TooFew;
 use proxy::front::{Front, Request};
+use proxy::question::{self, Question};
 use proxy::snapshot::Snapshot;
 use proxy::worker::{self, Command};
 use sd_notify::NotifyState;
@@ -191,7 +192,10 @@ pub fn run(options: Options) -> Result<(), StartError> {
         let snapshot = Arc::new(reload::build(config.clone(), &state, &tls, None));
         let log = AccessLog::open(&config.access_log.target, state.clone())?;
         let (requests, asked) = mpsc::channel(16);
-        let front = Arc::new(Front { state, snapshot: ArcSwap::new(snapshot.clone()), requests });
+        let (questions, asked_of_workers): (_, Vec<_>) =
+            (0..workers).map(|_| mpsc::channel(question::WAITING)).unzip();
+        let front = Front { state, snapshot: ArcSwap::new(snapshot.clone()), requests, questions };
+        let front = Arc::new(front);
         let mut slow = Slow::new(&front.state);
         slow.resolver.reconcile(&snapshot);
         slow.tunnels.reconcile(&snapshot);
@@ -209,8 +213,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
         }
         let mut threads = Vec::new();
         let mut senders = Vec::new();
-        for index in 0..workers {
-            let (commands, thread) = start_worker(index, &front, &snapshot, &log)?;
+        for (index, questions) in asked_of_workers.into_iter().enumerate() {
+            let (commands, thread) = start_worker(index, &front, &snapshot, &log, questions)?;
             senders.push(commands);
             threads.push(Some(thread));
         }
@@ -291,13 +295,14 @@ fn start_worker(
     front: &Arc<Front>,
     snapshot: &Arc<Snapshot>,
     log: &AccessLog,
+    questions: mpsc::Receiver<Question>,
 ) -> Result<(mpsc::UnboundedSender<Command>, JoinHandle<()>), StartError> {
     let (commands, receiver) = mpsc::unbounded_channel();
     let (front, snapshot, log) = (front.clone(), snapshot.clone(), log.clone());
     let thread = std::thread::Builder::new()
         .name(format!("worker-{index}"))
         .spawn(move || {
-            if let Err(error) = worker::run(index, front, snapshot, log, receiver) {
+            if let Err(error) = worker::run(index, front, snapshot, log, receiver, questions) {
                 tracing::error!(worker = index, "cannot start the runtime of a worker: {error}");
             }
         })

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use config::types::{BackendAddress, Sticky};
+pub use logic::balance::Admission;
 use logic::balance::StickyTable;
 use logic::health::{Health, State as HealthState};
 use logic::udp::Listening;
@@ -196,15 +197,12 @@ impl ListenerState {
     }
 }
 
-text::meanings! {
-    /// Whether the operator allows a backend to take new sessions.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Admission {
-        /// New sessions may come.
-        Ready = "ready",
-        /// No new sessions; open sessions continue.
-        Draining = "draining",
-    }
+/// Who has drained a backend, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// The control client, as the kernel names it.
+    pub by: String,
+    pub at: SystemTime,
 }
 
 /// State of a backend, shared by all workers, checks and control commands.
@@ -234,6 +232,8 @@ pub struct BackendState {
     pub last_failure: Mutex<Option<logic::health::Cause>>,
     health_state: AtomicU8,
     admission: AtomicU8,
+    /// The last drain, while it lasts.
+    drain: Mutex<Option<Drain>>,
     weight_override: AtomicU32,
     /// How often the backend became down or ejected.
     outages: AtomicU32,
@@ -277,6 +277,7 @@ impl BackendState {
             failures: AtomicU32::new(0),
             last_failure: Mutex::new(None),
             admission: AtomicU8::new(0),
+            drain: Mutex::default(),
             weight_override: AtomicU32::new(NO_OVERRIDE),
             outages: AtomicU32::new(0),
             health_changes: known.health_changes.clone(),
@@ -338,7 +339,20 @@ impl BackendState {
     }
 
     pub fn set_admission(&self, admission: Admission) {
+        if admission == Admission::Ready {
+            *lock(&self.drain) = None;
+        }
         self.admission.store(u8::from(admission == Admission::Draining), Relaxed);
+    }
+
+    /// Records who has drained the backend.
+    pub fn note_drain(&self, drain: Drain) {
+        *lock(&self.drain) = Some(drain);
+    }
+
+    /// Who has drained the backend; `None` if it is not draining.
+    pub fn drain(&self) -> Option<Drain> {
+        lock(&self.drain).clone()
     }
 
     /// Weight that the operator set since the start; `None` means the configured weight.

@@ -7,12 +7,16 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+mod choose;
+pub mod explain;
 mod hash;
 pub mod maglev;
 mod policy;
 pub mod rendezvous;
 pub mod sticky;
+pub mod view;
 
+pub use choose::{Admission, AllDown, Candidates, Question, Selection, Standing, Unhealthy, candidates};
 pub use hash::hash_bytes;
 use hash::mix;
 pub use policy::{ChoosesBy, HashKey, HashKeyError, Policy};
@@ -35,6 +39,11 @@ pub struct Candidate {
 impl Candidate {
     fn could_take(&self) -> bool {
         self.available == Availability::Available && self.weight > 0
+    }
+
+    /// Returns true if the backend takes another session now.
+    pub fn takes(&self) -> bool {
+        self.could_take() && !self.is_at_limit()
     }
 
     fn is_at_limit(&self) -> bool {
@@ -329,11 +338,20 @@ fn rendezvous_pick(field: &Field<'_>, identities: &Identities, key: u64) -> Opti
     )
 }
 
+/// Backend that has the highest score for the key while all backends are up.
+fn rendezvous_owner(identities: &Identities, key: u64, backends: usize) -> Option<usize> {
+    let all = identities.backends.iter().take(backends).enumerate();
+    rendezvous::highest(key, all.map(|(index, one)| (index, one.seed, one.full_weight)))
+}
+
+fn maglev_owner(identities: &Identities, key: u64) -> Option<usize> {
+    identities.maglev.as_ref().and_then(|table| table.lookup(key))
+}
+
 /// Returns the backend of the key's slot. If it cannot take the session, only this key moves, by rendezvous hashing;
 /// keys of other backends stay. A backend in slow start takes a growing, fixed part of its keys.
 fn maglev_pick(field: &Field<'_>, identities: &Identities, key: u64) -> Option<usize> {
-    let owner = identities.maglev.as_ref().and_then(|table| table.lookup(key));
-    if let Some(owner) = owner
+    if let Some(owner) = maglev_owner(identities, key)
         && owner < field.candidates.len()
         && field.is_open(owner)
     {

@@ -1,7 +1,11 @@
 //! Balancing policies and hash keys, in the words of the configuration.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
+
+use super::{client_key, hash_bytes};
 
 text::words! {
     /// How a pool chooses a backend.
@@ -83,6 +87,24 @@ pub enum HashKey {
     Path,
     /// A request header field; its name is in lower case.
     Header(Box<str>),
+}
+
+impl HashKey {
+    /// Hash of the value that this key names in a request: the same number on every node. 0 without a value.
+    pub fn hash<'a>(
+        &self,
+        client: Option<IpAddr>,
+        host: impl FnOnce() -> Cow<'a, str>,
+        path: impl FnOnce() -> &'a str,
+        header: impl FnOnce(&str) -> Option<&'a [u8]>,
+    ) -> u64 {
+        match self {
+            HashKey::Client => client.map_or(0, client_key),
+            HashKey::Host => hash_bytes(0, host().as_bytes()),
+            HashKey::Path => hash_bytes(0, path().as_bytes()),
+            HashKey::Header(name) => header(name).map_or(0, |value| hash_bytes(0, value)),
+        }
+    }
 }
 
 impl fmt::Display for HashKey {

@@ -99,6 +99,13 @@ impl StickyTable {
         Some(self.entries[place as usize].backend)
     }
 
+    /// Like [`Self::lookup`], but changes nothing; also returns how long ago the client was last seen.
+    pub fn peek(&self, client: StickyKey, now: Instant) -> Option<(u64, Duration)> {
+        let place = *self.places.get(&client)?;
+        let entry = &self.entries[place as usize];
+        (!self.is_expired(place, now)).then(|| (entry.backend, now.saturating_duration_since(entry.seen)))
+    }
+
     /// Stores the backend of a client. A full table removes the client seen least recently.
     pub fn remember(&mut self, client: StickyKey, backend: u64, now: Instant) {
         if self.capacity == 0 {

@@ -7,3 +7,4 @@ mod balance;
 mod failover;
 mod health;
 mod udp;
+mod why;

@@ -12,7 +12,9 @@ use crate::duration;
 use crate::load;
 use crate::output::{Failure, plain, print};
 
-/// See and change a running server: status, drain, weights, reload
+mod why;
+
+/// See and change a running server: status, why, drain, weights, reload
 ///
 /// Talks to the server's control socket. The kernel tells the server who is asking: root and the user that the
 /// server runs as are let in.
@@ -61,6 +63,8 @@ enum Command {
         #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
         count: Option<u32>,
     },
+    /// Which backend a session would get, step by step, and why no other one; changes nothing
+    Why(why::Why),
     /// Give a backend no new sessions; its open sessions continue to their end
     #[command(override_usage = "penstock ctl drain [OPTIONS] [POOL] BACKEND")]
     Drain(Target),
@@ -99,6 +103,7 @@ Examples:
   penstock ctl backends --json
   penstock ctl certs
   penstock ctl events --follow
+  penstock ctl why --from 203.0.113.7 https://shop.example/cart
   penstock ctl drain 10.0.0.11:8000            before an update of that server
   penstock ctl ready 10.0.0.11:8000            after it
   penstock ctl weight app unix:/run/app.sock 5
@@ -139,6 +144,7 @@ impl Command {
                 count = wanted.map(|count| count.to_string());
                 ("events", count.as_deref().into_iter().chain(follow.then_some("follow")).collect())
             }
+            Command::Why(why) => ("why", why.words()),
             Command::Drain(target) => ("drain", words(&target.words)),
             Command::Ready(target) => ("ready", words(&target.words)),
             Command::Weight { words: all } => ("weight", words(all)),
@@ -265,6 +271,12 @@ mod tests {
         (&["weight", "10.0.0.1:80", "7"], "weight 10.0.0.1:80 7"),
         (&["weight", "app", "10.0.0.1:80", "default"], "weight app 10.0.0.1:80 default"),
         (&["certs"], "certs"),
+        (&["why", "tcp://smtp"], "why tcp://smtp"),
+        (&["why", "--session", "ab12"], "why --session ab12"),
+        (
+            &["why", "--header", "X-A: b", "--from", "::1", "--header", "c: d", "http://a/b?c"],
+            "why --from ::1 --header \"X-A: b\" --header \"c: d\" http://a/b?c",
+        ),
         (&["certs", "a.example", "--json"], "certs a.example json"),
         (&["reload"], "reload"),
         (&["stop"], "stop"),

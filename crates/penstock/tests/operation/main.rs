@@ -9,3 +9,4 @@ mod operator;
 mod reload;
 mod running;
 mod supervisor;
+mod why;

@@ -149,6 +149,7 @@ fn every_field_that_is_printed_is_in_the_documents() {
     for command in ["status", "backends", "events", "certs", "reload"] {
         printed.push(server.ctl_json(&[command]));
     }
+    printed.push(server.ctl_json(&["why", "--listener", "web", "http://a.example/"]));
     for change in [&["drain", &backend.address][..], &["weight", &backend.address, "2"]] {
         printed.push(server.ctl_json(change));
     }

@@ -5,25 +5,26 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
 
-use config::types::{BackendHttp, RedirectToHttps};
+use config::types::BackendHttp;
 use logic::account::Refusal;
-use logic::balance::{HashKey, Tried, client_key, hash_bytes};
+use logic::balance::Tried;
 use logic::health::Cause;
 use logic::hedge;
 use logic::http1::forward::{self, Scheme, Trust, Via};
 use logic::http1::request::BodyLength;
 use logic::retry::{self, Idempotence, Progress};
-use logic::route::{Action, Decision, Facts, HeaderEdits, Location, PathAmbiguity, PoolId, RedirectStatus};
+use logic::route::{HeaderEdits, RedirectStatus};
 use state::ending::{ClientProtocol, Ending};
 use state::events::Level;
 
+use super::destination::{Arrived, Destination, RouteQuestion, lower, text};
 use super::heads::HeadBuffer;
 use super::hold::Hold;
 use super::moving::{Lost, Moving};
 use super::race::{self, Leg, Race, Raced};
 use super::reply::{Attempt, Failure, Finished};
 use super::session::{After, Client, RequestContext, width};
-use super::{RequestId, answer, body, reply};
+use super::{RequestId, answer, body, destination, reply};
 use crate::connect::{ConnectFault, Freshness, Shortage};
 use crate::http2::backend::{Asked, Asker, Asking};
 use crate::http2::rules::Rules;
@@ -41,25 +42,12 @@ pub(super) async fn run(session: &RequestContext<'_>, client: &mut Client, outco
     }
 }
 
-/// Response that penstock writes itself, because the request goes to no backend.
-enum OwnAnswer<'a> {
-    /// An ACME authority validates a name.
-    AcmeChallenge(Arc<str>),
-    RedirectToHttps(u16),
-    Redirect(RedirectStatus, &'a Location),
-    NoRoute,
-    Ambiguous(PathAmbiguity),
-    /// The request has passed through Penstock processes too often.
-    Loop(&'a Arc<PoolPlan>),
-    Nothing,
-}
-
-/// Decides where a request goes, and writes its new head.
+/// Decides where a request goes, and writes its new head. `Err` is an answer that penstock writes itself.
 fn prepare_forwarding<'a>(
     session: &'a RequestContext<'a>,
     client: &Client,
     outcome: &mut Outcome,
-) -> Result<Forwarding<'a>, OwnAnswer<'a>> {
+) -> Result<Forwarding<'a>, Destination<'a>> {
     let received = &*session.received;
     let (head, request) = (&received.head[..], &received.request);
     let trust = match session.settings.trusted_proxies.contains(&session.arrival.peer) {
@@ -72,20 +60,21 @@ fn prepare_forwarding<'a>(
         None => RequestId::new(),
     };
     outcome.request_id = request_id.clone();
-    if session.arrival.tls.is_none()
-        && let Some(answer) = session.worker.front.state.acme.challenges.answer(request.path(head))
-    {
-        return Err(OwnAnswer::AcmeChallenge(answer));
-    }
-    if let RedirectToHttps::Port(port) = session.settings.redirect_to_https {
-        return Err(OwnAnswer::RedirectToHttps(port));
-    }
-    let (pool, route_edits) = route(session)?;
+    let Some(routes) = &session.plan.routes else { return Err(Destination::NoRoute) };
+    let asked = RouteQuestion {
+        settings: session.settings,
+        routes,
+        challenges: &session.worker.front.state.acme.challenges,
+        arrived: if session.arrival.tls.is_some() { Arrived::OverTls } else { Arrived::InTheClear },
+        head,
+        request,
+    };
+    let (pool, route_edits) = match asked.destination() {
+        Destination::Pool(pool, edits) => (pool, edits),
+        own => return Err(own),
+    };
     let pool = session.current.pool(pool);
     outcome.pool = Some(pool.clone());
-    if request.hops.count() >= session.settings.hops {
-        return Err(OwnAnswer::Loop(pool));
-    }
     let edits = [&session.settings.edits, route_edits];
     let scheme = if session.arrival.tls.is_some() { Scheme::Https } else { Scheme::Http };
     let local = match request.authority.is_empty() {
@@ -104,81 +93,55 @@ fn prepare_forwarding<'a>(
         client_certificate: identity.map_or(&[], |identity| &identity.fields),
     };
     forward::write_request(&mut message, head, request, &via, &edits);
-    let key = match &pool.settings.hash_key {
-        HashKey::Client => session.arrival.peer.ip().map_or(0, client_key),
-        HashKey::Host => hash_bytes(0, lower(text(request.host.of(head))).as_bytes()),
-        HashKey::Path => hash_bytes(0, request.path(head).as_bytes()),
-        HashKey::Header(name) => request.header(head, name).map_or(0, |value| hash_bytes(0, value)),
-    };
+    let key = destination::key(&pool.settings.hash_key, session.arrival.peer, head, request);
     let idempotence = Idempotence::of(request.method(head));
     Ok(Forwarding { session, pool, edits, message, request_id, idempotence, key })
-}
-
-/// Returns the pool of a request, and the route's changes of its head.
-fn route<'a>(session: &'a RequestContext<'a>) -> Result<(PoolId, &'a HeaderEdits), OwnAnswer<'a>> {
-    static NO_EDITS: HeaderEdits = HeaderEdits { request: Vec::new(), response: Vec::new() };
-    let Some(routes) = &session.plan.routes else { return Err(OwnAnswer::Nothing) };
-    if let (&[], Some(pool)) = (routes.routes(), routes.fallback()) {
-        return Ok((pool, &NO_EDITS)); // nothing to decide, and nothing to be known for it
-    }
-    let received = &*session.received;
-    let (head, request) = (&received.head[..], &received.request);
-    let host = lower(text(request.host.of(head)));
-    let lookup = request.lookup(head);
-    let facts =
-        Facts { host: &host, path: request.path(head), method: request.method(head), headers: &lookup };
-    match routes.decide(&facts) {
-        Decision::Route(route) => match &route.action {
-            Action::Pool(pool) => Ok((*pool, &route.edits)),
-            Action::Redirect { status, location } => Err(OwnAnswer::Redirect(*status, location)),
-        },
-        Decision::Fallback(pool) => Ok((pool, &NO_EDITS)),
-        Decision::NoRoute => Err(OwnAnswer::NoRoute),
-        Decision::Ambiguous(ambiguity) => Err(OwnAnswer::Ambiguous(ambiguity)),
-    }
 }
 
 async fn answer_ourselves(
     session: &RequestContext<'_>,
     client: &Client,
     outcome: &mut Outcome,
-    own: OwnAnswer<'_>,
+    own: Destination<'_>,
 ) -> After {
     let received = &*session.received;
     let (head, request) = (&received.head[..], &received.request);
     match own {
-        OwnAnswer::AcmeChallenge(answer) => {
+        Destination::AcmeChallenge(answer) => {
             outcome.end(Ending::AcmeChallenge);
             answer::give(session, client, outcome, &answer).await
         }
-        OwnAnswer::RedirectToHttps(port) => {
+        Destination::RedirectToHttps(port) => {
             let host = lower(text(request.host.of(head)));
             redirect_to_https(session, client, outcome, &host, port).await
         }
-        OwnAnswer::Redirect(status, location) => {
+        Destination::Redirect(status, location) => {
             let query = (!request.query.is_empty()).then(|| text(request.query.of(head)));
             let authority = text(request.authority.of(head));
             let location = location.expand(authority, request.path(head), query);
             outcome.end(Ending::Redirected);
             answer::redirect(session, client, outcome, status.code(), &location).await
         }
-        OwnAnswer::NoRoute => {
+        Destination::NoRoute => {
             outcome.end(Ending::NoRoute);
             let detail = "No service is configured for this address.";
             answer::refuse(session, client, outcome, 404, detail, &[]).await
         }
-        OwnAnswer::Ambiguous(ambiguity) => {
+        Destination::Ambiguous(ambiguity) => {
             outcome.end(Ending::AmbiguousPath);
             let detail = format!("The request was refused: {ambiguity}.");
             answer::refuse(session, client, outcome, 400, &detail, &[]).await
         }
-        OwnAnswer::Loop(pool) => {
+        Destination::Loop(pool) => {
+            let pool = session.current.pool(pool);
+            outcome.pool = Some(pool.clone());
             outcome.end(Ending::RequestLoop);
             tell_of_loop(session, pool);
             let detail = "Request loop: this request has passed through this proxy too often.";
             answer::refuse(session, client, outcome, 508, detail, &[]).await
         }
-        OwnAnswer::Nothing => After::Drop,
+        // It is forwarded.
+        Destination::Pool(..) => After::Drop,
     }
 }
 
@@ -306,7 +269,7 @@ impl Forwarding<'_> {
                 outcome.queued = Some(outcome.queued.unwrap_or_default() + queued);
             }
             outcome.attempts += 1;
-            outcome.backend = Some(chosen.index);
+            (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
             if let Some(left) = left.take() {
                 self.count_left(left, outcome);
             }
@@ -503,7 +466,7 @@ impl Forwarding<'_> {
                     moving =
                         Moving::new(worker, self.pool, second.index, &before.tried, number, self.idempotence);
                     *chosen = second;
-                    outcome.backend = Some(chosen.index);
+                    (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
                     (backend, freshness, began, written) = (leg.stream, leg.freshness, leg.began, leg.sent);
                     begun = Some(Box::new(Begun { read: Cell::new(read), _hold: hold }));
                 }
@@ -783,16 +746,4 @@ fn connected<T>(result: Result<Result<T, ConnectFault>, Lost>) -> Result<T, Atte
         Err(lost) => Failure::Lost { lost, progress: Progress::NothingSent },
     };
     Err(AttemptEnd::Failed { failure, freshness: None, other: None })
-}
-
-/// Converts to a string: hosts and paths are visible ASCII once parsed.
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap_or_default()
-}
-
-fn lower(host: &str) -> Cow<'_, str> {
-    match host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        true => Cow::Owned(host.to_ascii_lowercase()),
-        false => Cow::Borrowed(host),
-    }
 }

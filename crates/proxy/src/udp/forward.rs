@@ -151,7 +151,7 @@ impl Server {
         let header = self.header(&key, &pool);
         let mut outcome = Outcome::new(&self.worker, &plan.state, LogKind::Udp, client, None);
         outcome.pool = Some(pool);
-        outcome.backend = Some(chosen.index);
+        (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
         outcome.attempts = 1;
         let flow = Flow {
             socket,
@@ -324,7 +324,7 @@ impl Server {
         flow.header = header;
         flow._in_flight = chosen.slot;
         flow.outcome.pool = Some(pool);
-        flow.outcome.backend = Some(chosen.index);
+        (flow.outcome.backend, flow.outcome.view) = (Some(chosen.index), chosen.view);
         flow.outcome.attempts += 1;
         flow.outcome.moved += 1;
     }

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use super::Worker;
 use crate::accept;
 use crate::front::Front;
+use crate::question::Question;
 use crate::snapshot::Snapshot;
 use crate::udp;
 
@@ -88,6 +89,7 @@ pub fn run(
     snapshot: Arc<Snapshot>,
     log: AccessLog,
     mut commands: mpsc::UnboundedReceiver<Command>,
+    mut questions: mpsc::Receiver<Question>,
 ) -> std::io::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
@@ -107,6 +109,8 @@ pub fn run(
                 () = worker.slot_cache.account().wanted(index) => worker.give_up_unused(),
                 () = worker.slot_cache.account().wished(index) => worker.grant_wishes(),
                 error = &mut keeping => return Err(error),
+                // The sender lives as long as the front door.
+                Some(question) = questions.recv() => worker.answer(question),
                 command = commands.recv() => match command {
                     Some(Command::Apply { snapshot, open, close, done }) => {
                         worker.adopt(snapshot);
@@ -136,6 +140,7 @@ pub fn run(
                 _ = health.changed() => worker.handle_health_change(),
                 _ = tick.tick() => worker.tick(Instant::now()),
                 error = &mut keeping => return Err(error),
+                Some(question) = questions.recv() => worker.answer(question),
                 command = commands.recv() => if matches!(command, Some(Command::Cut) | None) {
                     worker.cutting.set(true);
                     break;

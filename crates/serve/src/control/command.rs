@@ -1,15 +1,19 @@
 //! The commands of the control socket. One table holds names, arguments, help and handlers, also for "did you mean".
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use proxy::front::Front;
 use serde_json::{Value, json};
 use state::events::{Event, Level};
-use state::{Admission, BackendState};
+use state::{Admission, BackendState, Drain};
 use text::nearest::nearest;
 
 use super::client::PeerCredentials;
 use crate::report::{self, Status, tables};
+
+mod why;
 
 /// Largest weight that an operator may set, equal to the limit in the configuration.
 const MAX_WEIGHT: u32 = 1000;
@@ -25,7 +29,11 @@ pub(super) enum Step {
     Reload(Format),
     Stop(Format),
     Follow(Following),
+    /// An answer that others have a part in, such as the workers.
+    Later(Later),
 }
+
+pub(super) struct Later(pub(super) Pin<Box<dyn Future<Output = Result<String, Refusal>> + Send>>);
 
 #[derive(Debug)]
 pub(super) struct Refusal {
@@ -44,6 +52,15 @@ pub(super) struct Following {
 pub(super) enum Format {
     Text,
     Json,
+}
+
+impl Format {
+    fn of(self, text: impl FnOnce() -> String, json: impl FnOnce() -> String) -> String {
+        match self {
+            Format::Text => text(),
+            Format::Json => json(),
+        }
+    }
 }
 
 pub(super) fn run(line: &str, front: &Arc<Front>, who: PeerCredentials) -> Step {
@@ -122,6 +139,12 @@ const COMMANDS: &[Command] = &[
         run: events,
     },
     Command {
+        name: "why",
+        arguments: "[OPTIONS] URL|--session ID",
+        help: "which backend a session would get, step by step",
+        run: why::run,
+    },
+    Command {
         name: "drain",
         arguments: "[POOL] BACKEND",
         help: "give a backend no new sessions; its open ones go on",
@@ -176,10 +199,7 @@ impl Call<'_> {
     }
 
     fn answer(&self, text: impl FnOnce() -> String, json: impl FnOnce() -> String) -> Step {
-        Step::Answer(match self.format {
-            Format::Text => text(),
-            Format::Json => json(),
-        })
+        Step::Answer(self.format.of(text, json))
     }
 
     /// Finds the backend for `[POOL] BACKEND`: an exact name, or else the only backend with this host, port or file.
@@ -334,6 +354,9 @@ enum Follows {
 fn admit(call: &Call<'_>, admission: Admission) -> Result<Step, Refusal> {
     let backend = call.backend(call.arguments)?;
     backend.set_admission(admission);
+    if admission == Admission::Draining {
+        backend.note_drain(Drain { by: call.who.to_string(), at: SystemTime::now() });
+    }
     Ok(match admission {
         Admission::Draining => {
             let left = backend.in_flight.load(std::sync::atomic::Ordering::Relaxed);

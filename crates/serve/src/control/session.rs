@@ -122,6 +122,10 @@ impl Session {
             Step::Refused(refusal) => framing::refusal(&refusal.message, &refusal.details),
             Step::Reload(format) => self.reload(format).await,
             Step::Stop(format) => self.stop(format).await,
+            Step::Later(later) => match later.0.await {
+                Ok(text) => framing::answer(&text),
+                Err(refusal) => framing::refusal(&refusal.message, &refusal.details),
+            },
             Step::Follow(following) => match self.slot.set(ClientActivity::Following) {
                 ClientDecision::Keeps => return self.follow(following).await,
                 ClientDecision::GivesWay => return Err(Over),

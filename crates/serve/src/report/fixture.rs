@@ -19,7 +19,7 @@ pub(crate) fn with_requests(pool: &str) -> (Arc<Front>, mpsc::Receiver<Request>)
     let state = Arc::new(State::new(2));
     let snapshot = ArcSwap::from_pointee(snapshot(&state, pool));
     let (requests, receiver) = mpsc::channel(4);
-    (Arc::new(Front { state, snapshot, requests }), receiver)
+    (Arc::new(Front { state, snapshot, requests, questions: Vec::new() }), receiver)
 }
 
 /// Builds the snapshot of a reload with the pool keys `pool`.

@@ -193,7 +193,7 @@ fn pools_into(out: &mut String, pools: &[PoolReport], most: usize) {
 }
 
 /// Says when an ejected backend returns.
-fn condition(needed: ReturnReport) -> String {
+pub(super) fn condition(needed: ReturnReport) -> String {
     let time = (needed.seconds > 0)
         .then(|| format!("after {}", units::duration(Duration::from_secs(needed.seconds))));
     let checks = (needed.passes > 0).then(|| {

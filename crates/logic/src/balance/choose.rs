@@ -1,0 +1,139 @@
+//! Chooses the backend of one session from the facts about its pool. The data path and `penstock ctl why` both call
+//! [`Question::select`]: they cannot give different answers.
+
+use smallvec::SmallVec;
+
+use super::{Availability, Balancer, Candidate, Choice, Identities, Tried};
+use crate::health::State;
+
+text::meanings! {
+    /// Whether the operator allows a backend to take new sessions.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Admission {
+        /// New sessions may come.
+        Ready = "ready",
+        /// No new sessions; open sessions continue.
+        Draining = "draining",
+    }
+}
+
+/// Behaviour while no backend of a pool is healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllDown {
+    /// Use all backends as if they were up, and report the pool as degraded.
+    FailOpen,
+    /// HTTP: 503 page; TCP: close.
+    ErrorPage,
+}
+
+/// Facts about one backend on which the choice depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    pub health: State,
+    /// The operator's decision.
+    pub admission: Admission,
+    /// Effective weight, in the unit of [`Candidate::weight`].
+    pub weight: u32,
+    /// Weight without slow start, in the same unit.
+    pub full_weight: u32,
+    pub in_flight: u32,
+    pub limit: Option<u32>,
+}
+
+impl Standing {
+    fn candidate(self, unhealthy: Unhealthy) -> Candidate {
+        let healthy = self.health.availability() == Availability::Available;
+        let available = match self.admission == Admission::Ready && (healthy || unhealthy == Unhealthy::Used)
+        {
+            true => Availability::Available,
+            false => Availability::Unavailable,
+        };
+        Candidate { weight: self.weight, in_flight: self.in_flight, limit: self.limit, available }
+    }
+}
+
+/// Whether backends that are down or ejected take sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unhealthy {
+    Excluded,
+    /// No backend is healthy, and the pool fails open.
+    Used,
+}
+
+/// The backends of a pool as the choice sees them.
+pub type Candidates = SmallVec<[Candidate; 8]>;
+
+/// Returns the candidates, and whether those that are not healthy are among them. `standings` reads the facts anew each
+/// time.
+pub fn candidates<I: Iterator<Item = Standing>>(
+    standings: impl Fn() -> I,
+    all_down: AllDown,
+) -> (Candidates, Unhealthy) {
+    let healthy: Candidates = standings().map(|one| one.candidate(Unhealthy::Excluded)).collect();
+    if all_down == AllDown::ErrorPage || any_could_take(&healthy) {
+        return (healthy, Unhealthy::Excluded);
+    }
+    (standings().map(|one| one.candidate(Unhealthy::Used)).collect(), Unhealthy::Used)
+}
+
+fn any_could_take(candidates: &[Candidate]) -> bool {
+    candidates.iter().any(Candidate::could_take)
+}
+
+/// Inputs of the choice, other than the balancer and chance.
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    pub candidates: &'a [Candidate],
+    pub identities: &'a Identities,
+    /// Hash of the value that the pool's hash key names.
+    pub key: u64,
+    /// Backend that the sticky table has for the client.
+    pub remembered: Option<usize>,
+    /// Backends that failed in this session.
+    pub tried: &'a Tried,
+}
+
+/// What becomes of a session that needs a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// The backend that the client had before.
+    Remembered(usize),
+    /// The backend that the policy chose.
+    Picked(usize),
+    /// All suitable backends are at their limit: the session waits in the queue.
+    AllBusy,
+    /// The session has tried all backends that are available.
+    AllTried,
+    /// No backend is available.
+    Unavailable,
+}
+
+impl Selection {
+    /// Index of the backend, if there is one.
+    pub fn backend(self) -> Option<usize> {
+        match self {
+            Selection::Remembered(index) | Selection::Picked(index) => Some(index),
+            Selection::AllBusy | Selection::AllTried | Selection::Unavailable => None,
+        }
+    }
+}
+
+impl Question<'_> {
+    /// Chooses a backend. Only `balancer` changes. `random` is a new random number.
+    pub fn select(&self, balancer: &mut Balancer, random: u64) -> Selection {
+        if !any_could_take(self.candidates) {
+            return Selection::Unavailable;
+        }
+        if let Some(index) = self.remembered
+            && self.candidates.get(index).is_some_and(Candidate::takes)
+            && !self.tried.contains(index)
+        {
+            return Selection::Remembered(index);
+        }
+        match balancer.pick(self.candidates, self.identities, self.key, self.tried, random) {
+            Choice::Backend(index) => Selection::Picked(index),
+            Choice::AllBusy => Selection::AllBusy,
+            Choice::NoneAvailable => Selection::AllTried,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+use super::*;
+use crate::balance::WEIGHT_UNIT;
+
+const UP: Standing = Standing {
+    health: State::Up,
+    admission: Admission::Ready,
+    weight: WEIGHT_UNIT,
+    full_weight: WEIGHT_UNIT,
+    in_flight: 0,
+    limit: None,
+};
+
+fn explained(policy: Policy, standings: &[Standing], remembered: Option<usize>) -> Explanation {
+    let names: Vec<String> = (0..standings.len()).map(|at| format!("10.0.0.{at}:80")).collect();
+    let names: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+    let identities = Identities::new(policy, &names);
+    let (all_down, tried) = (AllDown::ErrorPage, Tried::default());
+    let facts =
+        Facts { policy, standings, all_down, identities: &identities, key: 1, remembered, tried: &tried };
+    explain(&facts, &[Balancer::new(policy, standings.len())], 0)
+}
+
+#[test]
+fn all_that_keeps_a_session_away_is_named() {
+    let bad = Standing {
+        health: State::Down,
+        admission: Admission::Draining,
+        weight: 0,
+        in_flight: 2,
+        limit: Some(2),
+        ..UP
+    };
+    let explanation = explained(Policy::RoundRobin, &[bad, UP], None);
+    let all = [Reason::Down, Reason::Draining, Reason::WeightZero, Reason::AtLimit];
+    assert_eq!(explanation.reasons, [all.to_vec(), vec![Reason::Chosen]]);
+    assert_eq!(explanation.only(), Some(Selection::Picked(1)));
+}
+
+#[test]
+fn backends_that_could_take_it_say_why_another_one_does() {
+    let busy = Standing { in_flight: 5, ..UP };
+    for (policy, standings, remembered, reason) in [
+        (Policy::RoundRobin, [UP, UP], None, Reason::NotItsTurn),
+        (Policy::LeastConnections, [UP, UP], None, Reason::NotItsTurn),
+        (Policy::LeastConnections, [UP, busy], None, Reason::Busier),
+        (Policy::TwoChoices, [UP, busy], None, Reason::Busier),
+        (Policy::Sticky, [busy, UP], Some(0), Reason::OthersClient),
+    ] {
+        let explanation = explained(policy, &standings, remembered);
+        assert_eq!(explanation.reasons, [vec![Reason::Chosen], vec![reason]], "{policy}");
+    }
+}
+
+#[test]
+fn key_has_an_owner_also_while_the_owner_is_down() {
+    for policy in [Policy::Hash, Policy::Maglev] {
+        let up = explained(policy, &[UP; 4], None);
+        let owner = up.owner.unwrap();
+        assert_eq!(up.only(), Some(Selection::Picked(owner)), "{policy}");
+        assert_eq!(up.reasons[(owner + 1) % 4], [Reason::NotTheOwner]);
+        let mut standings = [UP; 4];
+        standings[owner].health = State::Down;
+        let down = explained(policy, &standings, None);
+        assert_eq!((down.owner, &down.reasons[owner][..]), (Some(owner), &[Reason::Down][..]), "{policy}");
+        assert_ne!(down.only().and_then(Selection::backend), Some(owner));
+    }
+}
+
+#[test]
+fn workers_whose_turns_differ_have_no_common_answer() {
+    let balancers =
+        [Balancer::with_phase(Policy::RoundRobin, 2, 0), Balancer::with_phase(Policy::RoundRobin, 2, 1)];
+    let (identities, tried) = (Identities::default(), Tried::default());
+    let facts = Facts {
+        policy: Policy::RoundRobin,
+        standings: &[UP; 2],
+        all_down: AllDown::FailOpen,
+        identities: &identities,
+        key: 0,
+        remembered: None,
+        tried: &tried,
+    };
+    let explanation = explain(&facts, &balancers, 0);
+    assert_eq!(explanation.selections, [Selection::Picked(0), Selection::Picked(1)]);
+    assert_eq!(explanation.only(), None);
+}

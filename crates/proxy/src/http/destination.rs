@@ -1,0 +1,108 @@
+//! Where a listener sends a request, before a backend is chosen. The data path and `penstock ctl why` both ask here.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use config::types::{HttpSettings, RedirectToHttps};
+use logic::balance::HashKey;
+use logic::http1::request::RequestHead;
+use logic::peers::Peer;
+use logic::route::{
+    Action, Decision, Facts, HeaderEdits, Location, PathAmbiguity, PoolId, RedirectStatus, RouteTable,
+};
+use state::acme::Challenges;
+
+/// What becomes of a request.
+pub enum Destination<'a> {
+    /// A backend of this pool gets it, with the route's changes of its head.
+    Pool(PoolId, &'a HeaderEdits),
+    /// An ACME authority validates a name.
+    AcmeChallenge(Arc<str>),
+    RedirectToHttps(u16),
+    Redirect(RedirectStatus, &'a Location),
+    NoRoute,
+    Ambiguous(PathAmbiguity),
+    /// It was to go to this pool, but has passed through Penstock processes too often.
+    Loop(PoolId),
+}
+
+/// How a request arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrived {
+    InTheClear,
+    OverTls,
+}
+
+/// Inputs of the decision.
+#[derive(Clone, Copy)]
+pub struct RouteQuestion<'a> {
+    pub settings: &'a HttpSettings,
+    pub routes: &'a RouteTable,
+    pub challenges: &'a Challenges,
+    pub arrived: Arrived,
+    /// Bytes of the head.
+    pub head: &'a [u8],
+    pub request: &'a RequestHead,
+}
+
+impl<'a> RouteQuestion<'a> {
+    pub fn destination(&self) -> Destination<'a> {
+        if self.arrived == Arrived::InTheClear
+            && let Some(answer) = self.challenges.answer(self.request.path(self.head))
+        {
+            return Destination::AcmeChallenge(answer);
+        }
+        if let RedirectToHttps::Port(port) = self.settings.redirect_to_https {
+            return Destination::RedirectToHttps(port);
+        }
+        let destination = self.route();
+        match destination {
+            Destination::Pool(pool, _) if self.request.hops.count() >= self.settings.hops => {
+                Destination::Loop(pool)
+            }
+            _ => destination,
+        }
+    }
+
+    fn route(&self) -> Destination<'a> {
+        static NO_EDITS: HeaderEdits = HeaderEdits { request: Vec::new(), response: Vec::new() };
+        if let (&[], Some(pool)) = (self.routes.routes(), self.routes.fallback()) {
+            return Destination::Pool(pool, &NO_EDITS); // nothing to decide, and nothing to be known for it
+        }
+        self.with_facts(|facts| match self.routes.decide(facts) {
+            Decision::Route(route) => match &route.action {
+                Action::Pool(pool) => Destination::Pool(*pool, &route.edits),
+                Action::Redirect { status, location } => Destination::Redirect(*status, location),
+            },
+            Decision::Fallback(pool) => Destination::Pool(pool, &NO_EDITS),
+            Decision::NoRoute => Destination::NoRoute,
+            Decision::Ambiguous(ambiguity) => Destination::Ambiguous(ambiguity),
+        })
+    }
+
+    /// Gives `act` the parts of the request that routing depends on.
+    pub fn with_facts<T>(&self, act: impl FnOnce(&Facts<'_>) -> T) -> T {
+        let (head, request) = (self.head, self.request);
+        let host = lower(text(request.host.of(head)));
+        let lookup = request.lookup(head);
+        act(&Facts { host: &host, path: request.path(head), method: request.method(head), headers: &lookup })
+    }
+}
+
+/// Converts to a string: hosts and paths are visible ASCII once parsed.
+pub(super) fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+pub(super) fn lower(host: &str) -> Cow<'_, str> {
+    match host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Cow::Owned(host.to_ascii_lowercase()),
+        false => Cow::Borrowed(host),
+    }
+}
+
+/// Hash of the value in a request that the pool's hash key names.
+pub fn key(hash_key: &HashKey, client: Peer, head: &[u8], request: &RequestHead) -> u64 {
+    let header = |name: &str| request.header(head, name);
+    hash_key.hash(client.ip(), || lower(text(request.host.of(head))), || request.path(head), header)
+}

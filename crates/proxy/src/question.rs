@@ -1,0 +1,20 @@
+//! Questions of an operator to the workers. A worker answers between two sessions; nothing changes for it.
+
+use std::sync::Arc;
+
+use logic::balance::Balancer;
+use logic::route::PoolId;
+use tokio::sync::oneshot;
+
+use crate::past::PastSession;
+use crate::snapshot::Snapshot;
+
+/// Questions that may wait for one worker.
+pub const WAITING: usize = 16;
+
+pub enum Question {
+    /// Asks for a copy of the balancer that a session under this snapshot would use.
+    Balancer { snapshot: Arc<Snapshot>, pool: PoolId, answer: oneshot::Sender<Balancer> },
+    /// Asks for the last session with this request id or client address.
+    Past { id: Arc<str>, answer: oneshot::Sender<Option<Box<PastSession>>> },
+}

@@ -1,0 +1,64 @@
+//! Explains which backend a session would get. Reads what the path of a session reads, by the same functions
+//! (`crates/logic/src/balance/choose.rs`), and changes nothing.
+
+use std::time::{Duration, Instant};
+
+use logic::balance::explain::{self, Explanation, Facts};
+use logic::balance::{Balancer, HashKey, Standing, Tried};
+use logic::peers::Peer;
+use state::lock::lock;
+
+pub use crate::passthrough::{facts as passthrough_facts, pool_of};
+use crate::snapshot::PoolPlan;
+use crate::upstream;
+
+/// An explained choice in a pool.
+pub struct Explained {
+    pub explanation: Explanation,
+    /// Facts about the backends on which it rests.
+    pub standings: Vec<Standing>,
+    /// What the sticky table has for the client.
+    pub remembered: Option<Remembered>,
+    /// Sessions in the queue.
+    pub waiting: usize,
+    /// Most sessions that may wait.
+    pub queue: usize,
+}
+
+/// Entry of the sticky table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// Index of the backend; `None` if it has left the pool.
+    pub backend: Option<usize>,
+    /// How long ago the client was last seen.
+    pub seen: Duration,
+}
+
+/// Hash of the pool's key for a session of which only the client's address is known.
+pub fn key_of_client(pool: &PoolPlan, client: Peer) -> u64 {
+    match &pool.settings.hash_key {
+        HashKey::Client => client.ip().map_or(0, logic::balance::client_key),
+        HashKey::Host | HashKey::Path | HashKey::Header(_) => 0,
+    }
+}
+
+/// Explains a choice for `client`. `balancers` are copies of those of all workers.
+pub fn explain(pool: &PoolPlan, client: Peer, key: u64, balancers: &[Balancer], now: Instant) -> Explained {
+    let sticky = pool.sticky.as_ref().zip(upstream::sticky_key(pool, client));
+    let remembered = sticky.and_then(|(table, key)| lock(table).peek(key, now));
+    let remembered =
+        remembered.map(|(identity, seen)| Remembered { backend: pool.identities.find(identity), seen });
+    let standings: Vec<Standing> = upstream::standings(pool, now).collect();
+    let facts = Facts {
+        policy: pool.settings.balance,
+        standings: &standings,
+        all_down: pool.settings.all_down,
+        identities: &pool.identities,
+        key,
+        remembered: remembered.and_then(|one| one.backend),
+        tried: &Tried::default(),
+    };
+    let explanation = explain::explain(&facts, balancers, 0);
+    let queue = pool.settings.queue_length.saturating_mul(balancers.len());
+    Explained { explanation, standings, remembered, waiting: pool.queue.waiting(), queue }
+}

@@ -1,0 +1,201 @@
+//! An answer to `why` for people: a line for each step, a table of the backends, and the result.
+
+use std::time::Duration;
+
+use text::table::Table;
+use text::terminal::line;
+use text::units;
+
+use super::{
+    Answer, BackendStep, Found, ListenerStep, NearRoute, PoolStep, RouteStep, Step, StickyStep, WhyReport,
+};
+use crate::report::tables::{condition, push_line};
+
+pub fn text(report: &WhyReport) -> String {
+    let mut out = String::new();
+    for step in &report.steps {
+        match step {
+            Step::Listener(step) => listener(&mut out, step, &report.client),
+            Step::Refused(step) => {
+                push_line(&mut out, &format!("request   refused: {} ({})", line(&step.detail), step.reason));
+            }
+            Step::AcmeChallenge => {
+                push_line(
+                    &mut out,
+                    "request   the question of a certificate authority (ACME): answered at once",
+                );
+            }
+            Step::RedirectToHttps { port } => {
+                push_line(
+                    &mut out,
+                    &format!("request   redirect-to-https: every request goes to port {port}"),
+                );
+            }
+            Step::Route(step) => route(&mut out, step),
+            Step::Loop => push_line(&mut out, "request   it has passed through Penstock too often: a loop"),
+            Step::Pool(step) => pool(&mut out, step, &report.client),
+        }
+    }
+    push_line(&mut out, &result(&report.result));
+    out
+}
+
+fn listener(out: &mut String, step: &ListenerStep, client: &str) {
+    let found = match step.found {
+        Found::ByName => "as asked",
+        Found::ByPort => "found by its port",
+        Found::OnlyOne => "no listener has this port; the only one of its protocol",
+    };
+    push_line(out, &format!("client    {}", line(client)));
+    push_line(out, &format!("listener  {} ({}): {found}", line(&step.name), step.protocol));
+    if let Some(most) = step.max_connections.filter(|most| step.connections >= *most) {
+        push_line(
+            out,
+            &format!("          it has {} of {most} connections: no new one now", step.connections),
+        );
+    }
+}
+
+fn route(out: &mut String, step: &RouteStep) {
+    let leads_to = line(step.leads_to.as_deref().unwrap_or_default());
+    let others = match step.others {
+        0 => String::new(),
+        others => format!("; {}", units::count_of(others, "other does not match", "others do not match")),
+    };
+    let said = match (step.decided_by, step.number, &step.conditions) {
+        ("route", Some(number), Some(conditions)) => {
+            format!("route     {number}: {} -> {leads_to}{others}", line(conditions))
+        }
+        ("default-pool", ..) if step.near.is_empty() && step.others == 0 => {
+            format!("route     none configured -> {leads_to}")
+        }
+        ("default-pool", ..) => format!("route     none matches -> {leads_to}, the default{others}"),
+        ("ambiguous-path", ..) => {
+            let why = step.ambiguity.as_deref().unwrap_or_default();
+            format!("route     {}: programs could read it in two ways", line(why))
+        }
+        _ => format!("route     none matches, and the listener has no default pool{others}"),
+    };
+    push_line(out, &said);
+    for near in &step.near {
+        push_line(
+            out,
+            &format!(
+                "  nearly  {}: {} -> {}: {}",
+                near.number,
+                line(&near.conditions),
+                line(&near.leads_to),
+                missed(near)
+            ),
+        );
+    }
+}
+
+fn missed(near: &NearRoute) -> String {
+    match near.missed_by {
+        "too-late" => "matches, but comes later".to_owned(),
+        "header" => format!("not with this header {}", line(near.header.as_deref().unwrap_or_default())),
+        other => format!("another {other}"),
+    }
+}
+
+fn pool(out: &mut String, step: &PoolStep, client: &str) {
+    let hash = match (&step.hash_key, &step.key) {
+        (Some(by), Some(key)) => format!(" by {}, hash {key}", line(by)),
+        _ => String::new(),
+    };
+    push_line(out, &format!("pool      {} ({}{hash})", line(&step.name), step.balance));
+    if let Some(owner) = &step.owner {
+        push_line(out, &format!("owner     {}: the key is its own while all backends are up", line(owner)));
+    }
+    if let Some(step) = &step.sticky {
+        push_line(out, &sticky(step, client));
+    }
+    if step.fails_open {
+        push_line(out, "health    none is healthy: all of them are used (all-down = \"fail-open\")");
+    }
+    if step.waiting > 0 {
+        push_line(out, &format!("queue     {} wait already, of at most {}", step.waiting, step.queue));
+    }
+    let mut table = Table::indented("  ");
+    for backend in &step.backends {
+        table.row([line(&backend.name), line(&reasons(backend))]);
+    }
+    out.push_str(&table.render());
+    for choice in &step.workers {
+        let backend = choice.backend.as_deref().map_or("none".to_owned(), line);
+        push_line(out, &format!("worker {}  would choose {backend}", choice.worker));
+    }
+}
+
+fn sticky(step: &StickyStep, client: &str) -> String {
+    let client = line(client);
+    match (&step.backend, step.seen_seconds, step.used) {
+        (Some(backend), Some(seen), used) => {
+            let gone = if used { "" } else { ", which takes no session now" };
+            let seen = units::ago(Duration::from_secs(seen));
+            format!("sticky    {client} has {}, last seen {seen}{gone}", line(backend))
+        }
+        (None, Some(_), _) => format!("sticky    the backend of {client} has left the pool"),
+        _ => format!("sticky    {client} is not known: a new client"),
+    }
+}
+
+fn reasons(backend: &BackendStep) -> String {
+    let all: Vec<String> = backend.reasons.iter().map(|reason| words(backend, reason)).collect();
+    let start = if backend.slow_start { ", in slow start" } else { "" };
+    let share = backend.share.filter(|share| *share > 0.0);
+    let share = share.map_or(String::new(), |share| format!(": {:.0} % of the sessions", share * 100.0));
+    format!("{}{share}{start}", all.join("; "))
+}
+
+/// Says why a backend gets the session or not.
+fn words(backend: &BackendStep, reason: &str) -> String {
+    match reason {
+        "down" | "ejected" => {
+            let Some(down) = &backend.down else { return reason.to_owned() };
+            let since = units::lasting(Duration::from_secs(down.state_seconds));
+            let cause = down.cause.as_ref().map_or(String::new(), |cause| format!(": {cause}"));
+            let returns =
+                down.returns_after.map_or(String::new(), |needed| format!("; returns {}", condition(needed)));
+            format!("{reason} {since}{cause}{returns}")
+        }
+        "draining" => match &backend.drained {
+            Some(drain) => {
+                format!("draining: by {}, {}", drain.by, units::ago(Duration::from_secs(drain.seconds)))
+            }
+            None => reason.to_owned(),
+        },
+        "weight-zero" => "weight 0".to_owned(),
+        "at-limit" => {
+            let most = backend.max_connections.unwrap_or_default();
+            format!("at its limit: {} of {most} sessions", backend.in_flight)
+        }
+        "client-of-another" => "another backend has this client".to_owned(),
+        "not-its-turn" => format!("not its turn ({})", units::count(backend.in_flight as usize, "session")),
+        "busier" => format!("busier: {}", units::count(backend.in_flight as usize, "session")),
+        "not-the-owner" => "the key belongs to another backend".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn result(result: &Answer) -> String {
+    let status = result.status.map_or(String::new(), |status| format!(" {status}"));
+    match result.outcome {
+        "backend" => format!("=> backend {}", line(result.backend.as_deref().unwrap_or_default())),
+        "one-of-several" => {
+            "=> one of the chosen backends: the worker that accepts it, or chance, decides".to_owned()
+        }
+        "queue" => "=> it waits in the queue of the pool".to_owned(),
+        "queue-full" => {
+            format!("=> refused{status}: every backend is at its limit, and nothing more may wait")
+        }
+        "no-backend" => format!("=> refused{status}: no backend takes sessions"),
+        "redirect" | "penstock" => {
+            let location = result.location.as_ref().map_or(String::new(), |to| format!(" to {}", line(to)));
+            format!("=> penstock itself answers{status}{location}")
+        }
+        "closed" => "=> closed: no route for this server name".to_owned(),
+        _ => format!("=> refused{status}"),
+    }
+}

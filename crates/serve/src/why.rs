@@ -1,0 +1,214 @@
+//! Answers `penstock ctl why`: what would happen with a session, step by step, and why. It goes the way of a session
+//! through the functions of the data path, and changes nothing:
+//!
+//! 1. `crates/serve/src/why/asked.rs` reads the question, `crates/serve/src/why/listener.rs` finds the listener.
+//! 2. `crates/proxy/src/http/destination.rs` and `crates/logic/src/route.rs` decide on the pool, as for a request.
+//! 3. Every worker gives a copy of its balancer (`crates/proxy/src/question.rs`), and
+//!    `crates/logic/src/balance/explain.rs` lets them choose.
+//! 4. `crates/serve/src/report/why.rs` has the result, for people and programs.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use config::types::Protocol;
+use logic::balance::{Balancer, Selection};
+use logic::http1::request::{self, Parse, RequestHead};
+use logic::peers::Peer;
+use logic::route::PoolId;
+use proxy::front::Front;
+use proxy::http::destination::{self, Arrived, Destination};
+use proxy::question::Question;
+use proxy::snapshot::{ListenerPlan, PoolPlan, Snapshot, http_settings};
+use proxy::why::{self, Explained};
+
+use crate::report::past::PastReport;
+use crate::report::why::{Answer, ListenerStep, PoolStep, RefusedStep, RouteStep, Step, WhyReport};
+
+mod asked;
+mod listener;
+mod past;
+mod workers;
+
+pub(crate) use asked::{Asked, Wanted};
+
+/// Reason why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WhyError {
+    #[error(transparent)]
+    Asked(#[from] asked::AskedError),
+    #[error(transparent)]
+    Listener(#[from] listener::ListenerError),
+    #[error(transparent)]
+    Past(#[from] past::PastError),
+    #[error(transparent)]
+    Silent(#[from] workers::Silent),
+}
+
+/// Tells of a session that has ended, and what the same one would get now.
+pub(crate) async fn answer_of_past(front: &Front, id: &str) -> Result<PastReport, WhyError> {
+    let session = past::find(front, id).await?;
+    let is_tls = front.snapshot.load().listeners.get(&session.listener).map(|plan| plan.tls.is_some());
+    let again = is_tls.and_then(|is_tls| past::again(&session, is_tls));
+    let now = match again {
+        // A listener that is there no more, or another protocol: there is no such session now.
+        Some(Ok(asked)) => answer(front, &asked).await.ok(),
+        _ => None,
+    };
+    Ok(PastReport::read(session, now))
+}
+
+/// Explains a session under the snapshot that is served now.
+pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, WhyError> {
+    let snapshot = front.snapshot.load_full();
+    let (plan, found) = listener::find(&snapshot, asked)?;
+    let mut steps = vec![Step::Listener(ListenerStep::read(&plan, found))];
+    let destination = match &plan.settings.protocol {
+        Protocol::Http(_) => of_request(front, &snapshot, &plan, asked, &mut steps),
+        Protocol::TlsPassthrough(_) => of_server_name(&snapshot, &plan, asked, &mut steps),
+        Protocol::Tcp(settings) => Ok((settings.pool, None)),
+        Protocol::Udp(settings) => Ok((settings.pool, None)),
+    };
+    let answer = match destination {
+        Ok((pool, key)) => {
+            let pool = snapshot.pool(pool).clone();
+            let key = key.unwrap_or_else(|| why::key_of_client(&pool, asked.client));
+            let balancers = balancers(front, &snapshot, &pool).await?;
+            let explained = why::explain(&pool, asked.client, key, &balancers, Instant::now());
+            let answer = answer_of(&pool, &plan, &explained);
+            steps.push(Step::Pool(Box::new(PoolStep::read(&pool, asked.client, key, explained))));
+            answer
+        }
+        Err(own) => own,
+    };
+    Ok(WhyReport { generation: snapshot.generation, client: shown(asked.client), steps, result: answer })
+}
+
+/// Address of a client, without its port if that is unknown.
+fn shown(client: Peer) -> String {
+    match client {
+        Peer::Ip(address) if address.port() == 0 => address.ip().to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn lossy(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+type Destined = Result<(PoolId, Option<u64>), Answer>;
+
+/// Goes the way of a request up to its pool. `Err` if it reaches none.
+fn of_request(
+    front: &Front,
+    snapshot: &Snapshot,
+    plan: &ListenerPlan,
+    asked: &Asked,
+    steps: &mut Vec<Step>,
+) -> Destined {
+    let (Some(settings), Some(routes)) = (http_settings(plan), &plan.routes) else {
+        return Err(Answer::refused(404));
+    };
+    let head = asked.head();
+    let request: RequestHead = match request::parse(&head, &settings.limits) {
+        Ok(Parse::Complete(request)) => request,
+        Ok(Parse::Incomplete) => return Err(Answer::refused(400)),
+        Err(refusal) => {
+            steps.push(Step::Refused(RefusedStep::read(refusal)));
+            return Err(Answer::refused(refusal.status()));
+        }
+    };
+    let arrived = if plan.tls.is_some() { Arrived::OverTls } else { Arrived::InTheClear };
+    let challenges = &front.state.acme.challenges;
+    let question =
+        destination::RouteQuestion { settings, routes, challenges, arrived, head: &head, request: &request };
+    let destination = question.destination();
+    let mut explain = || {
+        let step = question.with_facts(|facts| RouteStep::read(snapshot, routes, facts));
+        steps.push(Step::Route(Box::new(step)));
+    };
+    match destination {
+        Destination::Pool(pool, _) => {
+            explain();
+            let pool_plan = snapshot.pool(pool);
+            Ok((pool, Some(destination::key(&pool_plan.settings.hash_key, asked.client, &head, &request))))
+        }
+        Destination::Redirect(status, location) => {
+            explain();
+            let query = (!request.query.is_empty()).then(|| lossy(request.query.of(&head)));
+            let authority = lossy(request.authority.of(&head));
+            let location = location.expand(&authority, request.path(&head), query.as_deref());
+            Err(Answer::redirect(status.code(), location))
+        }
+        Destination::NoRoute => {
+            explain();
+            Err(Answer::refused(404))
+        }
+        Destination::Ambiguous(_) => {
+            explain();
+            Err(Answer::refused(400))
+        }
+        Destination::Loop(_) => {
+            explain();
+            steps.push(Step::Loop);
+            Err(Answer::refused(508))
+        }
+        Destination::AcmeChallenge(_) => {
+            steps.push(Step::AcmeChallenge);
+            Err(Answer::penstock(200))
+        }
+        Destination::RedirectToHttps(port) => {
+            steps.push(Step::RedirectToHttps { port });
+            Err(Answer::penstock(308))
+        }
+    }
+}
+
+/// Goes the way of a TLS client whose TLS is passed through.
+fn of_server_name(
+    snapshot: &Snapshot,
+    plan: &ListenerPlan,
+    asked: &Asked,
+    steps: &mut Vec<Step>,
+) -> Destined {
+    let Some(routes) = &plan.routes else { return Err(Answer::closed()) };
+    let host = asked.server_name();
+    let facts = why::passthrough_facts(host.as_deref());
+    steps.push(Step::Route(Box::new(RouteStep::read(snapshot, routes, &facts))));
+    let pool = why::pool_of(&routes.decide(&facts));
+    pool.map(|pool| (pool, None)).ok_or(Answer::closed())
+}
+
+/// Copies the balancers of all workers for a pool.
+async fn balancers(
+    front: &Front,
+    snapshot: &Arc<Snapshot>,
+    pool: &PoolPlan,
+) -> Result<Vec<Balancer>, workers::Silent> {
+    if front.questions.is_empty() {
+        return Ok((0..front.state.workers).map(|worker| pool.balancer(worker)).collect());
+    }
+    let ask = |answer| Question::Balancer { snapshot: snapshot.clone(), pool: pool.id, answer };
+    workers::ask(front, ask).await
+}
+
+/// The end of a session that comes to a pool.
+fn answer_of(pool: &PoolPlan, plan: &ListenerPlan, explained: &Explained) -> Answer {
+    let waits = !matches!(plan.settings.protocol, Protocol::Udp(_));
+    let selections = &explained.explanation.selections;
+    let is_full = explained.waiting >= explained.queue || !waits;
+    let no_backend = |outcome| match plan.settings.protocol.is_http() {
+        true => Answer { status: Some(503), ..Answer::of(outcome) },
+        false => Answer::of(outcome),
+    };
+    if selections.iter().any(|one| matches!(one, Selection::Unavailable | Selection::AllTried)) {
+        return no_backend("no-backend");
+    }
+    if explained.waiting > 0 || selections.contains(&Selection::AllBusy) {
+        return if is_full { no_backend("queue-full") } else { Answer::of("queue") };
+    }
+    let name = |index: usize| pool.backends[index].state.name.to_string();
+    match explained.explanation.only().and_then(Selection::backend) {
+        Some(index) => Answer { backend: Some(name(index)), ..Answer::of("backend") },
+        None => Answer::of("one-of-several"),
+    }
+}
