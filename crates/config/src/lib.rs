@@ -14,6 +14,7 @@
 //! 4. `crates/proxy/src/snapshot/compile.rs` compiles the result into an immutable `Snapshot`. State that must survive
 //!    a reload (health, counters, stickiness, operators' decisions) is in `crates/state/src/lib.rs`, by name; state
 //!    that must survive a restart is in files under `crates/state/src/state_directory.rs`.
+//!    A live change (`crates/serve/src/transaction.rs`) edits the text (`crates/config/src/edit.rs`) and takes this path again.
 //! 5. `crates/serve/src/reload.rs` opens new sockets, sends the snapshot to every worker, and closes removed sockets
 //!    after their queues were served. An error before that point changes nothing.
 
@@ -21,10 +22,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 mod de;
+pub mod difference;
+pub mod edit;
 mod env;
 mod environment;
 pub mod error;
 mod parse;
+mod part;
 mod print;
 mod quick;
 mod quote;
@@ -38,6 +42,7 @@ mod url;
 
 pub use environment::{Environment, MAX_VARIABLE_FILE, VariableFile};
 pub use error::{Fault, Faults, Position, Severity};
+pub use part::Part;
 pub use quick::{Quick, VARIABLES as QUICK_VARIABLES};
 pub use types::Config;
 
@@ -89,6 +94,11 @@ impl Loaded {
     /// text again gives an equal configuration.
     pub fn print(&self) -> String {
         print::print(&self.root, &self.nodes, &self.text)
+    }
+
+    /// The text without a byte order mark; for flags, what a file would have in their place.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 }
 
@@ -153,7 +163,8 @@ pub fn quick(quick: &Quick, env: &Environment) -> Result<Loaded, Faults> {
     let mut report = Report::new("command line", "");
     let mut nodes = Nodes::default();
     let root = quick.document(&mut nodes, &mut report);
-    finish(root, nodes, report, env)
+    let text = print::document(&root);
+    finish(root, nodes, report, env).map(|loaded| Loaded { text, ..loaded })
 }
 
 /// Processes a parsed text: environment, shape, defaults, meaning.

@@ -16,6 +16,50 @@ pub(crate) fn print(root: &Table, nodes: &Nodes, text: &str) -> String {
     printer.out
 }
 
+/// Writes the values of a document without their sources: sections, and the tables that have names.
+pub(crate) fn document(root: &Table) -> String {
+    let mut out = String::new();
+    let mut section = |header: String, table: &Table| {
+        let empty = if out.is_empty() { "" } else { "\n" };
+        let _ = writeln!(out, "{empty}[{header}]");
+        for (key, node) in &table.entries {
+            let _ = writeln!(out, "{} = {}", write_key(key), write_value(&node.value));
+        }
+    };
+    for (key, node) in &root.entries {
+        let Value::Table(table) = &node.value else { continue };
+        if property(schema::root(), key).and_then(|schema| branch(schema, "object")).and_then(named).is_none()
+        {
+            section(write_key(key), table);
+            continue;
+        }
+        for (name, inner) in &table.entries {
+            if let Value::Table(inner) = &inner.value {
+                section(format!("{}.{}", write_key(key), write_key(name)), inner);
+            }
+        }
+    }
+    out
+}
+
+/// Writes one value, or each value of a table in a line of its own.
+pub(crate) fn part(name: &str, node: &Node, schema: &Json, nodes: &Nodes, text: &str) -> String {
+    let mut printer = Printer { nodes, lines: line_starts(text), out: String::new() };
+    match &node.value {
+        Value::Table(table) => {
+            let object = branch(schema, "object").unwrap_or(&Json::Null);
+            for (key, inner) in &table.entries {
+                let Some(property) = property(object, key) else { continue };
+                if *nodes.origin(inner.id) != Origin::Default || is_used(table, object, property) {
+                    printer.value(&write_key(key), inner, property);
+                }
+            }
+        }
+        _ => printer.value(&write_key(name), node, schema),
+    }
+    printer.out
+}
+
 struct Printer<'a> {
     nodes: &'a Nodes,
     lines: Vec<usize>,

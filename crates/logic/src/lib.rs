@@ -22,5 +22,6 @@ pub mod proxy_header;
 pub mod retry;
 pub mod route;
 pub mod tls_alert;
+pub mod transaction;
 pub mod tsig_key;
 pub mod udp;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use logic::transaction::{Ask, Operator};
 use state::State;
 use tokio::sync::{mpsc, oneshot};
 
@@ -23,7 +24,25 @@ pub struct Front {
 #[derive(Debug)]
 pub enum Request {
     /// Reload the configuration. The answer is a message for the operator; the error is the rendered faults.
-    Reload(oneshot::Sender<Result<String, String>>),
+    Reload { by: Operator, answer: oneshot::Sender<Result<String, String>> },
+    /// Show or change the configuration that is served.
+    Change { by: Operator, ask: Ask, answer: oneshot::Sender<Result<Said, Denied>> },
     /// Drain and exit, like SIGTERM.
     Stop,
+}
+
+/// An answer to an operator, for people and for programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    pub text: String,
+    /// One line of JSON.
+    pub json: String,
+}
+
+/// Why something was not done: nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denied {
+    pub message: String,
+    /// Lines after the message: a hint, or the faults of a configuration.
+    pub details: String,
 }

@@ -29,10 +29,12 @@ use tokio::time::sleep;
 use crate::client_slots::ClientSlotSet;
 use crate::pace::{Pace, Paced};
 
+mod change;
 mod client;
 mod command;
 mod framing;
 mod session;
+mod words;
 
 use client::Shared;
 use session::Session;

@@ -27,6 +27,7 @@ pub mod report;
 pub mod resolve;
 pub mod start;
 pub mod through;
+mod transaction;
 mod why;
 
 pub use start::{Options, StartError, run};

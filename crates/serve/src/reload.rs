@@ -20,7 +20,7 @@ use sys::socket::ListenAddress;
 use text::units::{count, count_of};
 use tokio::sync::{mpsc, oneshot};
 
-mod changes;
+pub(crate) mod changes;
 
 use crate::needs::{Needs, backend_slots, wanted};
 use crate::report::hsts::HstsReport;

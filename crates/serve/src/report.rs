@@ -38,6 +38,8 @@ pub struct Status {
     pub uptime_seconds: u64,
     /// Number of the current configuration.
     pub generation: u64,
+    /// Number of live changes that the file of the configuration does not have.
+    pub unsaved_changes: usize,
     pub workers: usize,
     pub connections: Connections,
     pub descriptors: Descriptors,
@@ -277,6 +279,7 @@ impl Status {
             phase: if state.draining.load(Relaxed) { Phase::Draining } else { Phase::Serving },
             uptime_seconds: state.started.elapsed().as_secs(),
             generation: snapshot.generation,
+            unsaved_changes: state.unsaved_changes.load(Relaxed),
             workers: state.workers,
             connections: Connections {
                 now: state.connections.load(Relaxed),

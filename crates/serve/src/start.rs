@@ -13,7 +13,8 @@ use config::types::Workers;
 use config::{Config, Environment, Loaded, Quick, Source};
 use fleet::tunnel::{Asking, Native};
 use logic::account::TooFew;
-use proxy::front::{Front, Request};
+use logic::transaction::{Ask, Operator};
+use proxy::front::{Denied, Front, Request, Said};
 use proxy::question::{self, Question};
 use proxy::snapshot::Snapshot;
 use proxy::worker::{self, Command};
@@ -35,6 +36,7 @@ use crate::needs::{Needs, services};
 use crate::reload::{self, Supervisor};
 use crate::resolve::Resolver;
 use crate::through::Tunnels;
+use crate::transaction::{Live, Plan, Served, Step};
 use crate::{admin, confinement, control, paths};
 
 /// Time for aborted sessions to write their log records.
@@ -251,7 +253,10 @@ pub fn run(options: Options) -> Result<(), StartError> {
             Some(bound) => Some(bound.run(front.clone()).map_err(StartError::Control)?),
             None => None,
         };
-        let mut door = FrontDoor { supervisor, slow, asked, threads, log, options, stopping: Stopping::No };
+        let file = options.source.file().map(Path::to_owned);
+        let live = Live::new(options.config.clone(), options.environment.clone(), file);
+        let mut door =
+            FrontDoor { supervisor, slow, asked, threads, log, options, live, stopping: Stopping::No };
         let ended = tokio::select! {
             ended = door.run(&mut signals) => ended,
             never = serve_admin(admin, front.clone()) => never,
@@ -377,6 +382,7 @@ struct FrontDoor {
     threads: Vec<Option<JoinHandle<()>>>,
     log: AccessLog,
     options: Options,
+    live: Live,
     stopping: Stopping,
 }
 
@@ -413,23 +419,28 @@ impl FrontDoor {
         notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
         let mut watch = tokio::time::interval(Duration::from_secs(1));
         while self.stopping == Stopping::No {
+            let deadline = self.live.deadline();
             tokio::select! {
                 _ = signals.reload.recv() => {
                     self.log.reopen();
                     // The log and the events already contain the faults.
-                    let _ = self.reload_unless_stopped(signals).await;
+                    let _ = self.reload_unless_stopped(None, signals).await;
                 }
                 _ = signals.reopen.recv() => self.log.reopen(),
                 _ = signals.terminate.recv() => self.stopping = Stopping::Asked,
                 _ = signals.interrupt.recv() => self.stopping = Stopping::Asked,
                 request = self.asked.recv() => match request {
-                    Some(Request::Reload(reply)) => {
-                        let result = self.reload_unless_stopped(signals).await;
+                    Some(Request::Reload { by, answer }) => {
+                        let result = self.reload_unless_stopped(Some(by), signals).await;
                         // The client may have disconnected.
-                        let _ = reply.send(result);
+                        let _ = answer.send(result);
+                    }
+                    Some(Request::Change { by, ask, answer }) => {
+                        let _ = answer.send(self.change_unless_stopped(by, ask, signals).await);
                     }
                     Some(Request::Stop) | None => self.stopping = Stopping::Asked,
                 },
+                () = until(deadline) => self.undo_unconfirmed().await,
                 _ = watch.tick() => self.check_workers()?,
             }
         }
@@ -438,9 +449,13 @@ impl FrontDoor {
     }
 
     /// Reloads, but aborts the reload at a signal to end: a slow disk must not delay the end of the process.
-    async fn reload_unless_stopped(&mut self, signals: &mut Signals) -> Result<String, String> {
+    async fn reload_unless_stopped(
+        &mut self,
+        by: Option<Operator>,
+        signals: &mut Signals,
+    ) -> Result<String, String> {
         tokio::select! {
-            result = self.reload() => result,
+            result = self.reload(by) => result,
             () = signals.stop() => {
                 self.stopping = Stopping::Asked;
                 Err("error: reload aborted: the process is ending".to_owned())
@@ -448,12 +463,73 @@ impl FrontDoor {
         }
     }
 
-    async fn reload(&mut self) -> Result<String, String> {
+    async fn change_unless_stopped(
+        &mut self,
+        by: Operator,
+        ask: Ask,
+        signals: &mut Signals,
+    ) -> Result<Said, Denied> {
+        let answer = tokio::select! {
+            answer = self.change(by, ask) => answer,
+            () = signals.stop() => {
+                self.stopping = Stopping::Asked;
+                let message = "the process is ending".to_owned();
+                Err(Denied { message, details: String::new() })
+            }
+        };
+        self.supervisor.front.state.unsaved_changes.store(self.live.unsaved(), Relaxed);
+        answer
+    }
+
+    async fn change(&mut self, by: Operator, ask: Ask) -> Result<Said, Denied> {
+        let aborts = matches!(ask, Ask::Abort { .. }).then(|| by.to_string());
+        match self.live.handle(by, ask) {
+            Step::Answer(answer) => {
+                if let (Ok(said), Some(by)) = (&answer, aborts) {
+                    let message = format!("{} by {by}", said.text);
+                    self.supervisor.front.state.events.record(Level::Info, "control", message);
+                }
+                answer
+            }
+            Step::Serve(plan) => self.serve_plan(*plan).await,
+            Step::ReadFile(path) => {
+                let bytes = read_file(path).await.map_err(|error| error.to_string());
+                self.live.written(bytes)
+            }
+        }
+    }
+
+    /// Serves a live change as a reload serves a file.
+    async fn serve_plan(&mut self, plan: Plan) -> Result<Said, Denied> {
+        let result = self.adopt(&plan.loaded).await.map(|(said, fixed)| Served { said, fixed });
+        let settled = self.live.settle(plan, result);
+        if let Some(event) = settled.event {
+            self.supervisor.front.state.events.record(Level::Info, "control", event);
+        }
+        settled.answer
+    }
+
+    /// Undoes a commit that was not confirmed in time.
+    async fn undo_unconfirmed(&mut self) {
+        let undone = match self.live.expired() {
+            None => return,
+            Some(Ok(plan)) => self.serve_plan(plan).await.map_err(|denied| denied.details),
+            Some(Err(faults)) => Err(faults),
+        };
+        let state = &self.supervisor.front.state;
+        state.unsaved_changes.store(self.live.unsaved(), Relaxed);
+        if let Err(why) = undone {
+            let message = format!("a commit was not confirmed in time, and cannot be undone:\n{why}");
+            state.events.record(Level::Error, "control", message);
+        }
+    }
+
+    async fn reload(&mut self, by: Option<Operator>) -> Result<String, String> {
         notify(&[
             NotifyState::Reloading,
             NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Status("reloading")),
         ]);
-        let result = self.try_reload().await;
+        let result = self.try_reload(by).await;
         let events = &self.supervisor.front.state.events;
         match &result {
             Ok((done, _)) => events.record(Level::Info, "process", format!("reloaded: {done}")),
@@ -474,17 +550,13 @@ impl FrontDoor {
     }
 
     /// Returns the result, and a warning about changes that take effect only after a restart.
-    async fn try_reload(&mut self) -> Result<(String, Option<String>), String> {
+    async fn try_reload(&mut self, by: Option<Operator>) -> Result<(String, Option<String>), String> {
         let environment = &self.options.environment;
         let loaded = match &self.options.source {
             ConfigSource::File(path) => {
                 let name = path.display().to_string();
-                let path = path.clone();
-                let read = move || file::read(&path, config::MAX_TEXT as u64);
-                let bytes = tokio::task::spawn_blocking(read)
+                let bytes = read_file(path.clone())
                     .await
-                    .map_err(io::Error::other)
-                    .and_then(|read| read)
                     .map_err(|error| unreadable(&name, &error))?;
                 let source = Source::from_bytes(name, bytes).map_err(|faults| faults.render())?;
                 config::load(&source, environment).map_err(|faults| faults.render())?
@@ -493,6 +565,16 @@ impl FrontDoor {
                 config::quick(quick, environment).map_err(|faults| faults.render())?
             }
         };
+        let (mut said, fixed) = self.adopt(&loaded).await?;
+        if let Some(dropped) = self.live.reloaded(loaded, by) {
+            said.push_str(&format!("\nwarning: {dropped}"));
+        }
+        self.supervisor.front.state.unsaved_changes.store(self.live.unsaved(), Relaxed);
+        Ok((said, fixed))
+    }
+
+    /// Serves a valid configuration. On an error, the old one remains in use.
+    async fn adopt(&mut self, loaded: &Loaded) -> Result<(String, Option<String>), String> {
         if let Some(why) = nothing_to_serve(&loaded.config) {
             return Err(format!("error: {why}"));
         }
@@ -595,6 +677,20 @@ impl FrontDoor {
         // Dropping the last handles removes the files of our Unix sockets.
         self.supervisor.open.clear();
         self.log.close();
+    }
+}
+
+/// Reads the configuration's file on a thread for blocking calls.
+async fn read_file(path: PathBuf) -> io::Result<Vec<u8>> {
+    let read = move || file::read(&path, config::MAX_TEXT as u64);
+    tokio::task::spawn_blocking(read).await.map_err(io::Error::other).and_then(|read| read)
+}
+
+/// Waits until a time, or for ever.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 

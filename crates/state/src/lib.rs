@@ -59,6 +59,8 @@ pub struct State {
     pub generation: AtomicU64,
     /// Number of refused reloads since the start.
     pub reloads_refused: AtomicU64,
+    /// Number of live changes that the file of the configuration does not have.
+    pub unsaved_changes: AtomicUsize,
     /// Number of idle client connections closed to make room for new ones.
     pub evicted: AtomicU64,
     /// Number of admin clients disconnected to make room for new ones.
@@ -390,6 +392,7 @@ impl State {
             connections: AtomicUsize::new(0),
             max_connections: AtomicUsize::new(usize::MAX),
             generation: AtomicU64::new(0),
+            unsaved_changes: AtomicUsize::new(0),
             reloads_refused: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             admin_evicted: Arc::default(),

@@ -12,9 +12,13 @@ use crate::duration;
 use crate::load;
 use crate::output::{Failure, plain, print};
 
+mod change;
+mod save;
 mod why;
 
-/// See and change a running server: status, why, drain, weights, reload
+use change::Change;
+
+/// See and change a running server: status, why, drain, weights, every key of its configuration
 ///
 /// Talks to the server's control socket. The kernel tells the server who is asking: root and the user that the
 /// server runs as are let in.
@@ -79,6 +83,8 @@ enum Command {
         #[arg(value_name = "[POOL] BACKEND WEIGHT", num_args = 2..=3, required = true, value_parser = parse_word)]
         words: Vec<String>,
     },
+    #[command(flatten)]
+    Change(Change),
     /// Read the configuration file again; a file with a mistake changes nothing
     Reload,
     /// End the server: no new connections, established ones have the drain time to end
@@ -107,6 +113,12 @@ Examples:
   penstock ctl drain 10.0.0.11:8000            before an update of that server
   penstock ctl ready 10.0.0.11:8000            after it
   penstock ctl weight app unix:/run/app.sock 5
+  penstock ctl show pool.app
+  penstock ctl add pool.app.backends 10.0.0.13:8000
+  penstock ctl set pool.app.timeouts.connect 2s
+  penstock ctl undo
+  penstock ctl begin; penstock ctl remove pool.old; penstock ctl diff; penstock ctl commit --confirm 60s
+  penstock ctl save
   penstock ctl --config /etc/penstock/penstock.toml reload";
 
 /// Sends the command to the server and prints the answer.
@@ -114,6 +126,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named_by_environment = std::env::var_os("PENSTOCK_CONTROL_SOCKET").filter(|path| !path.is_empty());
     let socket = socket_path(arguments, named_by_environment.map(PathBuf::from))?;
     let mut client = Client::connect(&socket, arguments.timeout).map_err(failed)?;
+    if let Command::Change(Change::Save { file, force }) = &arguments.command {
+        let existing = if *force { save::Existing::Replace } else { save::Existing::Refuse };
+        let format = if arguments.json { save::Format::Json } else { save::Format::Text };
+        return save::run(&mut client, file.as_deref(), existing, format);
+    }
     let line = arguments.command.line(if arguments.json { Format::Json } else { Format::Text });
     if let Command::Events { follow: true, .. } = arguments.command {
         return client.follow(&line, |line| print(&format!("{}\n", plain(line))));
@@ -136,7 +153,12 @@ impl Command {
     /// Returns the command line of the control protocol.
     fn line(&self, format: Format) -> String {
         let count;
+        let changed;
         let (name, arguments): (_, Vec<&str>) = match self {
+            Command::Change(change) => {
+                changed = change.words();
+                (changed.0, words(&changed.1))
+            }
             Command::Status => ("status", Vec::new()),
             Command::Backends { pool } => ("backends", pool.iter().map(String::as_str).collect()),
             Command::Certs { name } => ("certs", name.iter().map(String::as_str).collect()),
@@ -152,9 +174,12 @@ impl Command {
             Command::Stop => ("stop", Vec::new()),
         };
         let mut line = name.to_owned();
-        for word in arguments.into_iter().chain(matches!(format, Format::Json).then_some("json")) {
+        for word in arguments {
             line.push(' ');
             line.push_str(&quoted(word));
+        }
+        if matches!(format, Format::Json) {
+            line.push_str(" json");
         }
         line
     }
@@ -226,9 +251,9 @@ fn words(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// Quotes a word for the protocol if it contains spaces.
+/// Quotes a word for the protocol if it contains spaces, or would ask for JSON.
 fn quoted(word: &str) -> Cow<'_, str> {
-    if !word.starts_with('"') && !word.contains(char::is_whitespace) {
+    if !word.starts_with('"') && !word.contains(char::is_whitespace) && word != "json" {
         return Cow::Borrowed(word);
     }
     Cow::Owned(format!("\"{}\"", word.replace('\\', r"\\").replace('"', "\\\"")))
@@ -278,6 +303,26 @@ mod tests {
             "why --from ::1 --header \"X-A: b\" --header \"c: d\" http://a/b?c",
         ),
         (&["certs", "a.example", "--json"], "certs a.example json"),
+        (&["show"], "show"),
+        (&["show", "pool.app", "--json"], "show pool.app json"),
+        (&["set", "pool.app.balance", "hash"], "set pool.app.balance hash"),
+        (&["set", "access-log.format", "json"], "set access-log.format \"json\""),
+        (&["set", "a.b", "-1", "--json"], "set a.b -1 json"),
+        (&["add", "listener.web.route", "{ host = \"x\" }"], r#"add listener.web.route "{ host = \"x\" }""#),
+        (&["remove", "pool.app"], "remove pool.app"),
+        (&["remove", "pool.app.backends", "10.0.0.1:80"], "remove pool.app.backends 10.0.0.1:80"),
+        (&["begin"], "begin"),
+        (&["diff"], "diff"),
+        (&["commit"], "commit"),
+        (&["commit", "--confirm", "60s"], "commit confirm 60000ms"),
+        (&["confirm"], "confirm"),
+        (&["abort"], "abort"),
+        (&["abort", "--force"], "abort force"),
+        (&["undo"], "undo"),
+        (&["undo", "7", "--json"], "undo 7 json"),
+        (&["history"], "history"),
+        (&["history", "7"], "history 7"),
+        (&["save"], "save"),
         (&["reload"], "reload"),
         (&["stop"], "stop"),
     ];

@@ -5,6 +5,8 @@ mod admin;
 mod confinement;
 mod control;
 mod first_minute;
+mod live;
+mod live_load;
 mod operator;
 mod reload;
 mod running;

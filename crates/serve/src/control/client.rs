@@ -1,7 +1,9 @@
 //! Identification and authorization of control clients.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use logic::transaction::Operator;
 use proxy::front::Front;
 use tokio::net::UnixStream;
 
@@ -22,6 +24,27 @@ impl std::fmt::Display for PeerCredentials {
     }
 }
 
+impl PeerCredentials {
+    /// The operator with the name of the user. Only /etc/passwd is asked: other sources of names may be slow.
+    pub(super) fn operator(self) -> Operator {
+        let passwd = sys::file::read(Path::new("/etc/passwd"), MAX_PASSWD).unwrap_or_default();
+        let name = name_of(&String::from_utf8_lossy(&passwd), self.uid);
+        Operator { uid: self.uid, name, pid: self.pid }
+    }
+}
+
+/// Largest size of /etc/passwd.
+const MAX_PASSWD: u64 = 4 * 1024 * 1024;
+
+/// Finds the name of a user in a text as passwd(5) has it.
+fn name_of(passwd: &str, uid: u32) -> Option<String> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with(['+', '-']))?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    })
+}
+
 /// State that all control sessions share.
 pub(super) struct Shared {
     pub(super) front: Arc<Front>,
@@ -38,5 +61,18 @@ impl Shared {
         } else {
             Err(format!("uid {} may not control this process", peer.uid()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_user_is_taken_from_passwd() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\n+nis\nbroken:5\nann:x:1000:1000::/home/ann:/bin/sh\n";
+        assert_eq!(name_of(passwd, 0).as_deref(), Some("root"));
+        assert_eq!(name_of(passwd, 1000).as_deref(), Some("ann"));
+        assert_eq!(name_of(passwd, 5), None);
     }
 }

@@ -4,13 +4,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use logic::transaction::Ask;
 use proxy::front::Front;
 use serde_json::{Value, json};
 use state::events::{Event, Level};
 use state::{Admission, BackendState, Drain};
 use text::nearest::nearest;
 
+use super::change;
 use super::client::PeerCredentials;
+use super::words::{Quotes, Word, split};
 use crate::report::{self, Status, tables};
 
 mod why;
@@ -28,6 +31,8 @@ pub(super) enum Step {
     Refused(Refusal),
     Reload(Format),
     Stop(Format),
+    /// Answered by the supervisor.
+    Change(Ask, Format),
     Follow(Following),
     /// An answer that others have a part in, such as the workers.
     Later(Later),
@@ -70,14 +75,17 @@ pub(super) fn run(line: &str, front: &Arc<Front>, who: PeerCredentials) -> Step 
     };
     let mut format = Format::Text;
     if words.len() > 1 {
-        if words.last().is_some_and(|word| word == "json") {
+        // In quotes it is a value.
+        let is_json = |word: &Word| word.text == "json" && word.quotes == Quotes::None;
+        if words.last().is_some_and(is_json) {
             words.pop();
             format = Format::Json;
-        } else if words[0] == "json" {
+        } else if is_json(&words[0]) {
             words.remove(0);
             format = Format::Json;
         }
     }
+    let words: Vec<String> = words.into_iter().map(|word| word.text).collect();
     let Some((name, arguments)) = words.split_first() else { return Step::Nothing };
     let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
         return Step::Refused(unknown(name));
@@ -102,7 +110,7 @@ pub(super) fn said(format: Format, command: &str, sentence: &str) -> String {
     }
 }
 
-struct Command {
+pub(super) struct Command {
     name: &'static str,
     arguments: &'static str,
     help: &'static str,
@@ -163,6 +171,83 @@ const COMMANDS: &[Command] = &[
         run: weight,
     },
     Command {
+        name: "show",
+        arguments: "[PATH]",
+        help: "the configuration that is served, or one part",
+        run: |call| change::show(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
+    },
+    Command {
+        name: "set",
+        arguments: "PATH VALUE",
+        help: "give a key a value",
+        run: |call| change::set(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
+    },
+    Command {
+        name: "add",
+        arguments: "PATH VALUE",
+        help: "append to a list, or make a table",
+        run: |call| change::add(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
+    },
+    Command {
+        name: "remove",
+        arguments: "PATH [VALUE]",
+        help: "remove a key, a table or the entry of a list",
+        run: |call| change::remove(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
+    },
+    Command {
+        name: "begin",
+        arguments: "",
+        help: "collect changes until `commit`",
+        run: |call| call.expect_arguments(0).and_then(|()| call.ask(Ask::Begin)),
+    },
+    Command {
+        name: "diff",
+        arguments: "",
+        help: "what `commit` would change; without a transaction, what is not saved",
+        run: |call| call.expect_arguments(0).and_then(|()| call.ask(Ask::Diff)),
+    },
+    Command {
+        name: "commit",
+        arguments: "[confirm TIME]",
+        help: "serve the changes; with a time, until then unless `confirm` comes",
+        run: |call| {
+            call.ask(
+                change::commit(call.arguments)
+                    .map_err(|wrong| wrong.map_or_else(|| call.usage(), Refusal::from))?,
+            )
+        },
+    },
+    Command {
+        name: "confirm",
+        arguments: "",
+        help: "keep a commit that waits for this",
+        run: |call| call.expect_arguments(0).and_then(|()| call.ask(Ask::Confirm)),
+    },
+    Command {
+        name: "abort",
+        arguments: "[force]",
+        help: "drop the changes since `begin`; `force`: those of another user",
+        run: |call| change::abort(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
+    },
+    Command {
+        name: "undo",
+        arguments: "[N]",
+        help: "serve what was served before the last change, or before change N",
+        run: |call| change::undo(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
+    },
+    Command {
+        name: "history",
+        arguments: "[N]",
+        help: "changes with their operators, or the lines of change N",
+        run: |call| change::history(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
+    },
+    Command {
+        name: "save",
+        arguments: "[done]",
+        help: "what is to be written to the file; `done`: it was written",
+        run: |call| change::save(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
+    },
+    Command {
         name: "reload",
         arguments: "",
         help: "read the configuration again; a faulty one changes nothing",
@@ -192,6 +277,10 @@ struct Call<'a> {
 impl Call<'_> {
     fn expect_arguments(&self, most: usize) -> Result<(), Refusal> {
         if self.arguments.len() <= most { Ok(()) } else { Err(self.usage()) }
+    }
+
+    fn ask(&self, ask: Ask) -> Result<Step, Refusal> {
+        Ok(Step::Change(ask, self.format))
     }
 
     fn usage(&self) -> Refusal {
@@ -427,35 +516,6 @@ fn did_you_mean<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Strin
     nearest(wanted, names).map_or(String::new(), |name| format!(", did you mean \"{name}\"?"))
 }
 
-/// Splits a line into words. `"..."` keeps spaces; `\` inside quotes escapes the next character.
-fn split(line: &str) -> Result<Vec<String>, &'static str> {
-    let mut words = Vec::new();
-    let mut chars = line.chars().peekable();
-    while let Some(first) = chars.next() {
-        if first.is_ascii_whitespace() {
-            continue;
-        }
-        let mut word = String::new();
-        if first == '"' {
-            loop {
-                match chars.next() {
-                    Some('"') => break,
-                    Some('\\') => word.extend(chars.next()),
-                    Some(char) => word.push(char),
-                    None => return Err("a quote is not closed"),
-                }
-            }
-        } else {
-            word.push(first);
-            while let Some(char) = chars.next_if(|char| !char.is_ascii_whitespace()) {
-                word.push(char);
-            }
-        }
-        words.push(word);
-    }
-    Ok(words)
-}
-
 fn lines(lines: impl Iterator<Item = String>) -> String {
     lines.map(|line| line + "\n").collect()
 }
@@ -468,15 +528,6 @@ fn to_json(value: &impl serde::Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_split_at_blanks_outside_quotes() {
-        assert_eq!(split("  drain\tapp \"unix:/a b\\\"\" \r").unwrap(), ["drain", "app", "unix:/a b\""]);
-        assert_eq!(split("\"\"").unwrap(), [""]);
-        assert!(split("").unwrap().is_empty());
-        assert!(split("drain \"unix:/a").is_err());
-        assert!(split("\"a\\").is_err());
-    }
 
     #[test]
     fn a_mistyped_name_is_guessed_and_a_strange_one_is_not() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logic::client_slots::{ClientActivity, ClientDecision};
+use logic::transaction::Ask;
 use proxy::front::Request;
 use state::events::{Event, Level};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -126,6 +127,7 @@ impl Session {
                 Ok(text) => framing::answer(&text),
                 Err(refusal) => framing::refusal(&refusal.message, &refusal.details),
             },
+            Step::Change(ask, format) => self.change(ask, format).await,
             Step::Follow(following) => match self.slot.set(ClientActivity::Following) {
                 ClientDecision::Keeps => return self.follow(following).await,
                 ClientDecision::GivesWay => return Err(Over),
@@ -142,12 +144,8 @@ impl Session {
     async fn reload(&self, format: Format) -> Vec<u8> {
         let (answer, answered) = oneshot::channel();
         let asked = async {
-            self.shared
-                .front
-                .requests
-                .send(Request::Reload(answer))
-                .await
-                .map_err(|_| "the process is ending")?;
+            let request = Request::Reload { by: self.who.operator(), answer };
+            self.shared.front.requests.send(request).await.map_err(|_| "the process is ending")?;
             answered.await.map_err(|_| "the process is ending")
         };
         let message = format!("reload asked for by {}", self.who);
@@ -157,6 +155,24 @@ impl Session {
             Ok(Ok(Err(faults))) => framing::refusal(REFUSED, &faults),
             Ok(Err(reason)) => framing::refusal(reason, ""),
             Err(_) => framing::refusal("no answer to the reload yet; see the events", ""),
+        }
+    }
+
+    async fn change(&self, ask: Ask, format: Format) -> Vec<u8> {
+        let (answer, answered) = oneshot::channel();
+        let asked = async {
+            let request = Request::Change { by: self.who.operator(), ask, answer };
+            self.shared.front.requests.send(request).await.map_err(|_| "the process is ending")?;
+            answered.await.map_err(|_| "the process is ending")
+        };
+        match timeout(RELOAD_TIME, asked).await {
+            Ok(Ok(Ok(said))) => framing::answer(match format {
+                Format::Text => &said.text,
+                Format::Json => &said.json,
+            }),
+            Ok(Ok(Err(denied))) => framing::refusal(&denied.message, &denied.details),
+            Ok(Err(reason)) => framing::refusal(reason, ""),
+            Err(_) => framing::refusal("no answer yet: the change may still be made; see the events", ""),
         }
     }
 

@@ -325,7 +325,7 @@ fn a_refused_reload_shows_its_faults_and_a_good_one_its_answer() {
     });
     for answer in [Err("x.toml:1:2: bad\n  hint: good".to_owned()), Ok("generation 2".to_owned())] {
         match server.requests.blocking_recv() {
-            Some(Request::Reload(reply)) => reply.send(answer).unwrap(),
+            Some(Request::Reload { answer: reply, .. }) => reply.send(answer).unwrap(),
             other => panic!("{other:?}"),
         }
     }

@@ -7,7 +7,7 @@ use config::Config;
 use config::types::{Backend, BackendAddress, Listener, Pool};
 
 /// Returns the changes, such as `pool app: +1 backend; +1 listener (admin)`, or `nothing changed`.
-pub(super) fn between(old: &Config, new: &Config) -> String {
+pub(crate) fn between(old: &Config, new: &Config) -> String {
     let mut changes = Vec::new();
     let of_listener = |old: &Listener, new: &Listener| differs(old, new).then(|| "settings".to_owned());
     sections(

@@ -31,6 +31,13 @@ pub fn status(status: &Status) -> String {
             status.connections.now,
         ),
     );
+    if status.unsaved_changes > 0 {
+        let unsaved = units::count(status.unsaved_changes, "unsaved change");
+        push_line(
+            &mut out,
+            &format!("{unsaved}: `penstock ctl diff` shows, `penstock ctl save` writes the file"),
+        );
+    }
     descriptors(&mut out, &status.descriptors);
     push_line(&mut out, &line(&status.confinement.line()));
     if !status.degraded.is_empty() {

@@ -1,0 +1,83 @@
+//! Changes of single values in a configuration's text. Comments, order and layout of everything else stay: a line that
+//! a change does not concern is the same byte for byte.
+//!
+//! `crates/config/src/edit/path.rs` reads the path of a value, `crates/config/src/edit/value.rs` the value,
+//! `crates/config/src/edit/find.rs` finds it, `crates/config/src/edit/change.rs` changes the document, and
+//! `crates/config/src/edit/layout.rs` keeps the lines. A change can make the configuration invalid: the caller loads
+//! the text again, with the same faults as for a file.
+
+use toml_edit::DocumentMut;
+
+mod change;
+mod error;
+mod find;
+mod layout;
+mod list;
+pub(crate) mod path;
+mod removal;
+mod value;
+
+pub use error::EditError;
+pub use path::Path;
+
+/// One change, in the words of the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// Gives a key a value, which replaces an earlier one.
+    Set { path: Path, value: String },
+    /// Appends an entry to a list, or makes a table.
+    Add { path: Path, value: String },
+    /// Removes a key, a table or the entry of a list.
+    Remove { path: Path },
+    /// Removes the entry of a list with this value.
+    RemoveEntry { path: Path, value: String },
+}
+
+impl Edit {
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Set { path, .. }
+            | Self::Add { path, .. }
+            | Self::Remove { path }
+            | Self::RemoveEntry { path, .. } => path,
+        }
+    }
+
+    /// Names the change without its value, which may be a secret.
+    pub fn summary(&self) -> String {
+        let verb = match self {
+            Self::Set { .. } => "set",
+            Self::Add { .. } => "add",
+            Self::Remove { .. } | Self::RemoveEntry { .. } => "remove",
+        };
+        format!("{verb} {}", self.path())
+    }
+}
+
+/// Returns the text with the change.
+///
+/// # Errors
+/// The reason, if the path or the value cannot be used. Whether the configuration is valid is not checked.
+pub fn apply(text: &str, edit: &Edit) -> Result<String, EditError> {
+    let (mark, text) = match text.strip_prefix('\u{feff}') {
+        Some(text) => ("\u{feff}", text),
+        None => ("", text),
+    };
+    // The parser writes lines without a carriage return: `layout` keeps those of the file.
+    let mut document: DocumentMut =
+        text.replace("\r\n", "\n").parse().map_err(|error: toml_edit::TomlError| {
+            EditError::new(format!("the configuration is not TOML: {}", error.message()))
+        })?;
+    let before = document.to_string();
+    match edit {
+        Edit::Set { path, value } => change::set(&mut document, path, value)?,
+        Edit::Add { path, value } => change::add(&mut document, path, value)?,
+        Edit::Remove { path } => removal::remove(&mut document, path)?,
+        Edit::RemoveEntry { path, value } => removal::remove_entry(&mut document, path, value)?,
+    }
+    let text = layout::keep(text, &before, &document.to_string())?;
+    Ok(format!("{mark}{text}"))
+}
+
+#[cfg(test)]
+mod tests;

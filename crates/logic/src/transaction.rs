@@ -1,0 +1,368 @@
+//! Live changes of the configuration: who may make one now, what `undo` returns to, and until when a commit waits for
+//! its confirmation.
+//!
+//! It holds texts and never reads them: `crates/config/src/edit.rs` makes a change in a text, and
+//! `crates/serve/src/transaction.rs` serves it and tells the result here. Time is passed in.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+mod history;
+mod operator;
+mod refused;
+
+pub use history::{Cause, Entry, History};
+pub use operator::Operator;
+pub use refused::Refused;
+
+/// What an operator asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    Show {
+        path: Option<String>,
+    },
+    Set {
+        path: String,
+        value: String,
+    },
+    Add {
+        path: String,
+        value: String,
+    },
+    Remove {
+        path: String,
+        value: Option<String>,
+    },
+    Begin,
+    Diff,
+    /// With the time within which `confirm` must follow.
+    Commit {
+        confirm: Option<Duration>,
+    },
+    Confirm,
+    Abort {
+        whose: Whose,
+    },
+    /// Returns to the text before this change; before the last one without a number.
+    Undo {
+        number: Option<u64>,
+    },
+    History {
+        number: Option<u64>,
+    },
+    /// The texts, for a client that writes the file.
+    Save,
+    /// The file was written.
+    Saved,
+}
+
+/// Whose transaction may be aborted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    Own,
+    Any,
+}
+
+/// The time of an event on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    pub wall: SystemTime,
+    pub monotonic: Instant,
+}
+
+/// A transaction between `begin` and `commit`.
+#[derive(Clone, Debug)]
+pub struct Transaction {
+    pub by: Operator,
+    pub since: SystemTime,
+    /// The text with the changes so far.
+    pub text: Arc<str>,
+    /// The text at `begin`.
+    pub base: Arc<str>,
+    changes: Changes,
+}
+
+/// A commit that is undone unless it is confirmed.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    pub by: Operator,
+    /// Number of the change.
+    pub number: u64,
+    pub until: Instant,
+    pub limit: Duration,
+    pub since: SystemTime,
+}
+
+/// All live changes of a process.
+#[derive(Debug)]
+pub struct Ledger {
+    served: Arc<str>,
+    /// The text of the file as it was read or written last.
+    source: Arc<str>,
+    history: History,
+    transaction: Option<Transaction>,
+    trial: Option<Trial>,
+}
+
+/// A text to return to.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub number: u64,
+    pub text: Arc<str>,
+}
+
+/// Where a change goes.
+#[derive(Debug)]
+pub enum Goes {
+    /// It is served at once.
+    Served(Arc<str>),
+    /// It is collected in the transaction.
+    Collected(Arc<str>),
+}
+
+impl Ledger {
+    pub fn new(text: &str) -> Self {
+        let served: Arc<str> = text.into();
+        Self { source: served.clone(), served, history: History::default(), transaction: None, trial: None }
+    }
+
+    pub fn served(&self) -> &Arc<str> {
+        &self.served
+    }
+
+    pub fn source(&self) -> &Arc<str> {
+        &self.source
+    }
+
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    pub fn transaction(&self) -> Option<&Transaction> {
+        self.transaction.as_ref()
+    }
+
+    pub fn trial(&self) -> Option<&Trial> {
+        self.trial.as_ref()
+    }
+
+    /// Returns the number of changes between the file and what is served.
+    pub fn unsaved(&self) -> usize {
+        if self.served == self.source { 0 } else { self.history.distance().max(1) }
+    }
+
+    /// Returns the text that a change by this user starts from.
+    pub fn goes(&self, by: &Operator) -> Result<Goes, Refused> {
+        match &self.transaction {
+            Some(transaction) if transaction.by.uid == by.uid => {
+                self.transaction_is_current()?;
+                Ok(Goes::Collected(transaction.text.clone()))
+            }
+            Some(transaction) => Err(transaction.others()),
+            None => {
+                self.nothing_waits()?;
+                Ok(Goes::Served(self.served.clone()))
+            }
+        }
+    }
+
+    pub fn begin(&mut self, by: Operator, now: Now) -> Result<(), Refused> {
+        self.nothing_waits()?;
+        if let Some(transaction) = &self.transaction {
+            return Err(if transaction.by.uid == by.uid { transaction.own() } else { transaction.others() });
+        }
+        let text = self.served.clone();
+        let changes = Changes::default();
+        self.transaction = Some(Transaction { by, since: now.wall, base: text.clone(), text, changes });
+        Ok(())
+    }
+
+    /// Keeps a change in the transaction.
+    pub fn collect(&mut self, text: &str, what: &str) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.text = text.into();
+            transaction.changes.add(what);
+        }
+    }
+
+    /// Returns the transaction that this user may commit.
+    pub fn to_commit(&self, by: &Operator) -> Result<&Transaction, Refused> {
+        self.nothing_waits()?;
+        let transaction = self.own(by)?;
+        self.transaction_is_current()?;
+        Ok(transaction)
+    }
+
+    /// The transaction is served. Returns the number of the change.
+    pub fn committed(&mut self, text: &str, confirm: Option<Duration>, now: Now) -> u64 {
+        let Some(transaction) = self.transaction.take() else { return self.history.newest().unwrap_or(0) };
+        let Transaction { by, changes, .. } = transaction;
+        let number = self.changed(text, by.clone(), changes.words(), now);
+        self.trial =
+            confirm.map(|limit| Trial { by, number, until: now.monotonic + limit, limit, since: now.wall });
+        number
+    }
+
+    /// A single change is served. Returns its number.
+    pub fn changed(&mut self, text: &str, by: Operator, what: String, now: Now) -> u64 {
+        let before = std::mem::replace(&mut self.served, text.into());
+        self.history.push(Cause::Change, Some(by), what, before, now.wall)
+    }
+
+    pub fn confirm(&mut self) -> Result<Trial, Refused> {
+        self.trial.take().ok_or(Refused::NothingToConfirm)
+    }
+
+    pub fn abort(&mut self, by: &Operator, whose: Whose) -> Result<Transaction, Refused> {
+        if whose == Whose::Own {
+            self.own(by)?;
+        }
+        self.transaction.take().ok_or(Refused::None)
+    }
+
+    /// Finds the text that an undo returns to.
+    pub fn to_undo(&self, number: Option<u64>, by: &Operator) -> Result<Target, Refused> {
+        match &self.transaction {
+            Some(transaction) if transaction.by.uid == by.uid => return Err(Refused::UndoInTransaction),
+            Some(transaction) => return Err(transaction.others()),
+            None => {}
+        }
+        let entry = match number {
+            Some(number) => self.history.get(number).ok_or(Refused::NoSuchChange {
+                number,
+                oldest: self.history.iter().next().map(|entry| entry.number),
+                newest: self.history.newest(),
+            })?,
+            None => self.history.last_in_effect().ok_or(Refused::NothingToUndo)?,
+        };
+        Ok(Target { number: entry.number, text: entry.before.clone() })
+    }
+
+    /// An undo is served. `by` is `None` if no confirmation came. Returns its number.
+    pub fn undone(&mut self, target: &Target, by: Option<Operator>, now: Now) -> u64 {
+        let before = std::mem::replace(&mut self.served, target.text.clone());
+        self.trial = None;
+        let (cause, what) = match by {
+            Some(_) => (Cause::Undo, format!("undo {}", target.number)),
+            None => (Cause::Expiry, format!("undo {}: it was not confirmed in time", target.number)),
+        };
+        self.history.push_undo(target.number, cause, by, what, before, now.wall)
+    }
+
+    /// The file was read again and is served. Returns the number of changes that it dropped.
+    pub fn reloaded(&mut self, text: &str, by: Option<Operator>, now: Now) -> usize {
+        let dropped = self.unsaved();
+        self.trial = None;
+        self.source = text.into();
+        if *self.served != *text {
+            let what = match dropped {
+                0 => "reload".to_owned(),
+                dropped => format!("reload: {dropped} unsaved dropped"),
+            };
+            let before = std::mem::replace(&mut self.served, self.source.clone());
+            self.history.push(Cause::Reload, by, what, before, now.wall);
+        }
+        self.history.saved();
+        dropped
+    }
+
+    /// The file has the text that is served.
+    pub fn saved(&mut self) {
+        self.source = self.served.clone();
+        self.history.saved();
+    }
+
+    /// Time at which [`Self::poll_expired`] has something to do.
+    pub fn poll_deadline(&self) -> Option<Instant> {
+        self.trial.as_ref().map(|trial| trial.until)
+    }
+
+    /// Returns what to return to, because no confirmation came. The commit waits no longer.
+    pub fn poll_expired(&mut self, now: Instant) -> Option<Target> {
+        let trial = self.trial.take_if(|trial| trial.until <= now)?;
+        let entry = self.history.get(trial.number)?;
+        Some(Target { number: entry.number, text: entry.before.clone() })
+    }
+
+    /// Refuses while a commit waits for its confirmation.
+    pub fn nothing_waits(&self) -> Result<(), Refused> {
+        match &self.trial {
+            None => Ok(()),
+            Some(trial) => Err(Refused::Unconfirmed {
+                by: trial.by.clone(),
+                number: trial.number,
+                since: trial.since,
+                limit: trial.limit,
+            }),
+        }
+    }
+
+    fn own(&self, by: &Operator) -> Result<&Transaction, Refused> {
+        match &self.transaction {
+            None => Err(Refused::None),
+            Some(transaction) if transaction.by.uid == by.uid => Ok(transaction),
+            Some(transaction) => Err(transaction.others()),
+        }
+    }
+
+    fn transaction_is_current(&self) -> Result<(), Refused> {
+        match &self.transaction {
+            Some(transaction) if transaction.base != self.served => {
+                Err(Refused::Overtaken { since: transaction.since })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Transaction {
+    /// Number of changes so far.
+    pub fn changes(&self) -> usize {
+        self.changes.count
+    }
+
+    /// Names the changes without their values.
+    pub fn words(&self) -> String {
+        self.changes.words()
+    }
+
+    fn others(&self) -> Refused {
+        Refused::Others { by: self.by.clone(), since: self.since, changes: self.changes.count }
+    }
+
+    fn own(&self) -> Refused {
+        Refused::Own { by: self.by.clone(), since: self.since, changes: self.changes.count }
+    }
+}
+
+/// Names of the changes of a transaction, up to a limit.
+#[derive(Clone, Debug, Default)]
+struct Changes {
+    named: Vec<String>,
+    bytes: usize,
+    count: usize,
+}
+
+impl Changes {
+    /// Longest list of names in bytes.
+    const MOST: usize = 1000;
+
+    fn add(&mut self, what: &str) {
+        self.count += 1;
+        self.bytes += what.len();
+        if self.bytes <= Self::MOST {
+            self.named.push(what.to_owned());
+        }
+    }
+
+    fn words(&self) -> String {
+        let more = match self.count - self.named.len() {
+            0 => String::new(),
+            more => format!("; {more} more"),
+        };
+        format!("{}{more}", self.named.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! What was served before: for `undo` and `history`. Its size has limits.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::operator::Operator;
+
+/// Largest number of entries.
+pub(super) const MOST_ENTRIES: usize = 50;
+
+/// Largest total size of texts in bytes. The last entry is kept in any case.
+pub(super) const MOST_BYTES: usize = 16 * 1024 * 1024;
+
+/// Why a text is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    Change,
+    Undo,
+    /// An undo because no confirmation came.
+    Expiry,
+    Reload,
+}
+
+/// One event after which another text is served.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub number: u64,
+    pub at: SystemTime,
+    /// `None` for what no operator asked for over the control socket.
+    pub by: Option<Operator>,
+    pub cause: Cause,
+    pub what: String,
+    /// The text that was served before.
+    pub before: Arc<str>,
+    /// The change that was the last one in effect before; `None` at the start.
+    head_before: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+pub struct History {
+    entries: VecDeque<Entry>,
+    bytes: usize,
+    newest: Option<u64>,
+    /// The last change in effect: an undo moves it back.
+    head: Option<u64>,
+    /// The last change that the file has.
+    saved: Option<u64>,
+}
+
+impl History {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    pub fn get(&self, number: u64) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.number == number)
+    }
+
+    /// Returns the text served after an entry.
+    pub fn after<'a>(&'a self, entry: &Entry, served: &'a Arc<str>) -> &'a Arc<str> {
+        self.get(entry.number + 1).map_or(served, |next| &next.before)
+    }
+
+    pub fn newest(&self) -> Option<u64> {
+        self.newest
+    }
+
+    /// Reports whether a change has not been undone.
+    pub fn is_in_effect(&self, entry: &Entry) -> bool {
+        self.chain(self.head).any(|number| number == entry.number)
+    }
+
+    pub(super) fn last_in_effect(&self) -> Option<&Entry> {
+        self.get(self.head?)
+    }
+
+    pub(super) fn push(
+        &mut self,
+        cause: Cause,
+        by: Option<Operator>,
+        what: String,
+        before: Arc<str>,
+        at: SystemTime,
+    ) -> u64 {
+        let number = self.keep(cause, by, what, before, at);
+        self.head = Some(number);
+        number
+    }
+
+    /// Adds an undo, after which the changes before `undone` are in effect.
+    pub(super) fn push_undo(
+        &mut self,
+        undone: u64,
+        cause: Cause,
+        by: Option<Operator>,
+        what: String,
+        before: Arc<str>,
+        at: SystemTime,
+    ) -> u64 {
+        let head = self.get(undone).and_then(|entry| entry.head_before);
+        let number = self.keep(cause, by, what, before, at);
+        self.head = head;
+        number
+    }
+
+    fn keep(
+        &mut self,
+        cause: Cause,
+        by: Option<Operator>,
+        what: String,
+        before: Arc<str>,
+        at: SystemTime,
+    ) -> u64 {
+        let number = self.newest.map_or(1, |newest| newest + 1);
+        self.newest = Some(number);
+        self.bytes += before.len();
+        self.entries.push_back(Entry { number, at, by, cause, what, before, head_before: self.head });
+        while self.entries.len() > MOST_ENTRIES || (self.bytes > MOST_BYTES && self.entries.len() > 1) {
+            if let Some(oldest) = self.entries.pop_front() {
+                self.bytes -= oldest.before.len();
+            }
+        }
+        number
+    }
+
+    pub(super) fn saved(&mut self) {
+        self.saved = self.head;
+    }
+
+    /// Number of changes between what the file has and what is in effect, in both directions.
+    pub(super) fn distance(&self) -> usize {
+        let in_effect: Vec<u64> = self.chain(self.head).collect();
+        let of_file: Vec<u64> = self.chain(self.saved).collect();
+        let (a, b): (HashSet<_>, HashSet<_>) = (in_effect.iter().collect(), of_file.iter().collect());
+        a.symmetric_difference(&b).count()
+    }
+
+    /// The changes in effect at one of them, newest first, as far as they are known.
+    fn chain(&self, from: Option<u64>) -> impl Iterator<Item = u64> + '_ {
+        std::iter::successors(from, |number| self.get(*number)?.head_before)
+    }
+}

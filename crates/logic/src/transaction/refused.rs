@@ -1,0 +1,100 @@
+//! Why a live change may not be made now, and what to do.
+
+use std::time::{Duration, SystemTime};
+
+use super::operator::Operator;
+
+/// Reason why an operator may not do this now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Another user has a transaction.
+    Others {
+        by: Operator,
+        since: SystemTime,
+        changes: usize,
+    },
+    /// This user has one already.
+    Own {
+        by: Operator,
+        since: SystemTime,
+        changes: usize,
+    },
+    /// There is no transaction.
+    None,
+    /// The configuration served is not that at `begin` any more.
+    Overtaken {
+        since: SystemTime,
+    },
+    /// A commit waits for its confirmation.
+    Unconfirmed {
+        by: Operator,
+        number: u64,
+        since: SystemTime,
+        limit: Duration,
+    },
+    /// No commit waits for a confirmation.
+    NothingToConfirm,
+    NothingToUndo,
+    /// The history has no change with this number, or has it no more.
+    NoSuchChange {
+        number: u64,
+        oldest: Option<u64>,
+        newest: Option<u64>,
+    },
+    /// The transaction must be ended before an undo.
+    UndoInTransaction,
+}
+
+impl Refused {
+    /// Says why, and what to do. `time` formats a time.
+    pub fn words(&self, time: impl Fn(SystemTime) -> String) -> (String, &'static str) {
+        let counted = |changes: &usize| text::units::count(*changes, "change");
+        match self {
+            Self::Others { by, since, changes } => (
+                format!("{by} has a transaction since {} with {}", time(*since), counted(changes)),
+                "wait until it is committed or aborted; `abort --force` ends it and drops its changes",
+            ),
+            Self::Own { by, since, changes } => (
+                format!(
+                    "there is a transaction already, by {by} since {} with {}",
+                    time(*since),
+                    counted(changes)
+                ),
+                "`diff` shows it; `commit` or `abort` ends it",
+            ),
+            Self::None => ("there is no transaction".to_owned(), "`begin` starts one"),
+            Self::Overtaken { since } => (
+                format!("the configuration was changed after this transaction began at {}", time(*since)),
+                "`diff` shows the changes of the transaction, `history` the others; `abort`, then make them again",
+            ),
+            Self::Unconfirmed { by, number, since, limit } => (
+                format!(
+                    "change {number} by {by} of {} waits {} s for its confirmation",
+                    time(*since),
+                    limit.as_secs_f32()
+                ),
+                "`confirm` keeps it, `undo` undoes it now",
+            ),
+            Self::NothingToConfirm => (
+                "no commit waits for a confirmation".to_owned(),
+                "it was confirmed or undone already: `history` says which",
+            ),
+            Self::NothingToUndo => (
+                "there is no change to undo".to_owned(),
+                "`history` has the changes since the start of the server",
+            ),
+            Self::NoSuchChange { number, oldest, newest } => (
+                match oldest.zip(*newest) {
+                    Some((oldest, newest)) => {
+                        format!("there is no change {number}: the history has {oldest} to {newest}")
+                    }
+                    None => format!("there is no change {number}: the history is empty"),
+                },
+                "`history` lists them",
+            ),
+            Self::UndoInTransaction => {
+                ("there is a transaction: its changes are not served yet".to_owned(), "`abort` drops them")
+            }
+        }
+    }
+}

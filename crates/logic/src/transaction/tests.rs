@@ -1,0 +1,175 @@
+use super::*;
+
+fn operator(uid: u32) -> Operator {
+    Operator { uid, name: (uid == 0).then(|| "root".to_owned()), pid: Some(7) }
+}
+
+fn now(seconds: u64) -> Now {
+    // The only clock of these tests; its value does not matter.
+    static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(start);
+    Now {
+        wall: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),
+        monotonic: *START + Duration::from_secs(seconds),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+fn start() -> Instant {
+    Instant::now()
+}
+
+fn words(refused: &Refused) -> String {
+    let seconds = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs().to_string();
+    refused.words(seconds).0
+}
+
+fn change(ledger: &mut Ledger, text: &str) -> u64 {
+    ledger.changed(text, operator(0), format!("set {text}"), now(1))
+}
+
+fn undo(ledger: &mut Ledger, number: Option<u64>) -> String {
+    let target = ledger.to_undo(number, &operator(0)).unwrap();
+    ledger.undone(&target, Some(operator(0)), now(2));
+    ledger.served().to_string()
+}
+
+#[test]
+fn undo_goes_back_change_by_change_and_an_undo_can_be_undone() {
+    let mut ledger = Ledger::new("a");
+    for text in ["b", "c", "d"] {
+        change(&mut ledger, text);
+    }
+    assert_eq!(ledger.unsaved(), 3);
+    assert_eq!(undo(&mut ledger, None), "c");
+    assert_eq!(undo(&mut ledger, None), "b");
+    assert_eq!(ledger.unsaved(), 1);
+    assert_eq!(undo(&mut ledger, Some(4)), "d", "change 4 is the first undo");
+    assert_eq!(ledger.unsaved(), 3);
+    assert_eq!(undo(&mut ledger, None), "c");
+    assert_eq!(undo(&mut ledger, Some(1)), "a");
+    assert_eq!(ledger.unsaved(), 0);
+    assert_eq!(ledger.to_undo(None, &operator(0)).unwrap_err(), Refused::NothingToUndo);
+    let missing = ledger.to_undo(Some(99), &operator(0)).unwrap_err();
+    assert_eq!(words(&missing), "there is no change 99: the history has 1 to 8");
+    let effect: Vec<_> =
+        ledger.history().iter().filter(|entry| ledger.history().is_in_effect(entry)).collect();
+    assert!(effect.is_empty());
+}
+
+#[test]
+fn a_second_operator_is_told_who_changes_and_since_when() {
+    let mut ledger = Ledger::new("a");
+    ledger.begin(operator(0), now(5)).unwrap();
+    ledger.collect("b", "set x");
+    let theirs = "root (uid 0, pid 7) has a transaction since 5 with 1 change";
+    assert_eq!(words(&ledger.begin(operator(1), now(6)).unwrap_err()), theirs);
+    assert_eq!(words(&ledger.goes(&operator(1)).unwrap_err()), theirs);
+    assert_eq!(words(&ledger.to_commit(&operator(1)).unwrap_err()), theirs);
+    assert_eq!(words(&ledger.to_undo(None, &operator(1)).unwrap_err()), theirs);
+    assert_eq!(words(&ledger.abort(&operator(1), Whose::Own).unwrap_err()), theirs);
+    assert!(
+        words(&ledger.begin(operator(0), now(6)).unwrap_err()).starts_with("there is a transaction already")
+    );
+    assert_eq!(ledger.to_undo(None, &operator(0)).unwrap_err(), Refused::UndoInTransaction);
+    assert_eq!(&**ledger.served(), "a");
+    assert_eq!(ledger.abort(&operator(1), Whose::Any).unwrap().by.uid, 0);
+    assert_eq!(ledger.to_commit(&operator(0)).unwrap_err(), Refused::None);
+    ledger.begin(operator(1), now(7)).unwrap();
+}
+
+#[test]
+fn a_transaction_is_one_change() {
+    let mut ledger = Ledger::new("a");
+    ledger.begin(operator(0), now(5)).unwrap();
+    for number in 0..1000 {
+        ledger.collect("b", &format!("set pool.app.number-{number}"));
+    }
+    assert!(matches!(ledger.goes(&operator(0)), Ok(Goes::Collected(text)) if &*text == "b"));
+    let text = ledger.to_commit(&operator(0)).unwrap().text.clone();
+    assert_eq!(ledger.committed(&text, None, now(6)), 1);
+    let entry = ledger.history().get(1).unwrap();
+    assert!(entry.what.len() < 1200 && entry.what.ends_with(" more"), "{}", entry.what);
+    assert_eq!((&*entry.before, &**ledger.served()), ("a", "b"));
+    assert_eq!(undo(&mut ledger, None), "a");
+}
+
+#[test]
+fn a_commit_after_a_reload_is_refused() {
+    let mut ledger = Ledger::new("a");
+    ledger.begin(operator(0), now(5)).unwrap();
+    ledger.collect("b", "set x");
+    ledger.reloaded("r", None, now(6));
+    assert_eq!(ledger.to_commit(&operator(0)).unwrap_err(), Refused::Overtaken { since: now(5).wall });
+    assert_eq!(ledger.goes(&operator(0)).unwrap_err(), Refused::Overtaken { since: now(5).wall });
+    ledger.abort(&operator(0), Whose::Own).unwrap();
+    assert!(matches!(ledger.goes(&operator(0)), Ok(Goes::Served(text)) if &*text == "r"));
+}
+
+#[test]
+fn a_commit_that_is_not_confirmed_in_time_is_undone() {
+    let mut ledger = Ledger::new("a");
+    let commit = |ledger: &mut Ledger| {
+        ledger.begin(operator(0), now(5)).unwrap();
+        ledger.collect("b", "set x");
+        ledger.committed("b", Some(Duration::from_secs(60)), now(10))
+    };
+    assert_eq!(ledger.confirm().unwrap_err(), Refused::NothingToConfirm);
+    commit(&mut ledger);
+    assert_eq!(ledger.poll_deadline(), Some(now(70).monotonic));
+    assert!(ledger.goes(&operator(0)).is_err() && ledger.begin(operator(0), now(11)).is_err());
+    assert!(ledger.poll_expired(now(69).monotonic).is_none());
+    let target = ledger.poll_expired(now(70).monotonic).unwrap();
+    ledger.undone(&target, None, now(70));
+    assert_eq!((&**ledger.served(), ledger.poll_deadline(), ledger.unsaved()), ("a", None, 0));
+
+    commit(&mut ledger);
+    assert_eq!(ledger.confirm().unwrap().number, 3);
+    assert!(ledger.poll_deadline().is_none() && ledger.goes(&operator(0)).is_ok());
+    assert_eq!((&**ledger.served(), ledger.unsaved()), ("b", 1));
+
+    ledger.begin(operator(0), now(80)).unwrap();
+    ledger.committed("c", Some(Duration::from_secs(60)), now(80));
+    assert_eq!(undo(&mut ledger, None), "b", "the operator does not wait for the end");
+    assert!(ledger.poll_deadline().is_none());
+
+    commit(&mut ledger);
+    ledger.reloaded("r", None, now(90));
+    assert!(
+        ledger.poll_deadline().is_none(),
+        "the file that an operator loads is not replaced by an older text"
+    );
+}
+
+#[test]
+fn a_reload_drops_changes_and_undo_brings_them_back() {
+    let mut ledger = Ledger::new("a");
+    change(&mut ledger, "b");
+    change(&mut ledger, "c");
+    assert_eq!(ledger.reloaded("a", Some(operator(0)), now(3)), 2);
+    assert_eq!((&**ledger.served(), ledger.unsaved()), ("a", 0));
+    assert_eq!(undo(&mut ledger, None), "c");
+    assert_eq!(ledger.unsaved(), 1, "one text differs from the file; the reload counts");
+    ledger.saved();
+    assert_eq!(ledger.unsaved(), 0);
+    assert_eq!(undo(&mut ledger, None), "b");
+    assert_eq!(ledger.unsaved(), 1);
+    assert_eq!(ledger.reloaded("c", None, now(4)), 1);
+    assert_eq!(ledger.reloaded("c", None, now(4)), 0, "nothing is new");
+    assert_eq!(ledger.history().newest(), Some(6));
+}
+
+#[test]
+fn the_history_has_a_largest_number_and_a_largest_size() {
+    let mut ledger = Ledger::new("a");
+    for number in 0..200 {
+        change(&mut ledger, &number.to_string());
+    }
+    assert_eq!(ledger.history().iter().count(), history::MOST_ENTRIES);
+    let large = "x".repeat(history::MOST_BYTES / 4 + 1);
+    for number in 0..20 {
+        change(&mut ledger, &format!("{large}{number}"));
+    }
+    let bytes: usize = ledger.history().iter().map(|entry| entry.before.len()).sum();
+    assert!(bytes <= history::MOST_BYTES, "{bytes}");
+    assert_eq!(undo(&mut ledger, None), format!("{large}18"));
+}

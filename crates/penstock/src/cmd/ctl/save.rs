@@ -1,0 +1,206 @@
+//! `penstock ctl save`: writes the configuration that a server serves into its file.
+//!
+//! The server may not write there: it gave up that right at its start. It sends the text, and the operator's own rights
+//! decide.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Gid, Uid, fchown};
+use serde_json::{Value, json};
+
+use crate::ctl::client::Client;
+use crate::output::{Failure, plain, print, print_json};
+
+/// How to print the result.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Text,
+    Json,
+}
+
+/// What to do with a file that is not as the server read it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Existing {
+    Refuse,
+    /// `--force`
+    Replace,
+}
+
+/// What the server wants to be written.
+struct Wanted {
+    /// File of the server's configuration.
+    file: Option<PathBuf>,
+    text: String,
+    /// The text of the file as the server read it.
+    loaded: String,
+}
+
+pub(super) fn run(
+    client: &mut Client,
+    file: Option<&Path>,
+    existing: Existing,
+    format: Format,
+) -> Result<(), Failure> {
+    let wanted = wanted(&client.ask("save json")?.lines.concat())?;
+    let own = match (file, &wanted.file) {
+        (None, Some(own)) => Some(own.clone()),
+        (Some(given), Some(own)) => same(given, own).then(|| own.clone()),
+        (_, None) => None,
+    };
+    let (path, done) = match (own, file) {
+        (Some(own), _) => {
+            write_own(&own, &wanted, existing)?;
+            // The server compares the file with what it serves.
+            let answer = client.ask("save done json")?.lines.concat();
+            let answer: Value = serde_json::from_str(&answer).map_err(Failure::runtime)?;
+            (own, answer["saved_changes"].as_u64().unwrap_or(0))
+        }
+        (None, Some(file)) => {
+            write_other(file, &wanted.text, existing)?;
+            (file.to_owned(), 0)
+        }
+        (None, None) => {
+            return Err(Failure::usage(
+                "this server has no configuration file: flags of the command line made its configuration\n  \
+                 hint: penstock ctl save FILE writes one; start the server with it",
+            ));
+        }
+    };
+    let shown = path.display().to_string();
+    if format == Format::Json {
+        return print_json(&format!("{}\n", json!({ "file": shown, "saved_changes": done })));
+    }
+    let changes =
+        if done > 0 { format!(": {}", text::units::count(done as usize, "change")) } else { String::new() };
+    print(&format!("{} has the configuration that is served{changes}\n", plain(&shown)))
+}
+
+fn wanted(answer: &str) -> Result<Wanted, Failure> {
+    let answer: Value = serde_json::from_str(answer).map_err(Failure::runtime)?;
+    let text = |key: &str| answer[key].as_str().map(str::to_owned);
+    let both = text("text").zip(text("loaded"));
+    let (served, loaded) =
+        both.ok_or_else(|| Failure::runtime("the server did not send its configuration"))?;
+    Ok(Wanted { file: text("file").map(PathBuf::from), text: served, loaded })
+}
+
+fn same(given: &Path, own: &Path) -> bool {
+    let real = |path: &Path| fs::canonicalize(path).ok();
+    given == own || real(given).is_some_and(|given| real(own) == Some(given))
+}
+
+/// Writes the file of the server, if it is as the server read it.
+fn write_own(path: &Path, wanted: &Wanted, existing: Existing) -> Result<(), Failure> {
+    let bytes = match sys::file::read(path, config::MAX_TEXT as u64 + 3) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound && existing == Existing::Replace => {
+            return write(path, wanted.text.as_bytes(), None).map_err(|error| unwritable(path, &error));
+        }
+        Err(error) => {
+            let shown = plain(&path.display().to_string());
+            return Err(Failure::runtime(format_args!(
+                "{shown} cannot be read: {error}\n  hint: it must be as the server read it; --force writes it anew"
+            )));
+        }
+    };
+    let (mark, text) = match bytes.strip_prefix(MARK) {
+        Some(text) => (MARK, text),
+        None => (&b""[..], &bytes[..]),
+    };
+    if text == wanted.text.as_bytes() {
+        return Ok(());
+    }
+    if text != wanted.loaded.as_bytes() && existing == Existing::Refuse {
+        let shown = plain(&path.display().to_string());
+        return Err(Failure::runtime(format_args!(
+            "{shown} was changed since the server read it: it is not written\n  hint: penstock ctl show prints what is \
+             served; --force replaces the file"
+        )));
+    }
+    let bytes = [mark, wanted.text.as_bytes()].concat();
+    write(path, &bytes, Some(text)).map_err(|error| unwritable(path, &error))
+}
+
+/// The byte order mark, which the server does not see.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+fn write_other(path: &Path, text: &str, existing: Existing) -> Result<(), Failure> {
+    if existing == Existing::Refuse && fs::symlink_metadata(path).is_ok() {
+        let shown = plain(&path.display().to_string());
+        return Err(Failure::usage(format_args!("{shown} exists already\n  hint: --force replaces it")));
+    }
+    write(path, text.as_bytes(), None).map_err(|error| unwritable(path, &error))
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    let shown = plain(&path.display().to_string());
+    Failure::runtime(format_args!("{shown} cannot be written: {error}\n  hint: nothing has changed"))
+}
+
+/// Replaces a file at once: at every moment it is whole. Its owner and permissions stay; a new one has mode 0600.
+/// `before` is the text that is to be replaced and no other.
+fn write(path: &Path, bytes: &[u8], before: Option<&[u8]>) -> io::Result<()> {
+    // A link stays a link.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
+    let beside = directory.join(format!(".{name}.{}.new", std::process::id()));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    let unfinished = Unfinished(&beside);
+    if let Ok(old) = fs::metadata(&path) {
+        let new = file.metadata()?;
+        if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
+            fchown(file.as_fd(), Some(Uid::from_raw(old.uid())), Some(Gid::from_raw(old.gid())))?;
+        }
+        file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
+    }
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    if let Some(before) = before {
+        let now = sys::file::read(&path, config::MAX_TEXT as u64 + 3)?;
+        if now.strip_prefix(MARK).unwrap_or(&now) != before {
+            return Err(io::Error::other("somebody changed it just now"));
+        }
+    }
+    fs::rename(&beside, &path)?;
+    std::mem::forget(unfinished);
+    File::open(directory)?.sync_all()
+}
+
+/// Removes the new file unless it has taken the place of the old one.
+struct Unfinished<'a>(&'a Path);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        // There is nobody to tell: the reason of the failure is told already.
+        let _ = fs::remove_file(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_with_its_mode_and_through_its_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("a.toml"), directory.path().join("link.toml"));
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink("a.toml", &link).unwrap();
+        write(&link, b"new", Some(b"old")).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o640);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(write(&file, b"newer", Some(b"old")).is_err(), "it is not what was to be replaced");
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "no file is left behind");
+    }
+}

@@ -1,0 +1,420 @@
+//! Changes of a running server with `penstock ctl`: every key, transactions, undo, and the file.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Output;
+
+use testing::client::get;
+use testing::server::{Setup, binary};
+use testing::tools::{self, Root};
+use testing::{Scripted, Server, eventually, secs};
+
+fn config(backend: &str) -> String {
+    format!(
+        "# The door of example.com.\n\n[control]\nsocket = \"@DIR@/control.sock\"\n\n[access-log]\ntarget = \"off\"\n\n\
+         # Everything arrives here.\n[listener.web]\nbind = \"127.0.0.1:0\"   # any port\nprotocol = \"http\"\npool = \"app\"\n\n\
+         [pool.app]\nbackends = [\n  \"{backend}\",  # rack 1\n]\n"
+    )
+}
+
+#[track_caller]
+fn said(server: &Server, arguments: &[&str]) -> String {
+    let output = server.ctl(arguments);
+    assert!(output.status.success(), "ctl {arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a refused command says.
+#[track_caller]
+fn refused(server: &Server, arguments: &[&str]) -> String {
+    let output = server.ctl(arguments);
+    assert!(!output.status.success(), "ctl {arguments:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn file(server: &Server) -> String {
+    fs::read_to_string(server.dir.path().join("penstock.toml")).unwrap()
+}
+
+fn body(server: &Server) -> String {
+    get(&server.address("web"), "/").text()
+}
+
+#[test]
+fn objects_and_policies_are_read_and_changed_while_it_serves() {
+    let (one, two) = (Scripted::answering("one"), Scripted::answering("two"));
+    let server = Server::start(&config(&one.address));
+    assert_eq!(body(&server), "one");
+
+    assert_eq!(said(&server, &["show"]), file(&server));
+    assert_eq!(said(&server, &["show", "pool.app.balance"]), "balance = \"round-robin\"  # default\n");
+    assert_eq!(server.ctl_json(&["show", "pool.app.backends"])["value"], serde_json::json!([one.address]));
+    assert_eq!(server.ctl_json(&["show"])["configuration"]["listener"]["web"]["protocol"], "http");
+
+    let text = said(&server, &["add", "pool.app.backends", &two.address]);
+    assert!(
+        text.starts_with("change 1: add pool.app.backends\nserving generation 2: ")
+            && text.contains("pool app: +1 backend"),
+        "{text}"
+    );
+    said(&server, &["remove", "pool.app.backends", &one.address]);
+    assert_eq!(body(&server), "two");
+
+    said(&server, &["add", "pool.first", &format!("{{ backends = [\"{}\"] }}", one.address)]);
+    said(&server, &["add", "listener.web.route", "{ path = \"/first\", pool = \"first\" }"]);
+    assert_eq!(get(&server.address("web"), "/first").text(), "one");
+    said(&server, &["set", "listener.web.route.1.path", "/second"]);
+    assert_eq!(get(&server.address("web"), "/first").text(), "two");
+    said(&server, &["set", "pool.first.timeouts.connect", "1s"]);
+    said(&server, &["set", "pool.first.backends.1.weight", "3"]);
+    assert_eq!(server.backend(&one.address)["weight"], 3);
+    said(&server, &["set", "listener.web.response-headers", "{ set = { X-Live = \"json\" } }"]);
+    said(&server, &["set", "access-log.format", "json"]);
+    assert_eq!(get(&server.address("web"), "/").header("x-live"), Some("json"));
+
+    let port = testing::port::free();
+    said(
+        &server,
+        &[
+            "add",
+            "listener.other",
+            &format!("{{ bind = \"127.0.0.1:{port}\", protocol = \"http\", pool = \"first\" }}"),
+        ],
+    );
+    assert_eq!(get(&format!("127.0.0.1:{port}"), "/").text(), "one");
+    said(&server, &["remove", "listener.other"]);
+    assert!(testing::Client::try_connect(&format!("127.0.0.1:{port}")).is_err());
+
+    let later = said(&server, &["set", "process.workers", "1"]);
+    assert!(later.contains("warning: process.workers changed: takes effect at the next start"), "{later}");
+    let status = server.ctl_json(&["status"]);
+    assert_eq!(status["unsaved_changes"], 12);
+    assert!(said(&server, &["status"]).contains("12 unsaved changes"));
+    let events = said(&server, &["events"]);
+    assert!(
+        events.contains("control: change 1 by ") && events.contains("add pool.app.backends; serving"),
+        "{events}"
+    );
+    assert!(!events.contains("X-Live"), "an event has no values: they may be secrets");
+}
+
+#[test]
+fn wrong_commands_change_nothing_and_say_why() {
+    let backend = Scripted::answering("one");
+    let server = Server::start(&config(&backend.address));
+    let before = said(&server, &["show"]);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let bind = format!("127.0.0.1:{}", taken.local_addr().unwrap().port());
+    let listener = format!("{{ bind = \"{bind}\", protocol = \"http\", pool = \"app\" }}");
+    let cases: &[(&[&str], &str)] = &[
+        (&["set"], "required arguments were not provided"),
+        (&["set", "pool.app.balance"], "required arguments were not provided"),
+        (&["set", "pool.app.balance", "hash", "more"], "unexpected argument"),
+        (&["add", "pool.app.backends"], "required arguments were not provided"),
+        (&["remove"], "required arguments were not provided"),
+        (&["begin", "now"], "unexpected argument"),
+        (&["undo", "x"], "it is not a whole number"),
+        (&["undo"], "there is no change to undo"),
+        (&["undo", "3"], "there is no change 3: the history is empty"),
+        (&["history", "3"], "there is no change 3"),
+        (&["commit"], "there is no transaction"),
+        (&["commit", "--confirm", "0"], "must be greater than 0"),
+        (&["commit", "--confirm", "soon"], "invalid value"),
+        (&["confirm"], "no commit waits for a confirmation"),
+        (&["abort"], "there is no transaction"),
+        (&["show", "pool.ap"], "there is no \"ap\" in the configuration\n  hint: did you mean \"app\"?"),
+        (&["show", "pool..app"], "is not the path of a value"),
+        (&["show", "pool.app.backends.9"], "pool.app.backends has no entry \"9\""),
+        (&["set", "pool.app.balance", "fastest"], "set pool.app.balance: refused, nothing changed"),
+        (&["set", "pool.app.balanse", "hash"], "balanse"),
+        (&["set", "pool.app.balance", "\"hash"], "is not a TOML value"),
+        (&["set", "pool.app.balance", ""], "it must not be empty"),
+        (&["set", "pool.app.balance", "a\nb"], "control characters"),
+        (&["add", "pool.app.balance", "hash"], "is neither a list nor a new table"),
+        (&["add", "pool.app", "{ backends = [\"h:1\"] }"], "pool.app exists already"),
+        (&["add", "listener.late", &listener], "add listener.late: refused, nothing changed"),
+        (&["remove", "pool.app.backends", "10.9.9.9:1"], "pool.app.backends has no entry \"10.9.9.9:1\""),
+        (
+            &["remove", "pool.app.backends", &backend.address],
+            "remove pool.app.backends: refused, nothing changed",
+        ),
+        (&["remove", "pool.app"], "no pool named \"app\""),
+        (&["remove", "listener.web"], "there is no listener"),
+        (&["remove", "listener.web.tls"], "listener.web.tls is not in the configuration"),
+        (&["save", "/none/x.toml"], "/none/x.toml cannot be written"),
+    ];
+    for (command, message) in cases {
+        let error = refused(&server, command);
+        assert!(error.contains(message), "ctl {command:?}: {error}");
+        assert_eq!(said(&server, &["show"]), before, "{command:?}");
+    }
+    let faults = refused(&server, &["set", "pool.app.balance", "fastest"]);
+    assert!(faults.contains("penstock.toml with this change:"), "it names the line and column: {faults}");
+    assert_eq!(server.ctl_json(&["status"])["generation"], 1);
+    assert_eq!(body(&server), "one");
+}
+
+#[test]
+fn a_transaction_is_served_at_once_or_not_at_all() {
+    let (one, two) = (Scripted::answering("one"), Scripted::answering("two"));
+    let server = Server::start(&config(&one.address));
+    said(&server, &["begin"]);
+    assert!(refused(&server, &["begin"]).contains("there is a transaction already"));
+    let collected = said(&server, &["set", "listener.web.pool", "new"]);
+    assert!(collected.contains("it cannot be committed yet"), "{collected}");
+    assert!(refused(&server, &["commit"]).contains("the transaction stays open"));
+    said(&server, &["add", "pool.new", &format!("{{ backends = [\"{}\"] }}", two.address)]);
+    said(&server, &["remove", "pool.app"]);
+    assert_eq!(body(&server), "one", "nothing is served before the commit");
+    let diff = said(&server, &["diff"]);
+    assert!(
+        diff.contains("\n-pool = \"app\"\n+pool = \"new\"\n")
+            && diff.contains("+1 pool (new); -1 pool (app)"),
+        "{diff}"
+    );
+    let json = server.ctl_json(&["diff"]);
+    assert_eq!((&json["from"], &json["transaction"]["changes"]), (&"served".into(), &3.into()));
+    assert!(refused(&server, &["undo"]).contains("there is a transaction"));
+    let text = said(&server, &["commit"]);
+    assert!(text.starts_with("change 1: commit"), "{text}");
+    assert_eq!(body(&server), "two");
+
+    // A listener that cannot be bound: nothing of the transaction is served.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    said(&server, &["begin"]);
+    said(&server, &["set", "listener.web.pool", "new2"]);
+    said(&server, &["add", "pool.new2", &format!("{{ backends = [\"{}\"] }}", one.address)]);
+    let bind = format!("127.0.0.1:{}", taken.local_addr().unwrap().port());
+    said(
+        &server,
+        &["add", "listener.late", &format!("{{ bind = \"{bind}\", protocol = \"http\", pool = \"new\" }}")],
+    );
+    let error = refused(&server, &["commit"]);
+    assert!(error.contains(&bind) && error.contains("the transaction stays open"), "{error}");
+    assert_eq!(body(&server), "two");
+    drop(taken);
+    said(&server, &["commit"]);
+    assert_eq!((body(&server), get(&bind, "/").text()), ("one".to_owned(), "two".to_owned()));
+
+    let history = server.ctl_json(&["history"]);
+    assert_eq!(history[1]["change"], "set listener.web.pool; add pool.new2; add listener.late");
+    assert_eq!(history[1]["uid"], nix::unistd::getuid().as_raw());
+    assert!(history[1]["pid"].as_u64().is_some() && history[1]["at"].as_str().is_some(), "{history}");
+    assert!(said(&server, &["history", "2"]).contains("\n+[listener.late]\n"));
+    said(&server, &["undo"]);
+    assert_eq!(body(&server), "two");
+    said(&server, &["undo"]);
+    assert_eq!(body(&server), "one");
+    assert_eq!(said(&server, &["show"]), file(&server));
+    assert_eq!(server.ctl_json(&["status"])["unsaved_changes"], 0);
+    said(&server, &["undo", "4"]);
+    assert_eq!(body(&server), "two", "an undo can be undone");
+
+    // Half a transaction is dropped, and one that a reload has overtaken is refused.
+    said(&server, &["begin"]);
+    said(&server, &["remove", "listener.web"]);
+    assert!(said(&server, &["abort"]).contains("1 change dropped"));
+    said(&server, &["begin"]);
+    said(&server, &["set", "pool.new.balance", "hash"]);
+    said(&server, &["reload"]);
+    assert!(
+        refused(&server, &["commit"]).contains("the configuration was changed after this transaction began")
+    );
+    said(&server, &["abort"]);
+}
+
+#[test]
+fn a_commit_without_its_confirmation_is_undone() {
+    let (one, two) = (Scripted::answering("one"), Scripted::answering("two"));
+    let server = Server::start(&config(&one.address));
+    let commit = |limit: &str| {
+        said(&server, &["begin"]);
+        said(&server, &["set", "pool.app.backends", &format!("[\"{}\"]", two.address)]);
+        said(&server, &["commit", "--confirm", limit])
+    };
+    let text = commit("4s");
+    assert!(text.contains("it is undone unless `penstock ctl confirm` comes within 4 s"), "{text}");
+    assert_eq!(body(&server), "two");
+    let other = refused(&server, &["set", "pool.app.balance", "hash"]);
+    assert!(other.contains("change 1 by ") && other.contains("waits 4 s for its confirmation"), "{other}");
+    assert!(refused(&server, &["save"]).contains("waits 4 s for its confirmation"));
+    eventually("it is undone", secs(20), || (body(&server) == "one").then_some(()));
+    let history = eventually("the history has it", secs(5), || {
+        let history = server.ctl_json(&["history"]);
+        (history[1]["cause"] == "not-confirmed").then_some(history)
+    });
+    assert_eq!((&history[0]["in_effect"], &history[1]["uid"]), (&false.into(), &serde_json::Value::Null));
+    assert!(said(&server, &["events"]).contains("not confirmed in time"));
+    assert!(refused(&server, &["confirm"]).contains("no commit waits"));
+
+    commit("1h");
+    assert_eq!(said(&server, &["confirm"]), "change 3 is confirmed\n");
+    said(&server, &["set", "pool.app.balance", "hash"]);
+    assert_eq!(body(&server), "two");
+    commit("1h");
+    said(&server, &["undo"]);
+    assert_eq!(server.ctl_json(&["show", "pool.app.balance"])["value"], "hash");
+}
+
+#[test]
+fn save_writes_only_the_lines_that_changed_and_only_the_file_that_was_read() {
+    let backend = Scripted::answering("one");
+    let setup = Setup::new(&config(&backend.address));
+    let path = setup.dir().join("penstock.toml");
+    let server = setup.start();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    let before = file(&server);
+    assert!(said(&server, &["save"]).contains("has the configuration that is served"));
+    assert_eq!(file(&server), before);
+
+    said(&server, &["add", "pool.app.backends", "127.0.0.1:9"]);
+    said(&server, &["set", "pool.app.balance", "hash"]);
+    let diff = said(&server, &["diff"]);
+    assert!(diff.contains("not saved to the file:") && diff.contains("+  \"127.0.0.1:9\","), "{diff}");
+    let saved = server.ctl_json(&["save"]);
+    assert_eq!(saved["saved_changes"], 2);
+    let expected =
+        before.replace("  # rack 1\n]\n", "  # rack 1\n  \"127.0.0.1:9\",\n]\nbalance = \"hash\"\n");
+    assert_eq!(file(&server), expected);
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
+    assert_eq!(server.ctl_json(&["status"])["unsaved_changes"], 0);
+    assert!(said(&server, &["reload"]).contains("nothing changed"));
+
+    // Undo of what is saved is unsaved again.
+    said(&server, &["undo"]);
+    assert_eq!(server.ctl_json(&["status"])["unsaved_changes"], 1);
+    fs::write(&path, expected.replace("rack 1", "rack 2")).unwrap();
+    let error = refused(&server, &["save"]);
+    assert!(error.contains("was changed since the server read it"), "{error}");
+    assert!(file(&server).contains("rack 2"));
+
+    // A reload drops what is not saved, says so, and undo brings it back.
+    let reloaded = said(&server, &["reload"]);
+    assert!(reloaded.contains("warning: 1 change made live and not saved is dropped"), "{reloaded}");
+    assert!(said(&server, &["events"]).contains("made live and not saved is dropped"));
+    said(&server, &["undo"]);
+    assert!(said(&server, &["show"]).contains("rack 1"));
+    said(&server, &["save", "--force"]);
+    assert_eq!(file(&server), said(&server, &["show"]));
+
+    let copy = server.dir.path().join("copy.toml");
+    said(&server, &["save", copy.to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(&copy).unwrap(), file(&server));
+    assert!(refused(&server, &["save", copy.to_str().unwrap()]).contains("exists already"));
+    let left: Vec<_> =
+        fs::read_dir(server.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_str().unwrap().ends_with(".new")), "{left:?}");
+}
+
+#[test]
+fn a_server_without_a_file_saves_to_a_path() {
+    let backend = Scripted::answering("one");
+    let setup = Setup::new("");
+    let dir = setup.dir().to_owned();
+    let socket = dir.join("control.sock");
+    let server = setup
+        .arguments(&[
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--backend",
+            &format!("{},weight=2", backend.address),
+            "--control",
+            socket.to_str().unwrap(),
+            "--access-log",
+            "off",
+        ])
+        .start();
+    said(&server, &["set", "pool.main.balance", "hash"]);
+    said(&server, &["set", "pool.main.backends.1.weight", "7"]);
+    assert_eq!(server.backend(&backend.address)["weight"], 7);
+    let error = refused(&server, &["save"]);
+    assert!(
+        error.contains("this server has no configuration file") && error.contains("save FILE"),
+        "{error}"
+    );
+    let copy = dir.join("new.toml");
+    said(&server, &["save", copy.to_str().unwrap()]);
+    let checked = testing::server::penstock(&["check", copy.to_str().unwrap()]);
+    assert!(checked.status.success(), "{checked:?}");
+    let text = fs::read_to_string(&copy).unwrap();
+    assert!(
+        text.contains("[pool.main]\n")
+            && text.contains("balance = \"hash\"\n")
+            && text.contains("weight = 7"),
+        "{text}"
+    );
+    assert!(said(&server, &["reload"]).contains("dropped"));
+    assert_eq!(server.backend(&backend.address)["weight"], 2);
+}
+
+#[test]
+fn a_value_that_the_environment_decides_cannot_be_set() {
+    let backend = Scripted::answering("one");
+    let server =
+        Setup::new(&config(&backend.address)).env("PENSTOCK_POOL_APP_BALANCE", "two-choices").start();
+    for command in [
+        &["set", "pool.app.balance", "hash"][..],
+        &["set", "pool.app", "{ balance = \"hash\", backends = [\"h:1\"] }"],
+    ] {
+        let error = refused(&server, command);
+        assert!(
+            error.contains("the environment variable PENSTOCK_POOL_APP_BALANCE decides this value"),
+            "{error}"
+        );
+    }
+    assert_eq!(
+        said(&server, &["show", "pool.app.balance"]),
+        "balance = \"two-choices\"  # environment PENSTOCK_POOL_APP_BALANCE\n"
+    );
+    said(&server, &["set", "pool.app.timeouts.connect", "1s"]);
+}
+
+/// Runs ctl as another user, whom the server's own user is.
+fn as_nobody(server: &Server, arguments: &[&str]) -> Output {
+    // The directory of the binary may be closed to others.
+    let own = server.dir.path().join("penstock");
+    if !own.exists() {
+        fs::copy(binary(), &own).unwrap();
+    }
+    let (own, socket) = (own.to_str().unwrap(), server.control_socket());
+    let user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", own];
+    let all = [&user[..], &["ctl", "--socket", socket.to_str().unwrap()], arguments].concat();
+    tools::run("setpriv", &all, secs(20))
+}
+
+#[test]
+fn a_second_operator_is_told_who_has_a_transaction_and_since_when() {
+    if tools::root("becomes another user") == Root::LeftOut {
+        return;
+    }
+    let backend = Scripted::answering("one");
+    let server = Server::start(&format!("[process]\nuser = \"nobody\"\n{}", config(&backend.address)));
+    fs::set_permissions(server.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(server.control_socket(), fs::Permissions::from_mode(0o666)).unwrap();
+    said(&server, &["begin"]);
+    said(&server, &["set", "pool.app.balance", "hash"]);
+    let theirs = |arguments: &[&str]| {
+        let output = as_nobody(&server, arguments);
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned(), output)
+    };
+    for command in [&["begin"][..], &["set", "pool.app.balance", "hash"], &["commit"], &["abort"], &["undo"]]
+    {
+        let (done, error, output) = theirs(command);
+        assert!(
+            !done && error.contains("root (uid 0, pid ") && error.contains(" has a transaction since 20"),
+            "{command:?}: {output:?}"
+        );
+    }
+    let (done, _, output) = theirs(&["abort", "--force"]);
+    assert!(done, "{output:?}");
+    assert!(refused(&server, &["commit"]).contains("there is no transaction"));
+    let (done, _, output) = theirs(&["set", "pool.app.balance", "hash"]);
+    assert!(done, "{output:?}");
+    assert!(said(&server, &["history"]).contains("nobody (uid 65534, pid "));
+    // The file belongs to root: the operator's own rights decide.
+    let (done, error, output) = theirs(&["save"]);
+    assert!(!done && error.contains("penstock.toml cannot be "), "{output:?}");
+    said(&server, &["save"]);
+}

@@ -1,0 +1,357 @@
+//! Live changes: edits the text of the configuration that is served, and shows it.
+//!
+//! `crates/logic/src/transaction.rs` decides who may make one and keeps the history, `crates/config/src/edit.rs` edits.
+//! A changed text is loaded with the same code as a file, and `crates/serve/src/start.rs` serves it as a reload does: what
+//! a file can say can be changed live.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use config::difference::Difference;
+use config::edit::{self, Edit, EditError, Path};
+use config::{Config, Environment, Loaded, Source};
+use logic::transaction::{Ask, Goes, Ledger, Now, Operator, Refused, Target};
+use proxy::front::{Denied, Said};
+use serde_json::{Value, json};
+use state::events::timestamp;
+use text::units::count;
+
+use crate::reload;
+
+mod shown;
+
+/// Shortest and longest time for a confirmation.
+const CONFIRM: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
+
+/// The configuration that is served, as a text, and its changes.
+pub(crate) struct Live {
+    ledger: Ledger,
+    loaded: Loaded,
+    environment: Environment,
+    /// The file of the configuration; `None` if flags of the command line made it.
+    file: Option<PathBuf>,
+}
+
+/// What follows from a question.
+pub(crate) enum Step {
+    Answer(Result<Said, Denied>),
+    /// This is to be served; then [`Live::settle`].
+    Serve(Box<Plan>),
+    /// The file is to be read; then [`Live::written`].
+    ReadFile(PathBuf),
+}
+
+/// A valid configuration that an operator wants to be served.
+pub(crate) struct Plan {
+    pub(crate) loaded: Loaded,
+    text: String,
+    intent: Intent,
+}
+
+enum Intent {
+    Change { by: Operator, what: String },
+    Commit { confirm: Option<Duration> },
+    Undo { by: Option<Operator>, target: Target },
+}
+
+/// What serving a plan said.
+pub(crate) struct Served {
+    pub(crate) said: String,
+    /// Keys that take effect at the next start.
+    pub(crate) fixed: Option<String>,
+}
+
+impl Live {
+    pub(crate) fn new(loaded: Loaded, environment: Environment, file: Option<PathBuf>) -> Self {
+        let file = file.map(|file| std::path::absolute(&file).unwrap_or(file));
+        Self { ledger: Ledger::new(loaded.text()), loaded, environment, file }
+    }
+
+    /// Number of changes that the file does not have.
+    pub(crate) fn unsaved(&self) -> usize {
+        self.ledger.unsaved()
+    }
+
+    /// Time of [`Self::expired`].
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.ledger.poll_deadline()
+    }
+
+    /// Returns what to serve because a commit was not confirmed in time.
+    pub(crate) fn expired(&mut self) -> Option<Result<Plan, String>> {
+        let target = self.ledger.poll_expired(Instant::now())?;
+        Some(self.undo_plan(None, target).map_err(|denied| denied.details))
+    }
+
+    /// A reload is served. Returns a warning about what it dropped.
+    pub(crate) fn reloaded(&mut self, loaded: Loaded, by: Option<Operator>) -> Option<String> {
+        let dropped = self.ledger.reloaded(loaded.text(), by, now());
+        self.loaded = loaded;
+        (dropped > 0).then(|| {
+            format!(
+                "{} made live and not saved {} dropped: penstock ctl undo brings {} back",
+                count(dropped, "change"),
+                if dropped == 1 { "is" } else { "are" },
+                if dropped == 1 { "it" } else { "them" }
+            )
+        })
+    }
+
+    pub(crate) fn handle(&mut self, by: Operator, ask: Ask) -> Step {
+        let result =
+            match ask {
+                Ask::Show { path } => self.show(path.as_deref()).map(Step::said),
+                Ask::Set { path, value } => self.edit(by, &path, |path| Edit::Set { path, value }),
+                Ask::Add { path, value } => self.edit(by, &path, |path| Edit::Add { path, value }),
+                Ask::Remove { path, value: None } => self.edit(by, &path, |path| Edit::Remove { path }),
+                Ask::Remove { path, value: Some(value) } => {
+                    self.edit(by, &path, |path| Edit::RemoveEntry { path, value })
+                }
+                Ask::Begin => self.begin(by).map(Step::said),
+                Ask::Diff => Ok(Step::said(self.diff())),
+                Ask::Commit { confirm } => self.commit(&by, confirm),
+                Ask::Confirm => self.confirm().map(Step::said),
+                Ask::Abort { whose } => self.abort(&by, whose).map(Step::said),
+                Ask::Undo { number } => self.ledger.to_undo(number, &by).map_err(denied).and_then(|target| {
+                    self.undo_plan(Some(by), target).map(|plan| Step::Serve(Box::new(plan)))
+                }),
+                Ask::History { number } => self.history(number).map(Step::said),
+                Ask::Save => self.save().map(Step::said),
+                Ask::Saved => match &self.file {
+                    Some(file) => Ok(Step::ReadFile(file.clone())),
+                    None => Err(no_file()),
+                },
+            };
+        result.unwrap_or_else(|denied| Step::Answer(Err(denied)))
+    }
+
+    fn edit(&mut self, by: Operator, path: &str, edit: impl FnOnce(Path) -> Edit) -> Result<Step, Denied> {
+        let goes = self.ledger.goes(&by).map_err(denied)?;
+        let path = Path::parse(path).map_err(unusable)?;
+        let edit = edit(path);
+        let (Goes::Served(before) | Goes::Collected(before)) = &goes;
+        let text = edit::apply(before, &edit).map_err(unusable)?;
+        let what = edit.summary();
+        match (self.load(&text), goes) {
+            (Ok(loaded), goes) => {
+                if let Some(variable) = loaded.overridden(&edit) {
+                    return Err(overridden(&edit, variable));
+                }
+                match goes {
+                    Goes::Served(_) => {
+                        Ok(Step::Serve(Box::new(Plan { loaded, text, intent: Intent::Change { by, what } })))
+                    }
+                    Goes::Collected(_) => Ok(Step::said(self.collected(&text, &what, None))),
+                }
+            }
+            (Err(faults), Goes::Served(_)) => {
+                Err(Denied { message: format!("{what}: refused, nothing changed"), details: faults })
+            }
+            // The next changes may make it valid; `commit` decides.
+            (Err(faults), Goes::Collected(_)) => Ok(Step::said(self.collected(&text, &what, Some(&faults)))),
+        }
+    }
+
+    fn collected(&mut self, text: &str, what: &str, faults: Option<&str>) -> Said {
+        self.ledger.collect(text, what);
+        let changes = self.ledger.transaction().map_or(0, |transaction| transaction.changes());
+        let warning = faults.map_or(String::new(), |faults| {
+            format!("\nwarning: it cannot be committed yet:\n{}", faults.trim_end())
+        });
+        Said {
+            text: format!("{what}: change {changes} of the transaction, not served before `commit`{warning}"),
+            json: json!({ "change": what, "collected": changes, "faults": faults }).to_string(),
+        }
+    }
+
+    fn begin(&mut self, by: Operator) -> Result<Said, Denied> {
+        let words = by.to_string();
+        self.ledger.begin(by, now()).map_err(denied)?;
+        Ok(Said {
+            text: format!("transaction of {words}: `set`, `add` and `remove` are collected until `commit`"),
+            json: json!({ "transaction": { "by": words } }).to_string(),
+        })
+    }
+
+    fn commit(&mut self, by: &Operator, confirm: Option<Duration>) -> Result<Step, Denied> {
+        if let Some(limit) = confirm.filter(|limit| !CONFIRM.contains(limit)) {
+            return Err(Denied {
+                message: format!("{} s is no time for a confirmation", limit.as_secs_f32()),
+                details: "  hint: 1s to 24h, as in `commit --confirm 60s`".to_owned(),
+            });
+        }
+        let transaction = self.ledger.to_commit(by).map_err(denied)?;
+        let text = transaction.text.to_string();
+        let loaded = self.load(&text).map_err(|faults| Denied {
+            message: "commit refused, nothing changed: the transaction stays open".to_owned(),
+            details: faults,
+        })?;
+        Ok(Step::Serve(Box::new(Plan { loaded, text, intent: Intent::Commit { confirm } })))
+    }
+
+    fn confirm(&mut self) -> Result<Said, Denied> {
+        let trial = self.ledger.confirm().map_err(denied)?;
+        Ok(Said {
+            text: format!("change {} is confirmed", trial.number),
+            json: json!({ "confirmed": trial.number }).to_string(),
+        })
+    }
+
+    fn abort(&mut self, by: &Operator, whose: logic::transaction::Whose) -> Result<Said, Denied> {
+        let transaction = self.ledger.abort(by, whose).map_err(denied)?;
+        let changes = transaction.changes();
+        Ok(Said {
+            text: format!("transaction of {} ended: {} dropped", transaction.by, count(changes, "change")),
+            json: json!({ "aborted": { "by": transaction.by.to_string(), "changes": changes } }).to_string(),
+        })
+    }
+
+    fn undo_plan(&self, by: Option<Operator>, target: Target) -> Result<Plan, Denied> {
+        let text = target.text.to_string();
+        let loaded = self.load(&text).map_err(|faults| Denied {
+            message: format!("undo of change {} refused, nothing changed", target.number),
+            details: faults,
+        })?;
+        Ok(Plan { loaded, text, intent: Intent::Undo { by, target } })
+    }
+
+    fn load(&self, text: &str) -> Result<Loaded, String> {
+        let name = match &self.file {
+            Some(file) => format!("{} with this change", file.display()),
+            None => "the configuration with this change".to_owned(),
+        };
+        let source = Source { name, text: text.to_owned() };
+        config::load(&source, &self.environment).map_err(|faults| faults.render())
+    }
+
+    /// Takes over the result of serving a plan. Returns the answer, and what is recorded.
+    pub(crate) fn settle(&mut self, plan: Plan, result: Result<Served, String>) -> Settled {
+        let Plan { loaded, text, intent } = plan;
+        let what = match &intent {
+            Intent::Change { by, what } => (what.clone(), Some(by.clone())),
+            Intent::Commit { .. } => {
+                let transaction = self.ledger.transaction();
+                ("commit".to_owned(), transaction.map(|transaction| transaction.by.clone()))
+            }
+            Intent::Undo { by, target } => (format!("undo {}", target.number), by.clone()),
+        };
+        let served = match result {
+            Ok(served) => Served { said: served.said.trim_end().to_owned(), ..served },
+            Err(details) => {
+                let message = match &intent {
+                    Intent::Commit { .. } => {
+                        "commit refused, nothing changed: the transaction stays open".to_owned()
+                    }
+                    _ => format!("{}: refused, nothing changed", what.0),
+                };
+                return Settled { event: None, answer: Err(Denied { message, details }) };
+            }
+        };
+        let mut confirmation = None;
+        let number = match intent {
+            Intent::Change { by, what } => self.ledger.changed(&text, by, what, now()),
+            Intent::Commit { confirm } => {
+                confirmation = confirm;
+                self.ledger.committed(&text, confirm, now())
+            }
+            Intent::Undo { by, target } => self.ledger.undone(&target, by, now()),
+        };
+        self.loaded = loaded;
+        let (what, by) = what;
+        let by = by.map_or("nobody: it was not confirmed in time".to_owned(), |by| by.to_string());
+        let mut text = format!("change {number}: {what}\n{}", served.said);
+        if let Some(fixed) = &served.fixed {
+            text.push_str(&format!("\nwarning: {fixed}"));
+        }
+        if let Some(limit) = confirmation {
+            let limit = limit.as_secs_f32();
+            text.push_str(&format!("\nit is undone unless `penstock ctl confirm` comes within {limit} s"));
+        }
+        let answer = json!({
+            "number": number,
+            "change": what,
+            "served": served.said,
+            "warning": served.fixed,
+            "confirm_within_seconds": confirmation.map(|limit| limit.as_secs_f64()),
+            "unsaved_changes": self.unsaved(),
+        });
+        let event = Some(format!("change {number} by {by}: {what}; {}", served.said));
+        Settled { event, answer: Ok(Said { text, json: answer.to_string() }) }
+    }
+
+    /// Compares the file with what is served, after a client wrote it.
+    pub(crate) fn written(&mut self, file: Result<Vec<u8>, String>) -> Result<Said, Denied> {
+        let name = self.file.as_deref().map(|file| file.display().to_string()).unwrap_or_default();
+        let cannot =
+            |why: String| Denied { message: format!("{name} was not saved: {why}"), details: String::new() };
+        let bytes = file.map_err(|error| cannot(format!("it cannot be read: {error}")))?;
+        let source = Source::from_bytes(name.clone(), bytes).map_err(|faults| cannot(faults.render()))?;
+        let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
+        if text != &**self.ledger.served() {
+            return Err(cannot("it does not have the configuration that is served".to_owned()));
+        }
+        let saved = self.unsaved();
+        self.ledger.saved();
+        Ok(Said {
+            text: format!("{name} has the configuration that is served"),
+            json: json!({ "file": name, "saved_changes": saved }).to_string(),
+        })
+    }
+}
+
+/// What became of a plan.
+pub(crate) struct Settled {
+    pub(crate) event: Option<String>,
+    pub(crate) answer: Result<Said, Denied>,
+}
+
+impl Step {
+    fn said(said: Said) -> Self {
+        Self::Answer(Ok(said))
+    }
+}
+
+fn now() -> Now {
+    Now { wall: SystemTime::now(), monotonic: Instant::now() }
+}
+
+fn denied(refused: Refused) -> Denied {
+    let (message, hint) = refused.words(timestamp);
+    Denied { message, details: format!("  hint: {hint}") }
+}
+
+fn unusable(error: EditError) -> Denied {
+    let details = error.hint.map_or(String::new(), |hint| format!("  hint: {hint}"));
+    Denied { message: error.message, details }
+}
+
+fn overridden(edit: &Edit, variable: &str) -> Denied {
+    Denied {
+        message: format!("{}: the environment variable {variable} decides this value", edit.summary()),
+        details: "  hint: change the variable and start the server anew, or remove it".to_owned(),
+    }
+}
+
+fn no_file() -> Denied {
+    Denied {
+        message: "this server has no configuration file: flags of the command line made its configuration"
+            .to_owned(),
+        details: "  hint: `penstock ctl save FILE` writes one".to_owned(),
+    }
+}
+
+/// What a change of the configuration would do, as a reload says it.
+fn summary(old: &Config, new: &Config) -> String {
+    reload::changes::between(old, new)
+}
+
+type Text = Arc<str>;
+
+fn unified(old: &Text, new: &Text) -> String {
+    Difference::between(old, new).unified(old)
+}
+
+fn value(text: &Text) -> Value {
+    json!(&**text)
+}

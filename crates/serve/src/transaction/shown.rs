@@ -1,0 +1,147 @@
+//! Answers that change nothing: `show`, `diff`, `history`, and the texts for `save`.
+
+use config::edit::Path;
+use logic::transaction::{Cause, Entry};
+use proxy::front::{Denied, Said};
+use serde_json::json;
+use state::events::timestamp;
+use text::table::Table;
+use text::units::count;
+
+use super::{Live, denied, summary, unified, unusable, value};
+
+impl Live {
+    pub(super) fn show(&self, path: Option<&str>) -> Result<Said, Denied> {
+        let Some(path) = path else {
+            let text = self.ledger.served();
+            let json = json!({ "text": value(text), "configuration": self.loaded.json() });
+            return Ok(Said { text: text.to_string(), json: json.to_string() });
+        };
+        let path = Path::parse(path).map_err(unusable)?;
+        let part = self.loaded.part(&path).map_err(unusable)?;
+        let json = json!({ "path": path.to_string(), "value": part.value, "text": part.text });
+        Ok(Said { text: part.text, json: json.to_string() })
+    }
+
+    /// Shows what `commit` would change; without a transaction, what the file does not have.
+    pub(super) fn diff(&self) -> Said {
+        let (from, old, new) = match self.ledger.transaction() {
+            Some(transaction) => ("served", &transaction.base, &transaction.text),
+            None => ("file", self.ledger.source(), self.ledger.served()),
+        };
+        let shown = unified(old, new);
+        let transaction = self.ledger.transaction().map(|transaction| {
+            json!({
+                "by": transaction.by.to_string(),
+                "since": timestamp(transaction.since),
+                "changes": transaction.changes(),
+            })
+        });
+        let (changes, faults) = match self.ledger.transaction() {
+            None => (None, None),
+            Some(_) => match self.load(new) {
+                Ok(loaded) => (Some(summary(&self.loaded.config, &loaded.config)), None),
+                Err(faults) => (None, Some(faults)),
+            },
+        };
+        let mut text = match (self.ledger.transaction(), shown.is_empty()) {
+            (None, true) => "there is no transaction, and nothing is unsaved\n".to_owned(),
+            (Some(_), true) => "the transaction has no change yet\n".to_owned(),
+            (None, false) => format!("there is no transaction; not saved to the file:\n{shown}"),
+            (Some(_), false) => shown.clone(),
+        };
+        if let Some(changes) = changes.as_ref().filter(|_| !shown.is_empty()) {
+            text.push_str(&format!("commit would change: {changes}\n"));
+        }
+        if let Some(faults) = &faults {
+            text.push_str(&format!("it cannot be committed yet:\n{faults}"));
+        }
+        let json = json!({
+            "from": from,
+            "transaction": transaction,
+            "diff": shown,
+            "changes": changes,
+            "faults": faults,
+        });
+        Said { text, json: json.to_string() }
+    }
+
+    pub(super) fn history(&self, number: Option<u64>) -> Result<Said, Denied> {
+        let history = self.ledger.history();
+        let Some(number) = number else {
+            let mut table = Table::indented("");
+            for entry in history.iter() {
+                let state = if self.in_effect(entry) == Some(false) { "undone" } else { "" };
+                table.row([
+                    entry.number.to_string(),
+                    timestamp(entry.at),
+                    who(entry),
+                    state.to_owned(),
+                    entry.what.clone(),
+                ]);
+            }
+            let text = match history.newest() {
+                None => "no change since the start of the server\n".to_owned(),
+                Some(_) => table.render(),
+            };
+            let json: Vec<_> = history.iter().map(|entry| self.entry(entry)).collect();
+            return Ok(Said { text, json: json!(json).to_string() });
+        };
+        let entry = history.get(number).ok_or_else(|| {
+            let (oldest, newest) = (history.iter().next().map(|entry| entry.number), history.newest());
+            denied(logic::transaction::Refused::NoSuchChange { number, oldest, newest })
+        })?;
+        let diff = unified(&entry.before, history.after(entry, self.ledger.served()));
+        let mut json = self.entry(entry);
+        json["diff"] = json!(diff);
+        let text = format!("{} {} {}: {}\n{diff}", entry.number, timestamp(entry.at), who(entry), entry.what);
+        Ok(Said { text, json: json.to_string() })
+    }
+
+    fn entry(&self, entry: &Entry) -> serde_json::Value {
+        json!({
+            "number": entry.number,
+            "at": timestamp(entry.at),
+            "uid": entry.by.as_ref().map(|by| by.uid),
+            "user": entry.by.as_ref().and_then(|by| by.name.clone()),
+            "pid": entry.by.as_ref().and_then(|by| by.pid),
+            "cause": cause(entry.cause),
+            "change": entry.what,
+            "in_effect": self.in_effect(entry),
+        })
+    }
+
+    /// Whether a change is served; nothing for an undo, which is no change of its own.
+    fn in_effect(&self, entry: &Entry) -> Option<bool> {
+        match entry.cause {
+            Cause::Change | Cause::Reload => Some(self.ledger.history().is_in_effect(entry)),
+            Cause::Undo | Cause::Expiry => None,
+        }
+    }
+
+    /// The texts with which a client writes the file, because this process may not.
+    pub(super) fn save(&self) -> Result<Said, Denied> {
+        self.ledger.nothing_waits().map_err(denied)?;
+        let json = json!({
+            "file": self.file.as_ref().map(|file| file.display().to_string()),
+            "text": value(self.ledger.served()),
+            "loaded": value(self.ledger.source()),
+            "unsaved_changes": self.unsaved(),
+        });
+        let unsaved = count(self.unsaved(), "unsaved change");
+        Ok(Said { text: format!("{unsaved}; `penstock ctl save` writes the file\n"), json: json.to_string() })
+    }
+}
+
+fn who(entry: &Entry) -> String {
+    entry.by.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)
+}
+
+fn cause(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Change => "change",
+        Cause::Undo => "undo",
+        Cause::Expiry => "not-confirmed",
+        Cause::Reload => "reload",
+    }
+}
