@@ -8,6 +8,7 @@ pub(crate) mod ctl;
 pub(crate) mod demo;
 pub(crate) mod documents;
 pub(crate) mod host;
+pub(crate) mod import;
 pub(crate) mod known_hosts;
 pub(crate) mod lab;
 pub(crate) mod run;

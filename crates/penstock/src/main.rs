@@ -9,6 +9,7 @@
 //! - `cmd/run.rs` runs a command on many hosts, `cmd/copy.rs` copies files to and from them, with `crates/fleet`
 //! - `cmd/lab.rs` starts SSH hosts for trials, with `crates/lab`
 //! - `cmd/bench.rs` measures servers, with `crates/bench`
+//! - `cmd/import.rs` translates what other load balancers have, with `crates/import`, and serves as `pen` under that name
 //! - `cmd/tls_grade.rs` rates listeners, with `crates/grade`
 //! - `cmd/tunnel.rs` brings tunnels up, checks their services and runs jobs through them, with `crates/fleet`
 //! - `cmd/ssh.rs` shows the SSH configuration of a host, and explains a connection to it
@@ -52,6 +53,9 @@ fn main() -> ExitCode {
     if let Some(words) = cmd::run::mpssh::called(std::env::args_os()) {
         return cmd::run::mpssh::run(words).map_or_else(Failure::report, |()| ExitCode::SUCCESS);
     }
+    if let Some(words) = cmd::import::called(std::env::args_os()) {
+        return cmd::import::serve(&words).map_or_else(Failure::report, |()| ExitCode::SUCCESS);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if is_test_option(&error) => return Failure::usage(TEST_OPTION).report(),
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => cmd::bench::run(&arguments),
         Command::TlsGrade(arguments) => cmd::tls_grade::run(&arguments),
         Command::Tunnel(arguments) => cmd::tunnel::run(&arguments),
+        Command::Import(arguments) => cmd::import::run(&arguments),
         Command::Ssh(arguments) => cmd::ssh::run(&arguments),
         Command::BenchLoad(arguments) => cmd::bench::load(&arguments),
         Command::BenchSsh(arguments) => cmd::bench_ssh::run(&arguments),
@@ -135,6 +140,7 @@ enum Command {
     Bench(cmd::bench::Arguments),
     TlsGrade(cmd::tls_grade::Arguments),
     Tunnel(cmd::tunnel::Arguments),
+    Import(cmd::import::Arguments),
     Ssh(cmd::ssh::Arguments),
     #[command(hide = true)]
     BenchLoad(cmd::bench::LoadArguments),

@@ -48,19 +48,20 @@ const OF_PROCESS: usize = 14;
 
 /// Source of the configuration, at the start and at each reload.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one of it in a process")]
 pub enum ConfigSource {
     /// A file, read again at each reload.
     File(PathBuf),
     /// The command line: a reload does not change it.
     Quick(Quick),
+    /// A text that was made from another program's command line: a reload does not change it.
+    Text(Source),
 }
 
 impl ConfigSource {
     fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
-            Self::Quick(_) => None,
+            Self::Quick(_) | Self::Text(_) => None,
         }
     }
 }
@@ -563,6 +564,9 @@ impl FrontDoor {
             }
             ConfigSource::Quick(quick) => {
                 config::quick(quick, environment).map_err(|faults| faults.render())?
+            }
+            ConfigSource::Text(source) => {
+                config::load(source, environment).map_err(|faults| faults.render())?
             }
         };
         let (mut said, fixed) = self.adopt(&loaded).await?;

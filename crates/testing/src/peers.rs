@@ -73,14 +73,15 @@ impl Scripted {
 
     /// Answers every request with 200 and `body`.
     pub fn answering(body: &str) -> Self {
-        let body = body.to_owned();
-        Self::start(move |talk| {
-            while talk.request().is_some() {
-                if talk.answer(200, &[], body.as_bytes()).is_err() {
-                    break;
-                }
-            }
-        })
+        Self::start(answers(body))
+    }
+
+    /// The same at a port of 127.0.0.1, as a server that comes back. Waits until the port is free.
+    #[track_caller]
+    pub fn answering_at(port: u16, body: &str) -> Self {
+        let bind = || TcpListener::bind(("127.0.0.1", port)).ok();
+        let listener = eventually("the port is free", secs(5), bind);
+        Self::serve(Listening::Tcp(listener), format!("127.0.0.1:{port}"), answers(body))
     }
 
     /// Answers every request with 200 after the gate is opened.
@@ -143,6 +144,18 @@ impl Scripted {
             }
         });
         scripted
+    }
+}
+
+/// The script that answers every request with 200 and `body`.
+fn answers(body: &str) -> impl Fn(&mut BackendConnection) + Send + Sync + 'static {
+    let body = body.to_owned();
+    move |talk| {
+        while talk.request().is_some() {
+            if talk.answer(200, &[], body.as_bytes()).is_err() {
+                break;
+            }
+        }
     }
 }
 

@@ -88,7 +88,7 @@ pub(super) fn find_existing(root: &Table, path: &Path) -> Result<Vec<Step>, Edit
     let missing = &found.steps[found.existing];
     let above = reach_view(root, &found.steps[..found.existing]);
     let near = match (missing, above) {
-        (Step::Key(missing), Some(above)) => nearest(missing, above.keys().into_iter()).map(str::to_owned),
+        (Step::Key(missing), Some(above)) => nearest(missing, above.keys()).map(str::to_owned),
         _ => None,
     };
     let error = EditError::new(format!("{path} is not in the configuration"));

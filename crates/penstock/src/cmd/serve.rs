@@ -7,7 +7,7 @@ use text::shell;
 
 use clap::Args;
 use config::types::ProtocolName;
-use config::{Environment, Loaded, Quick};
+use config::{Environment, Loaded, Quick, Source};
 use logic::balance::Policy;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
@@ -92,10 +92,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let environment = load::environment();
     let (source, config) = configuration(arguments, std::env::var_os("PENSTOCK_CONFIG"), &environment)?;
-    log::start()?;
-    if !config.warnings.is_empty() {
-        complain(&config.warnings.render());
-    }
     if arguments.strict && !config.unknown_variables.is_empty() {
         return Err(Failure::usage(format_args!(
             "the environment has variables that name no key, and --strict refuses them: {}",
@@ -104,7 +100,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let strict = if arguments.strict { Strictness::Strict } else { Strictness::Degrade };
     let sandbox = if arguments.no_sandbox { Sandbox::Off } else { Sandbox::On };
-    let ended = serve::run(Options { source, environment, config, strict, sandbox });
+    begin(Options { source, environment, config, strict, sandbox })
+}
+
+/// Serves a configuration that was made from the command line of another program.
+pub(crate) fn run_text(source: Source) -> Result<(), Failure> {
+    let environment = load::environment();
+    let config = config::load(&source, &environment).map_err(|faults| Failure::Usage(faults.render()))?;
+    let source = ConfigSource::Text(source);
+    begin(Options { source, environment, config, strict: Strictness::Degrade, sandbox: Sandbox::On })
+}
+
+fn begin(options: Options) -> Result<(), Failure> {
+    log::start()?;
+    if !options.config.warnings.is_empty() {
+        complain(&options.config.warnings.render());
+    }
+    let ended = serve::run(options);
     log::finish();
     ended.map_err(|error| match error.side() {
         Side::Configuration => Failure::usage(error),

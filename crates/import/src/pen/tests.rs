@@ -1,0 +1,257 @@
+use std::path::Path;
+
+use config::{Environment, Source};
+
+use super::command::Command;
+use super::inventory;
+use super::option::Opt;
+use super::row::Row;
+use super::*;
+
+fn all_here(_: NewKey) -> State {
+    State::Here
+}
+
+/// Translates a command line; `~` is a blank inside a word, and `/etc/pen.cfg` has one command.
+fn run(line: &str, file: &str, keys: fn(NewKey) -> State) -> Result<Translation, Faults> {
+    let read = |path: &Path| match path.to_str() {
+        Some("/etc/pen.cfg") => Ok("# a comment\nblacklist 7\n".to_owned()),
+        Some("/here/pen.cfg") => Ok(file.to_owned()),
+        _ => Err("no such file".to_owned()),
+    };
+    let outside =
+        Outside { services: "http 80/tcp\ndomain 53/udp", directory: Path::new("/here"), read: &read };
+    let words: Vec<_> = line.split_whitespace().map(|word| word.replace('~', " ")).collect();
+    translate(&words, &outside, keys)
+}
+
+fn good(line: &str) -> Translation {
+    run(line, "", keys::of_this_version).unwrap_or_else(|faults| panic!("{line}: {faults}"))
+}
+
+fn parse(toml: &str) -> config::Config {
+    let source = Source { name: "pen".into(), text: toml.to_owned() };
+    match config::load(&source, &Environment::default()) {
+        Ok(loaded) => loaded.config,
+        Err(faults) => panic!("{toml}\n{}", faults.render()),
+    }
+}
+
+/// What the translation says: the configuration and the notes.
+fn said(result: &Result<Translation, Faults>) -> String {
+    match result {
+        Ok(Translation { toml, notes }) => {
+            let notes: Vec<_> = notes.iter().map(ToString::to_string).collect();
+            format!("{toml}{}\n", notes.join("\n"))
+        }
+        Err(faults) => faults.to_string(),
+    }
+}
+
+#[test]
+fn every_option_and_command_has_the_form_that_the_table_says() {
+    let options =
+        Opt::ALL.iter().map(|option| (format!("-{option}"), option.row(), option.row().example.to_owned()));
+    let commands = Command::ALL.iter().map(|command| {
+        let Row { example, .. } = command.row();
+        let line = match example.contains("listen ") {
+            true => "-F pen.cfg".to_owned(),
+            false => "-E /etc/pen/a.pem -F pen.cfg 443 10.0.0.1".to_owned(),
+        };
+        (command.to_string(), command.row(), line)
+    });
+    let mut wrong = Vec::new();
+    for (word, row, line) in options.chain(commands) {
+        let result = run(&line, row.example, all_here);
+        let said = said(&result);
+        if !said.contains(row.gives) {
+            wrong.push(format!("{word}: {line} gives no {:?} but\n{said}", row.gives));
+        }
+        if !row.example.contains(word.trim_start_matches('-')) {
+            wrong.push(format!("{word} is not in its example"));
+        }
+        // Without the keys that are still awaited it must be good too.
+        if let Ok(translation) = run(&line, row.example, keys::of_this_version) {
+            parse(&translation.toml);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn page_has_the_tables() {
+    #![allow(clippy::disallowed_methods, reason = "this test reads and writes the page")]
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pen.md");
+    let mut page = std::fs::read_to_string(path).unwrap();
+    let parts = [
+        ("awaited", inventory::awaited()),
+        ("options", inventory::options()),
+        ("commands", inventory::commands()),
+    ];
+    for (name, table) in parts {
+        let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
+        let (before, rest) = page.split_once(&begin).unwrap();
+        let (written, after) = rest.split_once(&end).unwrap();
+        if written != table {
+            assert!(
+                std::env::var_os("UPDATE_GOLDEN").is_some(),
+                "UPDATE_GOLDEN=1 writes the table of {name} anew"
+            );
+            page = format!("{before}{begin}{table}{end}{after}");
+            std::fs::write(path, &page).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_simplest_pen_is_sticky_and_fails_over() {
+    let translation = good("80 10.0.0.1:8000 10.0.0.2");
+    assert_eq!(translation.missing().count(), 0);
+    let config = parse(&translation.toml);
+    assert_eq!(config.pools[0].backends[1].address.to_string(), "10.0.0.2:80");
+    assert_eq!(config.pools[0].retries, 1);
+    assert_eq!(config.pools[0].balance.as_str(), "sticky");
+    assert_eq!(config.pools[0].passive.failures, 1);
+    assert_eq!(config.pools[0].passive.ejection.as_secs(), 30);
+    assert_eq!(config.pools[0].timeouts.connect.as_secs(), 3);
+}
+
+#[test]
+fn arguments_are_read_as_getopt_reads_them() {
+    let plain = good("-r -b 7 80 10.0.0.1 10.0.0.2");
+    for line in ["-rb7 80 10.0.0.1 10.0.0.2", "80 10.0.0.1 10.0.0.2 -b 7 -r", "-rb 7 -- 80 10.0.0.1 10.0.0.2"]
+    {
+        let other = good(line);
+        let code =
+            |text: &str| text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+        assert_eq!(code(&other.toml), code(&plain.toml), "{line}");
+    }
+}
+
+#[test]
+fn every_fault_of_a_command_line_is_told_at_once() {
+    let result = run("-b x -t 0 -k 80 www:1:2:3:4:5:6 -T", "", keys::of_this_version);
+    let faults = result.unwrap_err().to_string();
+    for part in [
+        "-b x: \"x\" is not a number",
+        "-t 0:",
+        "-k: Pen has no option -k",
+        "www:1:2",
+        "-T needs an argument",
+    ] {
+        assert!(faults.contains(part), "{part}: {faults}");
+    }
+    for (line, part) in [
+        ("", "nothing says where to listen"),
+        ("80", "it has no server"),
+        ("80 0.0.0.0:80", "it has no server"),
+        ("www:80 a", "is a name"),
+        ("-F /none 80 a", "/none cannot be read: no such file"),
+        ("-O no~acl 80 a", "needs the number of a list"),
+    ] {
+        let faults = run(line, "", keys::of_this_version).unwrap_err().to_string();
+        assert!(faults.contains(part), "{line}: {faults}");
+    }
+}
+
+#[test]
+fn faults_of_a_file_name_their_line() {
+    let file = "blacklist 5\n\nserver 0 address 10.0.0.1 port x\nacl 0 allow 10.0.0.1\ninclude pen.cfg\n";
+    let faults = run("-F pen.cfg 80 a", file, keys::of_this_version).unwrap_err().to_string();
+    for part in
+        ["error: pen.cfg:3: \"x\" is no port", "error: pen.cfg:4: \"allow\"", "include each other too deeply"]
+    {
+        assert!(faults.contains(part), "{part}: {faults}");
+    }
+    let said = said(&run("-F pen.cfg 80 a", "blaklist 5\n", keys::of_this_version));
+    assert!(said.contains("dropped: pen.cfg:1: \"blaklist\" is no command of Pen"), "{said}");
+    assert!(said.contains("did you mean \"blacklist\"?"), "{said}");
+}
+
+#[test]
+fn limits_are_those_that_pen_really_has() {
+    for (server, given) in [
+        ("a:80:5", "max-connections = 5 }"),
+        ("a:80:5:3", "max-connections = 5 }"),
+        ("a:80:5:9", "soft-max-connections = 5, max-connections = 9 }"),
+        ("a:80:0:9", "backends = [\"a:80\"]"),
+    ] {
+        let said = said(&run(&format!("80 {server}"), "", all_here));
+        assert!(said.contains(given), "{server}: {said}");
+        assert_eq!(said.contains("queue = 0"), given.contains("max"), "{said}");
+    }
+    let said = said(&run("-r 80 a:80:5:9", "", all_here));
+    assert!(said.contains("{ address = \"a:80\", max-connections = 5 }"), "{said}");
+}
+
+#[test]
+fn weights_count_only_where_pen_uses_them() {
+    let said_of = |line: &str| said(&run(line, "", all_here));
+    assert!(said_of("80 a:80:0:0:7").contains("weight has no effect in Pen without -W"));
+    assert!(said_of("-W 80 a b").contains("then Pen serves nobody"));
+    assert!(said_of("-W 80 a:80:0:0:2000 b:80:0:0:1 c").contains("weight = 1000"));
+    assert!(said_of("80 a:80 a:80 b").contains("{ address = \"a:80\", weight = 2 }"));
+}
+
+#[test]
+fn lists_end_with_the_opposite_of_their_last_entry() {
+    let file = "acl 1 permit 10.0.0.0 255.0.0.0\nacl 1 deny fd00::/8\nacl 2 deny 10.9.0.0 255.255.0.0\nclient_acl 1\n\
+                server 0 acl 2\n";
+    let said = said(&run("-F pen.cfg 80 10.0.0.1", file, all_here));
+    for part in [
+        "[acl.list-1]\nentries = [\"permit 10.0.0.0/8\", \"deny fd00::/8\"]",
+        "default = \"permit\"",
+        "acl = \"list-1\"",
+        "{ address = \"10.0.0.1:80\", acl = \"list-2\" }",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn what_changes_what_clients_get_is_missing_and_the_rest_is_not() {
+    for line in [
+        "-O transparent 80 a",
+        "-O dsr_if~eth1 80 a",
+        "-E /a/cert.crt -K /b/key.key 443 a",
+        "-R -E /a/b.pem 443 a",
+    ] {
+        assert!(good(line).missing().count() > 0, "{line}");
+    }
+    for line in [
+        "-fXdaPm5 -w /tmp/a -p /run/p -j /x -C 8888 80 a",
+        "-U 53 a",
+        "-H 80 a",
+        "-u root 80 a",
+        "-l 10.0.0.1:10000 80 a",
+    ] {
+        let translation = good(line);
+        assert_eq!(translation.missing().count(), 0, "{line}: {:?}", translation.notes);
+        parse(&translation.toml);
+    }
+}
+
+#[test]
+fn every_note_is_a_comment_of_the_configuration() {
+    for line in ["-e b 80 a:80:5:9", "-p /run/p -m 5 -H 80 a b", "-O acl~0~deny~10.0.0.1 -B c 80 a"] {
+        let translation = good(line);
+        let comments: Vec<_> = translation.toml.lines().filter_map(|line| line.strip_prefix("# ")).collect();
+        let comments = comments.join(" ");
+        for note in &translation.notes {
+            assert!(
+                comments.contains(&format!("{}: {}", note.place, note.text)),
+                "{note}\n{}",
+                translation.toml
+            );
+        }
+    }
+}
+
+#[test]
+fn a_large_file_takes_no_long_time() {
+    let file: String = (0..20_000)
+        .map(|at| format!("server {at} address 10.0.{}.{} port 80\nx{at}\n", at / 250, at % 250 + 1))
+        .collect();
+    let translation = run("-F pen.cfg 80", &file, keys::of_this_version).unwrap();
+    assert!(translation.notes.len() > 20_000);
+}
