@@ -12,7 +12,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use config::types::{BindAddress, Protocol, UdpSettings};
 use logic::udp::{Ended, FlowTable, Rules};
-use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use state::ending::Ending;
 use state::events::Level;
 use state::listen::BoundKey;
@@ -41,7 +40,7 @@ mod reply;
 mod sockets;
 
 use flow::{End, Flow};
-use sockets::Sockets;
+use sockets::{OwnedEpoll, Sockets};
 
 /// How long a socket that is being closed waits for replies that are due.
 const LAST_REPLIES: Duration = Duration::from_secs(5);
@@ -91,15 +90,6 @@ pub(crate) async fn run(worker: Rc<Worker>, key: BoundKey, socket: UdpSocket, cl
         ),
     }
     worker.accepting.set(worker.accepting.get() - 1);
-}
-
-/// The epoll instance of all flows.
-struct OwnedEpoll(Epoll);
-
-impl AsRawFd for OwnedEpoll {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.0.as_raw_fd()
-    }
 }
 
 type ListeningSocket = AsyncFd<UdpSocket>;
@@ -185,7 +175,7 @@ async fn serve(
         true => Locals::Several,
         false => Locals::One,
     };
-    let epoll = Rc::new(OwnedEpoll(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?));
+    let epoll = Rc::new(OwnedEpoll::new()?);
     #[expect(deprecated, reason = "its successor is unsafe; `OwnedEpoll` keeps the one descriptor it owns")]
     let watched = AsyncFd::with_interest(epoll.clone(), Interest::READABLE)?;
     let mut server = Server {

@@ -14,7 +14,8 @@ use sys::datagram::{Addresses, SLOTS};
 use tokio::io::unix::AsyncFd;
 
 use super::flow::{End, Memory};
-use super::{Left, OwnedEpoll, Server, clear};
+use super::sockets::OwnedEpoll;
+use super::{Left, Server, clear};
 use crate::arrival::canonical;
 use crate::connect;
 use crate::upstream;

@@ -6,15 +6,13 @@
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use logic::udp::FlowId;
-use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use state::account::{Kind, SlotCache};
-
-use super::OwnedEpoll;
 
 /// Sockets of one server that rest.
 const MOST_RESTING: usize = 256;
@@ -24,6 +22,21 @@ const REST: Duration = Duration::from_millis(1);
 
 /// When a socket that rests is closed.
 const UNUSED: Duration = Duration::from_secs(1);
+
+/// The epoll instance of all flows.
+pub(super) struct OwnedEpoll(pub(super) Epoll);
+
+impl OwnedEpoll {
+    pub(super) fn new() -> nix::Result<Self> {
+        Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map(Self)
+    }
+}
+
+impl AsRawFd for OwnedEpoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.0.as_raw_fd()
+    }
+}
 
 pub(super) struct BackendSocket {
     socket: UdpSocket,
