@@ -168,6 +168,11 @@ pub(crate) fn convert(text: &str, schema: &Json) -> Value {
     {
         return Value::Switch(switch);
     }
+    if branch(schema, "number").is_some()
+        && let Ok(number) = trimmed.parse()
+    {
+        return Value::Float(number);
+    }
     Value::Text(text.to_owned())
 }
 
@@ -240,7 +245,8 @@ fn tables(schema: &Json) -> Option<&Json> {
 
 /// Accepts keys whose whole value fits into one text: no tables and no lists of tables.
 fn is_settable(schema: &Json) -> bool {
-    ["string", "integer", "boolean"].iter().any(|kind| branch(schema, kind).is_some()) || takes_texts(schema)
+    ["string", "integer", "number", "boolean"].iter().any(|kind| branch(schema, kind).is_some())
+        || takes_texts(schema)
 }
 
 fn takes_texts(schema: &Json) -> bool {

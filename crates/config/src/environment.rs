@@ -11,13 +11,13 @@ pub const MAX_VARIABLE_FILE: usize = 64 * 1024;
 #[derive(Clone, Debug)]
 pub struct Environment {
     pub variables: BTreeMap<String, String>,
-    /// Reads at least one byte more than [`MAX_VARIABLE_FILE`] of a longer file.
-    pub read: fn(&Path) -> io::Result<Vec<u8>>,
+    /// Reads a file; of a longer one than the limit at least one byte more than that.
+    pub read: fn(&Path, usize) -> io::Result<Vec<u8>>,
 }
 
 impl Default for Environment {
     fn default() -> Self {
-        Self { variables: BTreeMap::new(), read: |_| Err(io::ErrorKind::Unsupported.into()) }
+        Self { variables: BTreeMap::new(), read: |_, _| Err(io::ErrorKind::Unsupported.into()) }
     }
 }
 
@@ -40,7 +40,7 @@ impl Environment {
         if !path.starts_with('/') {
             return Err(format!("names the file {shown}: its path must be absolute"));
         }
-        let bytes = (self.read)(Path::new(path))
+        let bytes = (self.read)(Path::new(path), MAX_VARIABLE_FILE)
             .map_err(|error| format!("names {shown}, which cannot be read: {error}"))?;
         if bytes.len() > MAX_VARIABLE_FILE {
             return Err(format!("names {shown}, which is longer than {} KiB", MAX_VARIABLE_FILE / 1024));

@@ -184,7 +184,7 @@ fn finish(
     shape::fill_defaults(&mut root, &mut nodes, schema);
     report.mask(shape::secrets(&root, &nodes));
     let raw = de::read::<RawConfig>(&root, &mut report);
-    let config = raw.and_then(|raw| parse::parse(&raw, &nodes, &mut report));
+    let config = raw.and_then(|raw| parse::parse(&raw, &nodes, &mut report, env));
     let config = config.map(|config| Config { variable_files: files, ..config });
     let text = report.text().to_owned();
     let faults = report.into_faults();

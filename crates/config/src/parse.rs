@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 mod access_log;
+mod acl;
 mod acme;
 mod address;
 mod backend_tls;
@@ -26,34 +27,44 @@ mod tls;
 mod tunnel;
 mod udp;
 
-use names::{AcmeNames, PoolNames};
+use names::{AclNames, AcmeNames, PoolNames};
 use parser::Parser;
 use refused::Refused;
 
+use crate::environment::Environment;
 use crate::error::Report;
 use crate::quote::quote;
 use crate::raw::RawConfig;
 use crate::tree::Nodes;
 use crate::types::{Admin, Config, Control};
 
-/// Converts the whole configuration. `None` if the report has errors.
-pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Option<Config> {
-    let pools = PoolNames::new(raw);
-    let acme = AcmeNames::new(raw);
-    let mut parser = Parser { nodes, report, pools, acme, binds: Vec::new(), routes: 0 };
+/// Converts the whole configuration, with the files of its access lists. `None` if the report has errors.
+pub(crate) fn parse(
+    raw: &RawConfig,
+    nodes: &Nodes,
+    report: &mut Report,
+    env: &Environment,
+) -> Option<Config> {
+    let mut parser = Parser::new(raw, nodes, report);
     let process = raw.process.as_ref().and_then(|process| parser.process(&process.value));
     parser.acme.keep_in(process.as_ref().and_then(|process| process.state_directory.as_deref()));
     let acme = parser.all_acme(raw);
+    let acls = parser.all_acls(raw, env);
     let access_log = raw.access_log.as_ref().and_then(|log| parser.access_log(&log.value));
     let control = parser.control(raw);
     let admin = raw.admin.as_ref().map(|admin| {
+        let acl = parser.acl(&admin.value.acl, admin.id);
         let bind = admin.value.bind.as_ref()?;
-        parser.admin(bind).map(|bind| Admin { bind })
+        let bind = parser.admin(bind);
+        Some(Admin { bind: bind?, acl: acl? })
     });
     let listeners = parser.listeners(raw);
     let pools = parser.all_pools(raw);
     let tunnels = parser.tunnels(raw);
     parser.collisions(raw, control.as_ref().and_then(Option::as_ref));
+    if let Some(pools) = &pools {
+        parser.fallback_circles(raw, pools);
+    }
     if let (Some(listeners), Some(pools)) = (&listeners, &pools) {
         parser.loops(raw, listeners, pools);
         parser.keys_of_tcp(raw, listeners, pools);
@@ -62,6 +73,7 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
     }
     if !parser.report.has_errors() {
         parser.unused_pools();
+        parser.unused_acls();
     }
     if let (Some(sections), Some(listeners)) = (&acme, &listeners) {
         parser.useless_acme(raw, sections, listeners);
@@ -73,6 +85,7 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
         admin: flatten(admin)?,
         listeners: listeners?,
         pools: pools?,
+        acls: acls?,
         acme: acme?,
         tunnels: tunnels?,
         variable_files: Vec::new(),
@@ -81,8 +94,7 @@ pub(crate) fn parse(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Opti
 
 /// Converts only the control socket. `None` if the report has errors.
 pub(crate) fn control(raw: &RawConfig, nodes: &Nodes, report: &mut Report) -> Option<Control> {
-    let (pools, acme) = (PoolNames::new(raw), AcmeNames::new(raw));
-    let mut parser = Parser { nodes, report, pools, acme, binds: Vec::new(), routes: 0 };
+    let mut parser = Parser::new(raw, nodes, report);
     parser.control(raw).flatten()
 }
 
@@ -102,7 +114,12 @@ fn flatten<T>(value: Option<Option<T>>) -> Option<Option<T>> {
     }
 }
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
+    fn new(raw: &RawConfig, nodes: &'a Nodes, report: &'a mut Report) -> Self {
+        let (pools, acme) = (PoolNames::new(raw), AcmeNames::new(raw));
+        Parser { nodes, report, pools, acme, acls: AclNames::default(), binds: Vec::new(), routes: 0 }
+    }
+
     fn control(&mut self, raw: &RawConfig) -> Option<Option<Control>> {
         raw.control.as_ref().map(|control| {
             let socket = control.value.socket.as_ref()?;

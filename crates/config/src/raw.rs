@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
+mod acl;
 mod acme;
 mod clients;
 mod forms;
@@ -18,6 +19,7 @@ mod tunnel;
 
 use crate::de::{At, Key, Named};
 use crate::types::ProtocolName;
+pub(crate) use acl::RawAcl;
 pub(crate) use acme::RawAcme;
 pub(crate) use clients::RawClientCertificates;
 pub(crate) use forms::{
@@ -79,6 +81,27 @@ backends = ["10.0.0.11:8000", { address = "unix:/run/app.sock", weight = 2 }]
 health = { http = "/healthz", interval = "2s", rise = 2, fall = 3 }
 "#))]
     pub(crate) pool: Key<Named<RawPool>>,
+    /// A list of clients that may come, or may not: for `acl` of listeners, routes, backends and `[admin]`. NAME is up to
+    /// 64 of `A-Z a-z 0-9 _ -`.
+    #[schemars(extend("default" = json!({}), "x-example" = r#"[acl.office]
+entries = ["deny 10.7.0.0/16", "permit 10.0.0.0/8", "permit 2001:db8::/32"]
+default = "deny"
+
+[acl.abuse]
+entries = ["deny 192.0.2.0/24"]
+default = "permit"
+
+[listener.web]
+bind = ":80"
+acl = "abuse"
+pool = "app"
+
+[[listener.web.route]]
+path = "/internal/"
+acl = "office"
+pool = "app"
+"#))]
+    pub(crate) acl: Key<Named<RawAcl>>,
     /// Certificates that Penstock orders and renews automatically, from an ACME authority (RFC 8555) such as Let's
     /// Encrypt. Listeners serve them by `tls.acme = "NAME"`. It needs `process.state-directory`. NAME is up to 64 of
     /// `A-Z a-z 0-9 _ -`.
@@ -217,6 +240,9 @@ pub(crate) struct RawAdmin {
     /// Address to listen on, in the forms of a listener's `bind`.
     #[schemars(extend("x-required" = true, "examples" = ["127.0.0.1:9900"]))]
     pub(crate) bind: Key<BindText>,
+    /// NAME of the section `[acl.NAME]` that says which clients may connect; others are closed at once. A reload changes it.
+    #[schemars(extend("x-default" = "every client"))]
+    pub(crate) acl: Key<String>,
 }
 
 /// `[listener.NAME]`
@@ -256,11 +282,48 @@ pool = "app"
     /// from.
     #[schemars(extend("default" = json!([])))]
     pub(crate) proxy_protocol_from: Key<Vec<At<NetworkText>>>,
+    /// NAME of the section `[acl.NAME]` that says which clients may connect. A client that it denies is closed at once,
+    /// before TLS and without an answer (`denied` in the access log), or served by `denied-pool`. Behind a PROXY header the
+    /// address in the header counts, without one the address of the proxy. Of `trusted-proxies` the address of the proxy
+    /// counts here; a route's `acl` sees the client behind it. With `udp` the datagrams of denied clients are dropped.
+    #[schemars(extend("x-default" = "every client"))]
+    pub(crate) acl: Key<String>,
+    /// Pool that serves the clients that `acl` denies, for all of their requests; without it they are closed.
+    #[schemars(extend("x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })))]
+    pub(crate) denied_pool: Key<String>,
     /// Largest number of client connections of this listener; without it only the limit of the process applies.
     #[schemars(extend(
         "minimum" = 1, "maximum" = 100_000_000, "x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })
     ))]
     pub(crate) max_connections: Key<i64>,
+    /// Connections that one source may open: `burst` at once, then `per-second`. One more is closed; an HTTP client without
+    /// TLS gets 429 with `Retry-After` first. A source is an IPv4 address, or an IPv6 network of
+    /// `process.shares.ipv6-prefix`: behind a PROXY header the one in the header. `trusted-proxies` and Unix sockets have
+    /// no such limit. The last 65,536 sources are remembered.
+    #[schemars(extend("x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] }), "x-example" = r#"[listener.web]
+bind = ":80"
+pool = "app"
+connection-rate = { burst = 40, per-second = 10 }
+request-rate = { burst = 100, per-second = 50 }
+connections-per-source = 20
+"#))]
+    pub(crate) connection_rate: Key<RawRate>,
+    /// Largest number of open connections of one source, counted like those of `connection-rate`. One more is closed; an
+    /// HTTP client without TLS gets 429 with `Retry-After` first.
+    #[schemars(extend(
+        "minimum" = 1, "maximum" = 100_000_000, "x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })
+    ))]
+    pub(crate) connections_per_source: Key<i64>,
+    /// Requests that one source may send: `burst` at once, then `per-second`. One more gets 429 with `Retry-After`. Behind
+    /// one of `trusted-proxies` the client counts as for `acl` of a route, and the proxy itself if that is not known.
+    #[schemars(extend("x-only" = json!({ "protocol": ["http"] })))]
+    pub(crate) request_rate: Key<RawRate>,
+    /// Length of the queue of TCP connections that wait to be accepted, for each address in `bind` and each worker. The
+    /// kernel cuts it to `net.core.somaxconn`. An address that is open keeps its queue until the next start.
+    #[schemars(extend(
+        "default" = 4096, "minimum" = 1, "maximum" = 1_000_000, "x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })
+    ))]
+    pub(crate) backlog: Key<i64>,
     /// Idle timeout of a session: a session without a byte (`udp`: a flow without a datagram) in this time is ended.
     #[schemars(extend(
         "x-default" = "`\"1h\"`, with `udp` `\"30s\"`", "x-only" = json!({ "protocol": ["tcp", "tls-passthrough", "udp"] })
@@ -387,6 +450,18 @@ host = "*.example.com"
 pool = "app"
 "#))]
     pub(crate) route: Key<Vec<At<RawRoute>>>,
+}
+
+/// `connection-rate` and `request-rate`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawRate {
+    /// Number that may come at once, after a time without any.
+    #[schemars(extend("x-required" = true, "minimum" = 1, "maximum" = 1_000_000, "examples" = [20]))]
+    pub(crate) burst: Key<i64>,
+    /// Number in each second after that.
+    #[schemars(extend("x-required" = true, "minimum" = 1, "maximum" = 1_000_000, "examples" = [10]))]
+    pub(crate) per_second: Key<i64>,
 }
 
 /// `tls`
@@ -535,6 +610,11 @@ pub(crate) struct RawRoute {
     #[schemars(schema_with = "forms::header_conditions")]
     #[schemars(extend("default" = json!({})))]
     pub(crate) header: Key<Named<Scalar>>,
+    /// NAME of the section `[acl.NAME]` that says whose matching requests are served; others get 403 (with
+    /// `tls-passthrough` an alert). Behind one of `trusted-proxies` the client is the last address in `X-Forwarded-For` that
+    /// is none of them; a client whose address that header does not tell is denied.
+    #[schemars(extend("x-default" = "every client"))]
+    pub(crate) acl: Key<String>,
     /// Pool for matching requests.
     pub(crate) pool: Key<String>,
     /// Answer matching requests with a redirect to this URL, in which `{host}`, `{path}` and `{query}` (with its `?`)

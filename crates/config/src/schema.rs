@@ -49,7 +49,8 @@ pub(crate) fn branches(schema: &Value) -> Vec<&Value> {
 
 /// Returns the alternative for values of this type.
 pub(crate) fn branch<'s>(schema: &'s Value, kind: &str) -> Option<&'s Value> {
-    branches(schema).into_iter().find(|branch| branch.get("type").and_then(Value::as_str) == Some(kind))
+    let fits = |of: &str| of == kind || of == "number" && kind == "integer";
+    branches(schema).into_iter().find(|branch| branch.get("type").and_then(Value::as_str).is_some_and(fits))
 }
 
 /// Returns the keys of a table.

@@ -1,6 +1,6 @@
 //! The configuration as the program uses it: every value of these types is valid.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use hosts::tunnel::plan::{Endpoint, Tunnel};
 use logic::account::Shares;
+use logic::acl::AccessList;
 pub use logic::balance::AllDown;
-use logic::balance::{HashKey, Policy};
+use logic::balance::{Bound, HashKey, Policy};
 use logic::health::{Check, PassiveRule, Rule};
 use logic::http1::forward::ForwardedHeaders;
 use logic::http1::request::Limits;
 use logic::http2::flood::Allowances;
 use logic::peers::PeerSet;
 use logic::proxy_header;
+use logic::rate::Rate;
 use logic::route::{HeaderEdits, PoolId, Route};
 use rustls_pki_types::ServerName;
 
@@ -48,6 +50,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// Sets of equal backends; a [`PoolId`] is an index into this list.
     pub pools: Vec<Pool>,
+    /// Access lists.
+    pub acls: Vec<Acl>,
     /// Sections that order certificates.
     pub acme: Vec<Acme>,
     /// Tunnels, for `penstock tunnel`.
@@ -138,6 +142,17 @@ pub struct Control {
 pub struct Admin {
     /// Address of the metrics, health and status endpoints.
     pub bind: BindAddress,
+    /// Clients that may connect; `None`: all.
+    pub acl: Option<Arc<AccessList>>,
+}
+
+/// `[acl.NAME]`
+#[derive(Clone, Debug)]
+pub struct Acl {
+    /// The compiled list, with its name.
+    pub list: Arc<AccessList>,
+    /// File that a part of the entries came from. A reload reads it again.
+    pub file: Option<PathBuf>,
 }
 
 /// An address to listen on.
@@ -166,6 +181,16 @@ pub struct Listener {
     pub tls: Option<TlsSettings>,
     /// Peers that must send a PROXY header.
     pub proxy_protocol_from: PeerSet,
+    /// Clients that may connect; `None`: all.
+    pub acl: Option<Arc<AccessList>>,
+    /// Pool that serves the clients that `acl` denies; `None`: they are closed.
+    pub denied_pool: Option<PoolId>,
+    /// Connections that one source may open.
+    pub connection_rate: Option<Rate>,
+    /// Largest number of open connections of one source.
+    pub connections_per_source: Option<u32>,
+    /// Length of the queue of connections that wait to be accepted, for each address and worker.
+    pub backlog: u32,
     /// Largest number of client connections of this listener; `None`: only the process limit.
     pub max_connections: Option<usize>,
     /// Protocol with its settings.
@@ -325,6 +350,8 @@ pub struct HttpSettings {
     pub limits: Limits,
     /// Number of times that a request may pass through Penstock, including this time.
     pub hops: u32,
+    /// Requests that one source may send.
+    pub request_rate: Option<Rate>,
     /// Largest number of requests on one connection; `None`: no limit.
     pub max_requests: Option<u64>,
     /// Timeouts.
@@ -362,6 +389,8 @@ pub struct Pool {
     pub balance: Policy,
     /// Input of the hash for `hash` and `maglev`.
     pub hash_key: HashKey,
+    /// Limit of a backend's load for `hash` and `maglev`.
+    pub balance_bound: Option<Bound>,
     /// Settings of `sticky`.
     pub sticky: Sticky,
     /// Backends, at least one; addresses are unique within the pool.
@@ -372,12 +401,18 @@ pub struct Pool {
     pub passive: PassiveRule,
     /// Behaviour while no backend is healthy.
     pub all_down: AllDown,
+    /// Pool of the sessions while no backend is available. These form no circle.
+    pub fallback: Option<PoolId>,
     /// Largest number of sessions that wait for a busy backend, per worker and pool; 0: none wait.
     pub queue_length: usize,
     /// Time in which the share of a recovered backend grows to its full value; zero disables slow start.
     pub slow_start: Duration,
     /// TLS to backends; `None`: connections are plain.
     pub tls: Option<BackendTls>,
+    /// Local address of connections to backends; `None`: the kernel chooses.
+    pub source_address: Option<IpAddr>,
+    /// Silence after which the kernel probes whether a backend is still there.
+    pub tcp_keepalive: Option<Duration>,
     /// HTTP version for backends.
     pub http: BackendHttp,
     /// Limits of HTTP/2 connections to backends.
@@ -431,6 +466,12 @@ pub struct Backend {
     pub weight: u32,
     /// Largest number of sessions over all workers.
     pub max_connections: Option<u32>,
+    /// Largest number of sessions, unless the client is known to the sticky table; at most `max_connections`.
+    pub soft_max_connections: Option<u32>,
+    /// Only the lowest number of which a backend has room takes sessions.
+    pub priority: u32,
+    /// Clients whose sessions the backend takes; `None`: all.
+    pub acl: Option<Arc<AccessList>>,
     /// Name that the backend's certificate must contain; `None` without TLS.
     pub server_name: Option<ServerName<'static>>,
 }

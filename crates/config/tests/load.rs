@@ -132,7 +132,7 @@ fn source(text: &str) -> Source {
 }
 
 /// The files that variables name.
-fn file(path: &Path) -> io::Result<Vec<u8>> {
+fn file(path: &Path, _: usize) -> io::Result<Vec<u8>> {
     match path.to_str() {
         Some("/bind") => Ok(b":8080\n".to_vec()),
         Some("/backend") => Ok(b"10.0.0.11:8000\r\n".to_vec()),

@@ -24,13 +24,13 @@ pub(crate) enum State {
 /// The keys of this version: one edit for each key that arrives.
 pub(crate) const fn of_this_version(key: NewKey) -> State {
     match key {
-        NewKey::Acl => State::Awaited,
-        NewKey::DeniedPool => State::Awaited,
-        NewKey::Fallback => State::Awaited,
-        NewKey::Priority => State::Awaited,
-        NewKey::SoftMaxConnections => State::Awaited,
-        NewKey::BackendAcl => State::Awaited,
-        NewKey::SourceAddress => State::Awaited,
-        NewKey::Backlog => State::Awaited,
+        NewKey::Acl => State::Here,
+        NewKey::DeniedPool => State::Here,
+        NewKey::Fallback => State::Here,
+        NewKey::Priority => State::Here,
+        NewKey::SoftMaxConnections => State::Here,
+        NewKey::BackendAcl => State::Here,
+        NewKey::SourceAddress => State::Here,
+        NewKey::Backlog => State::Here,
     }
 }

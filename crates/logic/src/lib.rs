@@ -4,6 +4,7 @@
 
 pub mod access_log;
 pub mod account;
+pub mod acl;
 pub mod acme;
 pub mod balance;
 pub mod client_hello;
@@ -19,6 +20,7 @@ pub mod ocsp;
 pub mod pace;
 pub mod peers;
 pub mod proxy_header;
+pub mod rate;
 pub mod retry;
 pub mod route;
 pub mod tls_alert;

@@ -88,7 +88,7 @@ impl FromIterator<PeerSetEntry> for PeerSet {
 }
 
 /// Converts an IPv6 network inside `::ffff:0:0/96` to the IPv4 network: peers are compared in that form.
-fn unmapped(network: IpNet) -> IpNet {
+pub(crate) fn unmapped(network: IpNet) -> IpNet {
     if let IpNet::V6(v6) = network
         && v6.prefix_len() >= 96
         && let Some(v4) = v6.addr().to_ipv4_mapped()

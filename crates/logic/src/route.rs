@@ -9,6 +9,9 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::ops::Range;
 use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::acl::AccessList;
 
 mod edits;
 mod explain;
@@ -173,6 +176,8 @@ pub struct Route {
     pub methods: Vec<Box<str>>,
     /// Header fields that must all match.
     pub headers: Vec<HeaderMatch>,
+    /// Clients that are served; `None`: all. No condition: what is denied goes to no other route.
+    pub acl: Option<Arc<AccessList>>,
     pub action: Action,
     pub edits: HeaderEdits,
 }

@@ -21,6 +21,9 @@ pub const HANDSHAKE_FAILURE: u8 = 40;
 /// A field whose value is not allowed.
 pub const ILLEGAL_PARAMETER: u8 = 47;
 
+/// The client may not go on, whatever it is.
+pub const ACCESS_DENIED: u8 = 49;
+
 /// A message that cannot be parsed.
 pub const DECODE_ERROR: u8 = 50;
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use config::{Environment, Loaded, MAX_VARIABLE_FILE, Source};
+use config::{Environment, Loaded, Source};
 
 use crate::output::{Failure, plain};
 
@@ -25,7 +25,7 @@ pub(crate) fn environment() -> Environment {
             variables.entry(format!("{name}_FILE")).or_insert(path);
         }
     }
-    Environment { variables, read: |path| sys::file::read(path, MAX_VARIABLE_FILE as u64) }
+    Environment { variables, read: |path, limit| sys::file::read(path, limit as u64) }
 }
 
 /// Reads the text of a configuration file; `-` is standard input.

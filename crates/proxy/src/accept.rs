@@ -17,13 +17,13 @@ use nix::errno::Errno;
 use state::account::{AtSource, Wish};
 use state::ending::Ending;
 use state::events::Level;
-use state::listen::{BACKLOG, BoundKey, Socket};
+use state::listen::{BoundKey, Socket};
 use tls::plain::Plain;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 
 use crate::admission::{
-    Admitted, ConnectionPermit, Limit, ListenerPermit, count_at_source, flood_wait, turn_away,
+    self, Admitted, ConnectionPermit, Counted, Limit, ListenerPermit, count_at_source, flood_wait, turn_away,
 };
 use crate::arrival::Entry;
 use crate::arrival::canonical;
@@ -34,6 +34,9 @@ use crate::worker::{ConnectionHandle, Current, Worker};
 
 /// Pause when descriptors or connections have run out: long enough not to spin, short enough that clients do not notice.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Length of queues that this process did not set: those of Unix sockets and of sockets from systemd are no longer.
+const LONGEST_USUAL_QUEUE: u32 = 4096;
 
 /// Time limit of waiting for the clients in the queue of a socket that is being closed, while no descriptors are free.
 const REST_LIMIT: Duration = Duration::from_secs(5);
@@ -208,7 +211,8 @@ impl Loop<'_> {
     async fn receive_rest(&mut self, socket: &Socket) {
         let deadline = self.rest_until();
         // The loop has a limit, because other processes may share the socket, or clients may keep filling the queue.
-        let mut left = 2 * BACKLOG;
+        let backlog = self.plan.as_ref().map_or(0, |plan| plan.settings.backlog);
+        let mut left = 2 * backlog.max(LONGEST_USUAL_QUEUE);
         while left > 0 {
             left -= 1;
             match accept_now(socket) {
@@ -230,11 +234,15 @@ impl Loop<'_> {
         let worker = self.worker;
         let Some(plan) = self.look_up() else { return };
         plan.state.counters.of(worker.index).connections.add(1);
+        let standing = admission::standing(&plan, peer);
+        if admission::turns_away(&plan, standing) {
+            return admission::deny(worker, &plan, peer);
+        }
         let Some(listener) = ListenerPermit::take(&plan.state, plan.settings.max_connections) else {
             Outcome::new(worker, &plan.state, Kind::Tcp, peer, None).end(Ending::ListenerFull);
             return tell_full(worker, &plan);
         };
-        let (source, leaving) = match count_at_source(worker, &plan, peer) {
+        let Counted { source, place, leaving } = match count_at_source(worker, &plan, peer) {
             Ok(counted) => counted,
             Err(why) => return turn_away(worker, &plan, plain, peer, why),
         };
@@ -251,8 +259,8 @@ impl Loop<'_> {
         };
         let floods = source.as_ref().map_or_else(FloodDelay::default, AtSource::floods);
         let wait = flood_wait(worker, &plan, floods);
-        let admitted = Admitted::new(permit, source, listener);
-        let entry = Entry { worker: worker.clone(), current, plan, admitted };
+        let admitted = Admitted::new(permit, source, listener, place);
+        let entry = Entry { worker: worker.clone(), current, plan, standing, admitted };
         if wait.is_zero() {
             tokio::task::spawn_local(connection::serve(entry, plain, peer));
         } else {

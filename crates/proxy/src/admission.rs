@@ -11,11 +11,14 @@ use std::time::Duration;
 use config::types::{Http2, Protocol};
 use logic::access_log::Kind;
 use logic::account::Refusal;
+use logic::acl::Verdict;
+use logic::balance::StickyKey;
 use logic::flood_delay::FloodDelay;
 use logic::peers::Peer;
 use state::ListenerState;
 use state::account::{AtSource, Share, Taken};
 use state::ending::Ending;
+use state::sources;
 use tls::plain::Plain;
 
 use crate::outcome::Outcome;
@@ -27,12 +30,20 @@ use crate::worker::{ConnectionHandle, Registration, Worker};
 pub struct Admitted {
     registration: Registration,
     _permit: ListenerPermit,
+    /// In a box: only listeners that limit sources have one.
+    place: Cell<Option<Box<SourcePlace>>>,
 }
 
 impl Admitted {
-    pub(crate) fn new(permit: ConnectionPermit, source: Option<AtSource>, listener: ListenerPermit) -> Self {
+    pub(crate) fn new(
+        permit: ConnectionPermit,
+        source: Option<AtSource>,
+        listener: ListenerPermit,
+        place: Option<Box<SourcePlace>>,
+    ) -> Self {
         let worker = permit.worker.clone();
-        Self { registration: worker.register(Share::new(source, permit.hand_over())), _permit: listener }
+        let registration = worker.register(Share::new(source, permit.hand_over()));
+        Self { registration, _permit: listener, place: Cell::new(place) }
     }
 
     /// Returns the worker's handle of the connection.
@@ -41,12 +52,67 @@ impl Admitted {
     }
 
     /// Counts the client at the address in its PROXY header, by the rules of the address that it connects from.
-    pub fn comes_from(&self, worker: &Worker, plan: &ListenerPlan, peer: Peer) -> Result<(), Refusal> {
+    pub fn comes_from(&self, worker: &Worker, plan: &ListenerPlan, peer: Peer) -> Result<(), TurnedAway> {
         let counted = peer.ip().filter(|_| !is_trusted(plan, peer));
         let Some(address) = counted else { return Ok(()) };
+        self.place.set(SourcePlace::take(worker, plan, address)?);
         let (counted, _) = count_at(worker, address, self.handle().share.slots())?;
         self.handle().share.set_source(Some(counted));
         Ok(())
+    }
+}
+
+/// Why a client is closed when it comes, although its listener has room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TurnedAway {
+    /// No descriptors.
+    Refused(Refusal),
+    /// Its source connects too fast: it should wait so long.
+    ConnectionRate(Duration),
+    /// Its source has too many connections.
+    SourceFull,
+}
+
+impl From<Refusal> for TurnedAway {
+    fn from(why: Refusal) -> Self {
+        Self::Refused(why)
+    }
+}
+
+/// A connection that counts at its source in its listener, until this value is dropped.
+pub(crate) struct SourcePlace {
+    listener: Arc<ListenerState>,
+    source: StickyKey,
+}
+
+impl SourcePlace {
+    /// Counts a connection from `address`, if the listener limits those of a source.
+    fn take(worker: &Worker, plan: &ListenerPlan, address: IpAddr) -> Result<Option<Box<Self>>, TurnedAway> {
+        let settings = &plan.settings;
+        if settings.connection_rate.is_none() && settings.connections_per_source.is_none() {
+            return Ok(None);
+        }
+        let state = &worker.front.state;
+        let source = state.account.sources.key(address);
+        // A source that has all of its connections does not spend its rate as well.
+        let place = match settings.connections_per_source {
+            Some(most) if plan.state.open_by_source.take(source, most) == sources::Taken::No => {
+                return Err(TurnedAway::SourceFull);
+            }
+            Some(_) => Some(Box::new(Self { listener: plan.state.clone(), source })),
+            None => None,
+        };
+        if let Some(rate) = settings.connection_rate {
+            let taken = plan.state.connection_rates.take(source, rate, state.started.elapsed());
+            taken.map_err(TurnedAway::ConnectionRate)?;
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for SourcePlace {
+    fn drop(&mut self) {
+        self.listener.open_by_source.give_back(self.source);
     }
 }
 
@@ -119,17 +185,28 @@ impl Drop for ListenerPermit {
     }
 }
 
-/// Counts a client at its address, unless the address is a trusted proxy's. Also returns the client that is closed for
-/// it.
+/// A client, counted at its source.
+#[derive(Default)]
+pub(crate) struct Counted {
+    /// In the account of descriptors.
+    pub(crate) source: Option<AtSource>,
+    /// In the listener.
+    pub(crate) place: Option<Box<SourcePlace>>,
+    /// The client that is closed for it.
+    pub(crate) leaving: Option<Rc<ConnectionHandle>>,
+}
+
+/// Counts a client at its address, unless the address is a trusted proxy's.
 pub(crate) fn count_at_source(
     worker: &Worker,
     plan: &ListenerPlan,
     peer: Peer,
-) -> Result<(Option<AtSource>, Option<Rc<ConnectionHandle>>), Refusal> {
+) -> Result<Counted, TurnedAway> {
     let is_proxy = is_trusted(plan, peer) || plan.settings.proxy_protocol_from.contains(&peer);
-    let Some(address) = peer.ip().filter(|_| !is_proxy) else { return Ok((None, None)) };
-    let (counted, leaving) = count_at(worker, address, worker.front.state.account.client_slots())?;
-    Ok((Some(counted), leaving))
+    let Some(address) = peer.ip().filter(|_| !is_proxy) else { return Ok(Counted::default()) };
+    let place = SourcePlace::take(worker, plan, address)?;
+    let (source, leaving) = count_at(worker, address, worker.front.state.account.client_slots())?;
+    Ok(Counted { source: Some(source), place, leaving })
 }
 
 /// How long a new connection waits before it is read, because connections of its address were ended for floods.
@@ -168,6 +245,24 @@ fn count_at(
     Ok((counted, Some(evicted)))
 }
 
+/// Returns what the access list of the listener says of a client. One that must send a PROXY header is judged by that.
+pub(crate) fn standing(plan: &ListenerPlan, peer: Peer) -> Verdict {
+    match &plan.settings.acl {
+        Some(acl) if !plan.settings.proxy_protocol_from.contains(&peer) => acl.verdict(&peer),
+        _ => Verdict::Permit,
+    }
+}
+
+/// Returns true if a client is closed because of its standing: no pool is for clients that are denied.
+pub(crate) fn turns_away(plan: &ListenerPlan, standing: Verdict) -> bool {
+    standing == Verdict::Deny && plan.settings.denied_pool.is_none()
+}
+
+/// Records a client that is closed because the access list denies it.
+pub(crate) fn deny(worker: &Rc<Worker>, plan: &ListenerPlan, peer: Peer) {
+    Outcome::new(worker, &plan.state, Kind::Tcp, peer, None).end(Ending::Denied);
+}
+
 /// Returns true if the listener trusts a proxy at this address: the clients behind it do not share one client's limit.
 fn is_trusted(plan: &ListenerPlan, peer: Peer) -> bool {
     match &plan.settings.protocol {
@@ -176,20 +271,42 @@ fn is_trusted(plan: &ListenerPlan, peer: Peer) -> bool {
     }
 }
 /// Closes a client that is refused, with an answer if the answer costs no handshake.
-pub(crate) fn turn_away(worker: &Rc<Worker>, plan: &ListenerPlan, plain: Plain, peer: Peer, why: Refusal) {
-    worker.front.state.account.count(why);
+pub(crate) fn turn_away(
+    worker: &Rc<Worker>,
+    plan: &ListenerPlan,
+    plain: Plain,
+    peer: Peer,
+    why: impl Into<TurnedAway>,
+) {
+    let (ending, status, wait) = match why.into() {
+        TurnedAway::Refused(why) => {
+            worker.front.state.account.count(why);
+            (Ending::NoDescriptors(why), "503 Service Unavailable", RETRY_AFTER)
+        }
+        TurnedAway::ConnectionRate(wait) => (Ending::ConnectionRate, TOO_MANY, whole_seconds(wait)),
+        TurnedAway::SourceFull => (Ending::SourceFull, TOO_MANY, RETRY_AFTER),
+    };
     let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, peer, None);
     if plan.settings.protocol.is_http() && plan.tls.is_none() {
+        let answer = format!(
+            "HTTP/1.1 {status}\r\nRetry-After: {wait}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
         let stream = Stream::plain(plain);
         // Closing with unread bytes would send a TCP reset, and the answer would be lost.
         stream.discard_arrived();
-        if stream.write_now(BUSY) == BUSY.len() {
-            outcome.status = 503;
+        if stream.write_now(answer.as_bytes()) == answer.len() {
+            outcome.status = if status == TOO_MANY { 429 } else { 503 };
         }
     }
-    outcome.end(Ending::NoDescriptors(why));
+    outcome.end(ending);
 }
 
-/// Response to a client that is refused.
-const BUSY: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+const TOO_MANY: &str = "429 Too Many Requests";
+
+/// Seconds after which a client may try again that was refused for want of room.
+const RETRY_AFTER: u64 = 5;
+
+/// Rounds up, for `Retry-After`: a client that waits so long is not refused again.
+pub(crate) fn whole_seconds(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}

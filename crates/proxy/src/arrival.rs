@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use logic::acl::Verdict;
 use logic::peers::Peer;
 use tls::{ClientFacts, Issuer};
 
@@ -24,6 +25,8 @@ pub struct Arrival {
     pub tls: Option<&'static str>,
     /// Whether this system trusts the issuer of our certificate. [`Issuer::Unknown`] without TLS.
     pub issuer: Issuer,
+    /// What the access list of the listener said of the client when it came.
+    pub standing: Verdict,
     /// TLS facts for backends. `None` if there are none.
     pub session: Option<Rc<ClientFacts>>,
 }
@@ -50,6 +53,7 @@ pub struct Entry {
     /// Snapshot under which the client was accepted.
     pub current: Current,
     pub plan: Arc<ListenerPlan>,
+    pub standing: Verdict,
     pub admitted: Admitted,
 }
 

@@ -14,7 +14,7 @@ use logic::account::Refusal;
 use logic::health::Cause;
 use nix::errno::Errno;
 use state::BackendState;
-use sys::socket::Opening;
+use sys::socket::{Opening, Outgoing};
 use tls::backend::{Endpoint, Outbound};
 use tls::plain::Plain;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
@@ -70,7 +70,12 @@ impl ConnectFault {
 
 /// Connects within `limit`. Each of several addresses gets a part of the time left, so that one that does not answer
 /// does not block the others.
-async fn open(backend: &BackendState, opening: Opening, limit: Duration) -> Result<Plain, ConnectFault> {
+async fn open(
+    backend: &BackendState,
+    outgoing: Outgoing,
+    opening: Opening,
+    limit: Duration,
+) -> Result<Plain, ConnectFault> {
     let deadline = Instant::now() + limit;
     if let BackendAddress::Unix(path) = &backend.address {
         return match timeout_at(deadline.into(), open_unix(path)).await {
@@ -89,12 +94,15 @@ async fn open(backend: &BackendState, opening: Opening, limit: Duration) -> Resu
         };
     }
     let addresses = backend.addresses.load_full();
-    let unresolved = || Cause::Unresolvable("its name has no address yet".to_owned());
-    let mut last = ConnectFault::Backend(unresolved());
+    let mut last = ConnectFault::Backend(no_address(&addresses));
     for (at, address) in addresses.iter().enumerate() {
+        if !fits(outgoing, *address) {
+            continue;
+        }
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
-        last = match timeout_at((Instant::now() + share).into(), open_tcp(*address, opening)).await {
+        last = match timeout_at((Instant::now() + share).into(), open_tcp(*address, opening, outgoing)).await
+        {
             Ok(Ok(tcp)) => return Ok(Plain::Tcp(tcp)),
             Ok(Err(error)) if is_out_of_ports(&error, *address) => ConnectFault::Ours(error),
             Ok(Err(error)) => fault(error, limit),
@@ -102,6 +110,25 @@ async fn open(backend: &BackendState, opening: Opening, limit: Duration) -> Resu
         };
     }
     Err(last)
+}
+
+/// Returns the address of a backend to which a UDP socket is connected first.
+pub fn first_address(backend: &BackendState, outgoing: Outgoing) -> Option<SocketAddr> {
+    backend.addresses.load().iter().copied().find(|address| fits(outgoing, *address))
+}
+
+/// Returns true unless a socket with the configured source address cannot connect there.
+fn fits(outgoing: Outgoing, address: SocketAddr) -> bool {
+    outgoing.source.is_none_or(|source| source.is_ipv4() == address.is_ipv4())
+}
+
+/// The cause of a failure if no address was tried.
+fn no_address(addresses: &[SocketAddr]) -> Cause {
+    let why = match addresses {
+        [] => "its name has no address yet",
+        _ => "its name has no address of the family of source-address",
+    };
+    Cause::Unresolvable(why.to_owned())
 }
 
 /// A connection to a backend, after the TLS handshake if TLS is used.
@@ -161,12 +188,13 @@ impl AsyncWrite for Link {
 pub async fn establish(
     backend: &BackendState,
     tls: Option<&Arc<Endpoint>>,
+    outgoing: Outgoing,
     opening: Opening,
     preface: &[u8],
     limit: Duration,
 ) -> Result<Link, ConnectFault> {
     let deadline = Instant::now() + limit;
-    let mut plain = open(backend, opening, limit).await?;
+    let mut plain = open(backend, outgoing, opening, limit).await?;
     if !preface.is_empty() {
         match timeout_at(deadline.into(), plain.write_all(preface)).await {
             Ok(Ok(())) => {}
@@ -180,11 +208,11 @@ pub async fn establish(
 }
 
 /// Opens a UDP socket to a backend: to the first of its addresses to which there is a way.
-pub fn open_udp(backend: &BackendState) -> Result<(UdpSocket, SocketAddr), ConnectFault> {
-    let unresolved = || Cause::Unresolvable("its name has no address yet".to_owned());
-    let mut last = ConnectFault::Backend(unresolved());
-    for address in backend.addresses.load().iter() {
-        last = match sys::datagram::connect_udp(*address) {
+pub fn open_udp(backend: &BackendState, outgoing: Outgoing) -> Result<(UdpSocket, SocketAddr), ConnectFault> {
+    let addresses = backend.addresses.load();
+    let mut last = ConnectFault::Backend(no_address(&addresses));
+    for address in addresses.iter().filter(|address| fits(outgoing, **address)) {
+        last = match sys::datagram::connect_udp(*address, outgoing) {
             Ok(socket) => return Ok((socket, *address)),
             // UDP sockets are out of ports with another error than TCP sockets.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(ConnectFault::Ours(error)),
@@ -207,8 +235,8 @@ pub fn udp_cause(error: io::Error) -> Option<Cause> {
     }
 }
 
-async fn open_tcp(address: SocketAddr, opening: Opening) -> io::Result<TcpStream> {
-    let tcp = TcpStream::from_std(sys::socket::connect_tcp(address, opening)?)?;
+async fn open_tcp(address: SocketAddr, opening: Opening, outgoing: Outgoing) -> io::Result<TcpStream> {
+    let tcp = TcpStream::from_std(sys::socket::connect_tcp(address, opening, outgoing)?)?;
     // Over loopback the TCP handshake is complete when connect(2) returns EINPROGRESS. Asking the kernel is cheaper
     // than a turn of the runtime and a timer.
     if address.ip().is_loopback() && tcp.peer_addr().is_ok() {

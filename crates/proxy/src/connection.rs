@@ -10,6 +10,7 @@ use config::types::Protocol;
 use logic::access_log::Kind;
 use logic::peers::Peer;
 use logic::proxy_header::{self, Header, Parsed, Version};
+use logic::route::PoolId;
 use state::ending::{ClientProtocol, Ending};
 use tls::plain::Plain;
 use tls::{Handshake, Issuer, ProxyAdditions};
@@ -18,7 +19,7 @@ use crate::admission;
 use crate::arrival::{Arrival, ClientConnection, Entry, canonical};
 use crate::http::{self, Http2Client, Served};
 use crate::outcome::{Outcome, TlsDetail};
-use crate::snapshot::{ListenerPlan, PoolPlan};
+use crate::snapshot::ListenerPlan;
 use crate::stream::Stream;
 use crate::tcp;
 use crate::worker::{Current, Worker};
@@ -38,7 +39,8 @@ pub fn serve(entry: Entry, plain: Plain, peer: Peer) -> Service {
         Plain::Tcp(tcp) if tells_local(&entry.current, &entry.plan) => tcp.local_addr().ok().map(canonical),
         _ => None,
     };
-    let arrival = Arrival { peer, local, tls: None, issuer: Issuer::Unknown, session: None };
+    let standing = entry.standing;
+    let arrival = Arrival { peer, local, tls: None, issuer: Issuer::Unknown, standing, session: None };
     if entry.plan.tls.is_none() && !entry.plan.settings.proxy_protocol_from.contains(&peer) {
         let client = ClientConnection { stream: Stream::plain(plain), early: Vec::new(), arrival };
         return speak(entry, client, ClientProtocol::Http1);
@@ -60,6 +62,13 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
         match Box::pin(read_proxy_header(&mut plain, &mut arrival)).await {
             Ok(rest) => {
                 early = rest;
+                if let Some(acl) = &plan.settings.acl {
+                    arrival.standing = acl.verdict(&arrival.peer);
+                    if admission::turns_away(plan, arrival.standing) {
+                        admission::deny(worker, plan, arrival.peer);
+                        return None;
+                    }
+                }
                 if arrival.peer != proxy
                     && let Err(why) = entry.admitted.comes_from(worker, plan, arrival.peer)
                 {
@@ -112,14 +121,14 @@ fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Serv
         // The accept loop takes no plan of another transport.
         Protocol::Udp(_) => Box::pin(std::future::ready(())),
         Protocol::Http(_) if spoken == ClientProtocol::Http2 => {
-            let Entry { worker, current, plan, admitted } = entry;
+            let Entry { worker, current, plan, admitted, .. } = entry;
             let client = Box::new(client);
             Box::pin(async move {
                 http2::serve(&worker, current, plan, *client, admitted.handle()).await;
             })
         }
         Protocol::Http(_) => {
-            let Entry { worker, current, plan, admitted } = entry;
+            let Entry { worker, current, plan, admitted, .. } = entry;
             let client = Box::new(client);
             Box::pin(async move {
                 let handle = admitted.handle();
@@ -140,7 +149,10 @@ fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Serv
 /// and an HTTP/1.1 session asks only when needed.
 fn tells_local(current: &Current, plan: &ListenerPlan) -> bool {
     match &plan.settings.protocol {
-        Protocol::Tcp(settings) => current.pool(settings.pool).settings.send_proxy.is_some(),
+        Protocol::Tcp(settings) => {
+            let pools = [Some(settings.pool), plan.settings.denied_pool];
+            pools.into_iter().flatten().any(|pool| any_tells(current, pool, |version| version.is_some()))
+        }
         Protocol::Http(_) => plan.tls.is_some(),
         Protocol::Udp(_) => false,
         Protocol::TlsPassthrough(_) => true,
@@ -149,13 +161,30 @@ fn tells_local(current: &Current, plan: &ListenerPlan) -> bool {
 
 /// Tells whether a backend of the listener may get a PROXY header of version 2.
 fn telling(entry: &Entry) -> ProxyAdditions {
-    let tells = |pool: &PoolPlan| pool.settings.send_proxy == Some(Version::V2);
+    let tells = |version: Option<Version>| version == Some(Version::V2);
     let told = match &entry.plan.settings.protocol {
-        Protocol::Tcp(settings) => tells(entry.current.pool(settings.pool)),
+        Protocol::Tcp(settings) => {
+            let pools = [Some(settings.pool), entry.plan.settings.denied_pool];
+            pools.into_iter().flatten().any(|pool| any_tells(&entry.current, pool, tells))
+        }
         Protocol::Udp(_) => false,
-        Protocol::Http(_) | Protocol::TlsPassthrough(_) => entry.current.pools.iter().any(|pool| tells(pool)),
+        Protocol::Http(_) | Protocol::TlsPassthrough(_) => {
+            entry.current.pools.iter().any(|pool| tells(pool.settings.send_proxy))
+        }
     };
     if told { ProxyAdditions::Additions } else { ProxyAdditions::Nothing }
+}
+
+/// Whether a pool, or one that it falls back to, writes PROXY headers of these versions.
+fn any_tells(current: &Current, pool: PoolId, tells: impl Fn(Option<Version>) -> bool) -> bool {
+    let mut next = Some(pool);
+    while let Some(pool) = next.map(|pool| current.pool(pool)) {
+        if tells(pool.settings.send_proxy) {
+            return true;
+        }
+        next = pool.settings.fallback;
+    }
+    false
 }
 
 fn record(worker: &Rc<Worker>, plan: &ListenerPlan, arrival: &Arrival, ending: Ending) {

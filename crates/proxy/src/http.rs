@@ -31,6 +31,7 @@ mod exchange;
 mod heads;
 mod hold;
 mod moving;
+mod own;
 mod race;
 mod reply;
 mod request_id;

@@ -36,7 +36,8 @@
 //!    clients.
 //!    `protocol = "udp"` has no connections: `crates/proxy/src/udp.rs` serves all flows of a socket in one task, by the
 //!    table of `crates/logic/src/udp.rs`. A flow has its own socket to its backend; the steps 3 to 5 and 7 do not apply.
-//! 6. `crates/proxy/src/upstream.rs` chooses a backend with `crates/logic/src/balance/mod.rs`, waits for a busy one
+//! 6. `crates/proxy/src/fallback.rs` takes another pool while no backend of this one is available,
+//!    `crates/proxy/src/upstream.rs` chooses a backend with `crates/logic/src/balance/mod.rs`, waits for a busy one
 //!    (`crates/state/src/queue.rs`), and reuses an idle connection or opens one (`crates/proxy/src/connect.rs`), with
 //!    TLS if configured (`crates/tls/src/backend.rs`). Requests of a pool with `http2 = "on"` share connections
 //!    (`crates/proxy/src/http2/backend.rs`); the transport of each `Stream` is then
@@ -59,6 +60,7 @@ mod admission;
 pub mod arrival;
 pub mod connect;
 pub mod connection;
+pub mod fallback;
 pub mod front;
 pub mod http;
 pub mod http2;

@@ -1,6 +1,7 @@
 //! Record of one session: filled in while the session runs, and finished exactly once, when it is dropped. The access
 //! log and the counters both read it.
 
+use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,7 +44,7 @@ pub struct Outcome {
     pub view: View,
     /// Index of the backend whose response the client received. `None` if there is none yet, or the response was
     /// penstock's own.
-    pub answered_by: Option<usize>,
+    pub answered_by: Option<u32>,
     pub attempts: u32,
     /// How often the request left a backend that was judged down.
     pub moved: u32,
@@ -58,13 +59,30 @@ pub struct Outcome {
     /// Time spent waiting for a busy backend.
     pub queued: Option<Duration>,
     /// Time to open the connection; `None` if a connection was reused.
-    pub connect: Option<Duration>,
+    pub connect: Option<Brief>,
     /// Time from the session's start to the first byte of the backend's response.
     pub first_byte: Option<Duration>,
     /// Time from the begin of the attempt that was answered to the first byte of its response.
-    pub response_time: Option<Duration>,
+    pub response_time: Option<Brief>,
     ending: Option<Ending>,
     line: LogLine,
+}
+
+/// Duration in microseconds, of at most 71 minutes: an option of it has four bytes, and every open session has some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Brief(NonZeroU32);
+
+impl From<Duration> for Brief {
+    fn from(took: Duration) -> Self {
+        let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        Self(NonZeroU32::MIN.saturating_add(micros))
+    }
+}
+
+impl From<Brief> for Duration {
+    fn from(Brief(above_one): Brief) -> Self {
+        Duration::from_micros(u64::from(above_one.get() - 1))
+    }
 }
 
 /// Whether a session gets a line in the access log.
@@ -189,12 +207,12 @@ impl Outcome {
             let counters = pool.backends[backend].state.counters.of(self.worker.index);
             counters.bytes_in.add(self.bytes_in);
             counters.bytes_out.add(self.bytes_out);
-            if let Some(status) = self.grpc_status.filter(|_| self.answered_by == Some(backend)) {
+            if let Some(status) = self.grpc_status.filter(|_| self.is_answered_by(backend)) {
                 counters.grpc_statuses[usize::from(status)].add(1);
             }
             // Only the backend's own response counts as its response time.
-            let took = self.response_time.or(self.first_byte);
-            if let Some(took) = took.filter(|_| self.answered_by == Some(backend)) {
+            let took = self.response_time.map(Duration::from).or(self.first_byte);
+            if let Some(took) = took.filter(|_| self.is_answered_by(backend)) {
                 counters.latency.observe(took);
                 if (1..=5).contains(&class) {
                     counters.statuses[class - 1].add(1);
@@ -222,8 +240,36 @@ impl Outcome {
         });
     }
 
+    /// Notes that the client got the response of the last backend tried.
+    pub fn note_answered(&mut self) {
+        self.answered_by = self.backend.and_then(|backend| u32::try_from(backend).ok());
+    }
+
+    fn is_answered_by(&self, backend: usize) -> bool {
+        self.answered_by.is_some_and(|by| by as usize == backend)
+    }
+
+    /// Counts a line about a client that was turned away, if it is left out.
+    fn is_line_too_much(&self) -> bool {
+        let state = &self.worker.front.state;
+        let may = self.listener.turned_away_lines.take(self.started.duration_since(state.started));
+        if !may {
+            state.log_lines_left_out.fetch_add(1, Relaxed);
+        }
+        !may
+    }
+
     fn log(&self, ending: Ending, took: Duration) {
         let Some(format) = self.worker.log_format().filter(|_| self.line == LogLine::Written) else { return };
+        let is_turned_away = match ending {
+            Ending::Denied | Ending::ConnectionRate | Ending::SourceFull => {
+                self.pool.is_none() && self.received.is_none()
+            }
+            _ => false,
+        };
+        if is_turned_away && self.is_line_too_much() {
+            return;
+        }
         let at =
             state::events::timestamp(SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH));
         let received = self.received.as_deref();
@@ -264,7 +310,11 @@ impl Outcome {
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
             duration: took,
-            timings: Timings { queue: self.queued, connect: self.connect, first_byte: self.first_byte },
+            timings: Timings {
+                queue: self.queued,
+                connect: self.connect.map(Duration::from),
+                first_byte: self.first_byte,
+            },
             user_agent: header("user-agent"),
             referer: header("referer"),
             tls: self.tls,

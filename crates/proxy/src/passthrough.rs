@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use config::types::PassthroughSettings;
 use logic::access_log::Kind;
+use logic::acl::Verdict;
 use logic::client_hello::{ClientHello, HelloFault, Progress, Reader};
+use logic::peers::Peer;
 use logic::proxy_header::Additions;
 use logic::route::{Action, Decision, Facts, HeaderLookup, PoolId, RouteTable};
 use logic::tls_alert;
@@ -81,9 +83,20 @@ async fn serve_session(
     let name = hello.server_name().map(|name| TlsDetail::Sni(name[..name.len().min(LONGEST_NAME)].into()));
     outcome.tls_detail = name.map(Box::new);
     let host = hello.host();
-    let Some(pool) = plan.routes.as_ref().and_then(|routes| choose(routes, host.as_deref())) else {
-        outcome.end(Ending::NoRoute);
-        return send_away(&stream, tls_alert::UNRECOGNIZED_NAME).await;
+    let chosen = match plan.settings.denied_pool.filter(|_| arrival.standing == Verdict::Deny) {
+        Some(denied) => Chosen::Pool(denied),
+        None => choose(plan.routes.as_ref(), host.as_deref(), arrival.peer),
+    };
+    let pool = match chosen {
+        Chosen::Pool(pool) => pool,
+        Chosen::Denied => {
+            outcome.end(Ending::Denied);
+            return send_away(&stream, tls_alert::ACCESS_DENIED).await;
+        }
+        Chosen::NoRoute => {
+            outcome.end(Ending::NoRoute);
+            return send_away(&stream, tls_alert::UNRECOGNIZED_NAME).await;
+        }
     };
     if let Some(host) = &host {
         let mut additions = Additions::default();
@@ -112,9 +125,20 @@ async fn hear(stream: &Stream, early: Vec<u8>, reader: &mut Reader) -> Result<Cl
     }
 }
 
+/// Where a client goes.
+pub enum Chosen {
+    Pool(PoolId),
+    NoRoute,
+    /// The access list of the route denies the client.
+    Denied,
+}
+
 /// Chooses the pool for the server name `host`, or for a client that sends none.
-fn choose(routes: &RouteTable, host: Option<&str>) -> Option<PoolId> {
-    pool_of(&routes.decide(&facts(host)))
+fn choose(routes: Option<&RouteTable>, host: Option<&str>, client: Peer) -> Chosen {
+    match routes {
+        Some(routes) => chosen_by(&routes.decide(&facts(host)), client),
+        None => Chosen::NoRoute,
+    }
 }
 
 /// Facts about a client for the routes: nothing but its server name is known.
@@ -122,16 +146,17 @@ pub fn facts(host: Option<&str>) -> Facts<'_> {
     Facts { host: host.unwrap_or_default(), path: "/", method: "", headers: &NoHeaders }
 }
 
-/// Pool to which a decision leads.
-pub fn pool_of(decision: &Decision<'_>) -> Option<PoolId> {
+/// Where a decision leads.
+pub fn chosen_by(decision: &Decision<'_>, client: Peer) -> Chosen {
     match decision {
-        Decision::Route(route) => match route.action {
-            Action::Pool(pool) => Some(pool),
+        Decision::Route(route) => match (&route.acl, &route.action) {
+            (Some(acl), _) if acl.verdict(&client) == Verdict::Deny => Chosen::Denied,
+            (_, Action::Pool(pool)) => Chosen::Pool(*pool),
             // The configuration does not allow redirects here.
-            Action::Redirect { .. } => None,
+            (_, Action::Redirect { .. }) => Chosen::NoRoute,
         },
-        Decision::Fallback(pool) => Some(*pool),
-        Decision::NoRoute | Decision::Ambiguous(_) => None,
+        Decision::Fallback(pool) => Chosen::Pool(*pool),
+        Decision::NoRoute | Decision::Ambiguous(_) => Chosen::NoRoute,
     }
 }
 

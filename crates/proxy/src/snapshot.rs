@@ -16,7 +16,8 @@ use config::types::{Backend, HttpSettings, Listener, Pool, Protocol};
 use logic::balance::{Balancer, Identities, StickyTable};
 use logic::route::{PoolId, RouteTable};
 use state::queue::Queue;
-use state::{BackendState, ListenerState};
+use state::{BackendState, ListenerState, PoolState};
+use sys::socket::Outgoing;
 use tls::backend::{Endpoint, PoolTls};
 
 use crate::http2::rules::Rules;
@@ -61,18 +62,27 @@ pub struct PoolPlan {
     pub sticky: Option<Arc<Mutex<StickyTable>>>,
     /// Sessions that wait for a busy backend.
     pub queue: Arc<Queue>,
+    pub state: Arc<PoolState>,
+    /// Number of backends that do not take every client.
+    pub backend_acls: usize,
+    /// Number of backends that take more sessions of clients that they know.
+    pub soft_limits: usize,
+    /// Number of different priorities.
+    pub tiers: usize,
 }
 
 impl PoolPlan {
     /// A balancer before its first choice. Workers begin at different backends.
     pub fn balancer(&self, worker: usize) -> Balancer {
-        Balancer::with_phase(self.settings.balance, self.backends.len(), worker)
+        let balancer = Balancer::with_phase(self.settings.balance, self.backends.len(), worker);
+        balancer.bounded(self.settings.balance_bound)
     }
 }
 
 pub struct BackendPlan {
     pub settings: Backend,
     pub tls: Option<Arc<Endpoint>>,
+    pub outgoing: Outgoing,
     /// `None` if the backend speaks HTTP/1.1 or TCP.
     pub http2: Option<Rules>,
     pub state: Arc<BackendState>,

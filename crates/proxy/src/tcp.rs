@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use config::types::TcpSettings;
 use logic::access_log::Kind;
 use logic::account::Refusal;
+use logic::acl::Verdict;
+use logic::balance::view::View;
 use logic::balance::{HashKey, Tried, client_key};
 use logic::peers::Peer;
 use logic::proxy_header::Additions;
@@ -21,6 +23,7 @@ use tls::plain::Parked;
 use crate::admission::Admitted;
 use crate::arrival::{Arrival, ClientConnection, Entry};
 use crate::connect::ConnectFault;
+use crate::fallback;
 use crate::idle_sessions::{IdleRelay, IdleSession};
 use crate::outcome::Outcome;
 use crate::relay::{self, Early, RelayPause, Totals, Watch};
@@ -197,8 +200,10 @@ async fn begin(
 ) -> Option<Pair> {
     let Entry { current: snapshot, plan, admitted, .. } = entry;
     let ClientConnection { stream: client, mut early, arrival } = client;
+    let denied = plan.settings.denied_pool.filter(|_| arrival.standing == Verdict::Deny);
     drop(plan);
-    let pool = snapshot.pool(pool).clone();
+    let pool = snapshot.pool(denied.unwrap_or(pool));
+    let mut pool = fallback::serving(outcome.worker(), &snapshot, pool).clone();
     outcome.pool = Some(pool.clone());
     // Most clients send first, and their first bytes have arrived: they go to the backend with the handshake.
     if early.is_empty() && client.fill_now(&mut early, EARLY).await.is_err() {
@@ -208,12 +213,29 @@ async fn begin(
         }
         return None;
     }
-    let opening = match early.is_empty() && pool.settings.send_proxy.is_none() {
+    let opening_to = |pool: &PoolPlan| match early.is_empty() && pool.settings.send_proxy.is_none() {
         true => Opening::TheyMaySpeak,
         false => Opening::WeSpeak,
     };
-    let mut tried = Tried::default();
-    let (backend, chosen) = obtain(&snapshot, &pool, &arrival, opening, &mut tried, &mut outcome).await?;
+    let (opening, tried, backend, chosen) = loop {
+        let (opening, mut tried) = (opening_to(&pool), Tried::default());
+        let why = match obtain(&snapshot, &pool, &arrival, opening, &mut tried, &mut outcome).await {
+            Ok((backend, chosen)) => break (opening, tried, backend, chosen),
+            Err(why) => why,
+        };
+        let next = if is_unreachable(why) { fallback::after(&snapshot, &pool) } else { None };
+        match next {
+            Some(next) => {
+                pool = next.clone();
+                outcome.pool = Some(pool.clone());
+                (outcome.backend, outcome.view, outcome.attempts) = (None, View::default(), 0);
+            }
+            None => {
+                outcome.end(why);
+                return None;
+            }
+        }
+    };
     let unsent = early.is_empty().then(|| {
         let outages = chosen.backend.outages();
         Box::new(Unsent { current: snapshot, arrival, opening, tried, outages })
@@ -245,15 +267,20 @@ async fn change_backend(session: &mut Session, backend: &mut Stream) -> Change {
     else {
         return Change::Done;
     };
-    let room = upstream::elsewhere(&worker, &pool, index, &unsent.tried, Instant::now());
+    let room =
+        upstream::elsewhere(&worker, &pool, index, &unsent.tried, Some(unsent.arrival.peer), Instant::now());
     let Session { outcome, slot, .. } = session;
     let (attempts, retries) = (outcome.attempts, pool.settings.retries);
     let nothing = Progress::NothingSent;
     if retry::when_down(Idempotence::NotIdempotent, nothing, attempts, retries, room) == WhenDown::Move {
         unsent.tried.insert(index);
         let Unsent { current, arrival, opening, tried, .. } = &mut *unsent;
-        let Some((stream, chosen)) = obtain(current, &pool, arrival, *opening, tried, outcome).await else {
-            return Change::Failed;
+        let (stream, chosen) = match obtain(current, &pool, arrival, *opening, tried, outcome).await {
+            Ok(obtained) => obtained,
+            Err(why) => {
+                outcome.end(why);
+                return Change::Failed;
+            }
         };
         outcome.moved += 1;
         pool.backends[index].state.counters.of(worker.index).moved.add(1);
@@ -265,7 +292,12 @@ async fn change_backend(session: &mut Session, backend: &mut Stream) -> Change {
     Change::Done
 }
 
-/// Chooses and connects a backend, with retries. `None` if that failed; the outcome has the reason.
+/// Returns true if a session found no backend of its pool that works.
+fn is_unreachable(why: Ending) -> bool {
+    matches!(why, Ending::NoBackendAvailable | Ending::ConnectFailed | Ending::Denied)
+}
+
+/// Chooses and connects a backend, with retries.
 async fn obtain(
     snapshot: &Snapshot,
     pool: &Arc<PoolPlan>,
@@ -273,7 +305,7 @@ async fn obtain(
     opening: Opening,
     tried: &mut Tried,
     outcome: &mut Outcome,
-) -> Option<(Stream, Chosen)> {
+) -> Result<(Stream, Chosen), Ending> {
     let worker = &outcome.worker().clone();
     let key = match &pool.settings.hash_key {
         HashKey::Client => arrival.peer.ip().map_or(0, client_key),
@@ -288,14 +320,12 @@ async fn obtain(
     let mut failed: Option<Arc<BackendState>> = None;
     loop {
         let remember = upstream::Remember::AtOnce;
-        let wanted = Wanted { client: arrival.peer, key, tried, origin, remember };
+        let (client, judged) = (arrival.peer, Some(arrival.peer));
+        let wanted = Wanted { client, judged, key, tried, origin, remember };
         origin = upstream::Origin::Client;
         let chosen = match upstream::choose(worker, snapshot, pool, wanted).await {
             Ok(chosen) => chosen,
-            Err(none) => {
-                outcome.end(no_backend(none));
-                return None;
-            }
+            Err(none) => return Err(no_backend(none)),
         };
         if let Some(failed) = failed.take() {
             failed.counters.of(worker.index).retries.add(1);
@@ -304,7 +334,7 @@ async fn obtain(
         (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
         outcome.queued = chosen.queued.or(outcome.queued);
         let lacks = match connect(worker, pool, &chosen, arrival, opening, outcome).await {
-            Ok(backend) => return Some((backend, chosen)),
+            Ok(backend) => return Ok((backend, chosen)),
             Err(lacks) => lacks,
         };
         tried.insert(chosen.index);
@@ -314,8 +344,7 @@ async fn obtain(
             if let NoConnection::Descriptors = lacks {
                 worker.slot_cache.account().count(Refusal::NoDescriptors);
             }
-            outcome.end(lacks.ending());
-            return None;
+            return Err(lacks.ending());
         }
         failed = Some(chosen.backend.clone());
     }
@@ -353,7 +382,8 @@ async fn connect(
             let took = started.elapsed();
             counters.sessions.add(1);
             counters.latency.observe(took);
-            outcome.connect = Some(took);
+            upstream::note_latency(pool, &chosen.backend, took, started + took);
+            outcome.connect = Some(took.into());
             upstream::note_success(&chosen.backend);
             Ok(stream)
         }
@@ -382,6 +412,7 @@ pub fn proxy_header(version: logic::proxy_header::Version, arrival: &Arrival) ->
 pub fn no_backend(none: NoBackend) -> Ending {
     match none {
         NoBackend::Unavailable => Ending::NoBackendAvailable,
+        NoBackend::Denied => Ending::Denied,
         NoBackend::AllTried => Ending::ConnectFailed,
         NoBackend::QueueFull => Ending::QueueFull,
         NoBackend::QueueTimeout => Ending::QueueTimeout,

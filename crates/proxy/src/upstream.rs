@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use logic::acl;
 use logic::balance::view::View;
 use logic::balance::{
-    AllDown, Availability, Candidate, Candidates, Question, Selection, Standing, StickyKey, Tried,
-    WEIGHT_UNIT, slow_start_weight,
+    AllDown, Availability, Candidate, Candidates, Policy, Question, Remembered, Selection, Standing,
+    StickyKey, Tried, WEIGHT_UNIT, priority, slow_start_weight,
 };
 use logic::health::{Cause, Source, State as HealthState, Verdict, VerdictOutcome};
 use logic::peers::Peer;
@@ -31,6 +32,9 @@ use crate::worker::Worker;
 /// weights do not notify them.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
+/// Response time that a failure counts as.
+const FAILURE_COST: Duration = Duration::from_secs(1);
+
 /// Held while a backend is ejected, so that two workers do not eject the last two backends of a pool at once.
 static EJECTING: Mutex<()> = Mutex::new(());
 
@@ -38,6 +42,8 @@ static EJECTING: Mutex<()> = Mutex::new(());
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoBackend {
     Unavailable,
+    /// The access lists of all available backends deny the client.
+    Denied,
     /// All healthy backends were tried.
     AllTried,
     /// All backends are busy and the queue is full.
@@ -73,6 +79,8 @@ pub struct Chosen {
 pub struct Wanted<'a> {
     /// Address of the client, used by `sticky`.
     pub client: Peer,
+    /// The client that access lists of backends judge; `None` if its address is not known: they deny it.
+    pub judged: Option<Peer>,
     /// Hash of the value that the pool's hash key names.
     pub key: u64,
     /// Backends that failed in this session.
@@ -122,6 +130,8 @@ pub fn choose_at_once(
 ) -> Option<Result<Chosen, NoBackend>> {
     match pool.queue.waiting() {
         0 => choose_now(worker, snapshot, pool, wanted, now),
+        // A client that its backend knows does not wait for those that it does not know.
+        _ if pool.soft_limits > 0 => choose_known(pool, wanted, now).map(Ok),
         _ => None,
     }
 }
@@ -171,29 +181,28 @@ fn choose_now(
     wanted: &Wanted<'_>,
     now: Instant,
 ) -> Option<Result<Chosen, NoBackend>> {
-    let mut candidates = candidates(pool, now, pool.settings.all_down);
-    let sticky = pool.sticky.as_ref().zip(sticky_key(pool, wanted.client));
-    let remembered = sticky.and_then(|(table, key)| lock(table).lookup(key, now));
-    let remembered = remembered.and_then(|identity| pool.identities.find(identity));
+    let mut candidates = candidates(pool, wanted.judged, now, pool.settings.all_down);
+    let remembered = remembered(pool, wanted.client, now);
     loop {
-        let question = Question {
-            candidates: &candidates,
-            identities: &pool.identities,
-            key: wanted.key,
-            remembered,
-            tried: wanted.tried,
-        };
+        if pool.tiers > 1 {
+            let priority = |index: usize| pool.backends[index].settings.priority;
+            priority::keep_lowest(&mut candidates, priority, wanted.tried);
+        }
+        let question = question(pool, &candidates, remembered, wanted);
         let select = |balancer: &mut _| question.select(balancer, fastrand::u64(..));
         let selection = worker.with_balancer(snapshot, pool.id, select);
         let view = View::of(&question, selection);
         let index = match selection {
-            Selection::Remembered(index) => return take(pool, index, view).map(Ok),
+            Selection::Remembered(index) => {
+                return take(pool, index, pool.backends[index].settings.max_connections, view).map(Ok);
+            }
             Selection::Picked(index) => index,
             Selection::AllBusy => return None,
             Selection::AllTried => return Some(Err(NoBackend::AllTried)),
             Selection::Unavailable => return Some(Err(NoBackend::Unavailable)),
+            Selection::Denied => return Some(Err(NoBackend::Denied)),
         };
-        match take(pool, index, view) {
+        match take(pool, index, candidates[index].limit, view) {
             Some(chosen) => {
                 if wanted.remember == Remember::AtOnce {
                     remember(pool, wanted.client, &chosen.backend, now);
@@ -204,6 +213,34 @@ fn choose_now(
             None => candidates[index].limit = Some(0),
         }
     }
+}
+
+/// Chooses the backend that has served the client before, if it has room for it.
+fn choose_known(pool: &PoolPlan, wanted: &Wanted<'_>, now: Instant) -> Option<Chosen> {
+    let remembered = remembered(pool, wanted.client, now)?;
+    let candidates = candidates(pool, wanted.judged, now, AllDown::ErrorPage);
+    let question = question(pool, &candidates, Some(remembered), wanted);
+    let index = question.known()?;
+    let view = View::of(&question, Selection::Remembered(index));
+    take(pool, index, pool.backends[index].settings.max_connections, view)
+}
+
+fn question<'a>(
+    pool: &'a PoolPlan,
+    candidates: &'a Candidates,
+    remembered: Option<Remembered>,
+    wanted: &Wanted<'a>,
+) -> Question<'a> {
+    let Wanted { key, tried, .. } = *wanted;
+    Question { candidates, identities: &pool.identities, key, remembered, tried }
+}
+
+/// Returns the backend that the sticky table has for the client.
+fn remembered(pool: &PoolPlan, client: Peer, now: Instant) -> Option<Remembered> {
+    let (table, key) = pool.sticky.as_ref().zip(sticky_key(pool, client))?;
+    let identity = lock(table).lookup(key, now)?;
+    let backend = pool.identities.find(identity)?;
+    Some(Remembered { backend, limit: pool.backends[backend].settings.max_connections })
 }
 
 /// Remembers the backend of a client in the pool's sticky table, if it has one.
@@ -219,13 +256,18 @@ pub(crate) fn sticky_key(pool: &PoolPlan, client: Peer) -> Option<StickyKey> {
     client.ip().map(|ip| StickyKey::new(ip, pool.settings.sticky.ipv6_prefix))
 }
 
-fn candidates(pool: &PoolPlan, now: Instant, all_down: AllDown) -> Candidates {
-    logic::balance::candidates(|| standings(pool, now), all_down).0
+fn candidates(pool: &PoolPlan, judged: Option<Peer>, now: Instant, all_down: AllDown) -> Candidates {
+    logic::balance::candidates(|| standings(pool, judged, now), all_down).0
 }
 
-/// Reads what the choice of a backend depends on.
-pub(crate) fn standings(pool: &PoolPlan, now: Instant) -> impl Iterator<Item = Standing> {
+/// Reads what the choice of a backend depends on, for a client that access lists judge.
+pub(crate) fn standings(
+    pool: &PoolPlan,
+    judged: Option<Peer>,
+    now: Instant,
+) -> impl Iterator<Item = Standing> {
     let window = pool.settings.slow_start;
+    let by_latency = pool.settings.balance == Policy::PeakEwma;
     pool.backends.iter().map(move |backend| {
         let state = &backend.state;
         let configured = state.weight_override().unwrap_or(backend.settings.weight);
@@ -241,20 +283,33 @@ pub(crate) fn standings(pool: &PoolPlan, now: Instant) -> impl Iterator<Item = S
             full_weight,
             in_flight: state.in_flight.load(Relaxed),
             limit: backend.settings.max_connections,
+            soft_limit: backend.settings.soft_max_connections,
+            verdict: verdict(backend, judged),
+            priority: backend.settings.priority,
+            latency: if by_latency { state.latency(now) } else { 0 },
         }
     })
 }
 
+/// Returns what the access list of a backend says of the client.
+fn verdict(backend: &BackendPlan, judged: Option<Peer>) -> acl::Verdict {
+    match (&backend.settings.acl, judged) {
+        (None, _) => acl::Verdict::Permit,
+        (Some(acl), Some(client)) => acl.verdict(&client),
+        (Some(_), None) => acl::Verdict::Deny,
+    }
+}
+
 /// Returns true if a backend takes new sessions: healthy, not drained, and with a weight.
-fn serves(backend: &BackendPlan) -> bool {
+pub(crate) fn serves(backend: &BackendPlan) -> bool {
     let weight = backend.state.weight_override().unwrap_or(backend.settings.weight);
     backend.state.is_up() && backend.state.admission() == Admission::Ready && weight > 0
 }
 
-/// Takes a permit at a backend. `None` if no permit is free.
-fn take(pool: &PoolPlan, index: usize, view: View) -> Option<Chosen> {
+/// Takes a permit at a backend with fewer sessions than `limit`. `None` if no permit is free.
+fn take(pool: &PoolPlan, index: usize, limit: Option<u32>, view: View) -> Option<Chosen> {
     let plan = &pool.backends[index];
-    let limit = plan.settings.max_connections.unwrap_or(u32::MAX);
+    let limit = limit.unwrap_or(u32::MAX);
     plan.state
         .in_flight
         .fetch_update(Relaxed, Relaxed, |in_flight| (in_flight < limit).then_some(in_flight + 1))
@@ -355,16 +410,26 @@ async fn open(
         return Box::pin(worker.lines.open(plan, asking, asked, limit)).await;
     }
     let began = Instant::now();
-    let stream = match connect::establish(&plan.state, plan.tls.as_ref(), opening, preface, limit).await? {
-        Link::Plain(plain) => Stream::plain(plain),
-        Link::Tls(outbound) => Stream::outbound(*outbound),
-    };
+    let stream =
+        match connect::establish(&plan.state, plan.tls.as_ref(), plan.outgoing, opening, preface, limit)
+            .await?
+        {
+            Link::Plain(plain) => Stream::plain(plain),
+            Link::Tls(outbound) => Stream::outbound(*outbound),
+        };
     Ok((stream, Freshness::Fresh(began.elapsed())))
 }
 
 /// Returns whether another backend that was not tried takes sessions, at once or after a wait in the queue.
-pub fn elsewhere(worker: &Worker, pool: &PoolPlan, asked: usize, tried: &Tried, now: Instant) -> Elsewhere {
-    let candidates = candidates(pool, now, AllDown::ErrorPage);
+pub fn elsewhere(
+    worker: &Worker,
+    pool: &PoolPlan,
+    asked: usize,
+    tried: &Tried,
+    judged: Option<Peer>,
+    now: Instant,
+) -> Elsewhere {
+    let candidates = candidates(pool, judged, now, AllDown::ErrorPage);
     let mut others = candidates
         .iter()
         .enumerate()
@@ -379,8 +444,8 @@ pub fn elsewhere(worker: &Worker, pool: &PoolPlan, asked: usize, tried: &Tried, 
 }
 
 /// Returns true if another backend that was not tried could take a session now.
-pub fn has_another(pool: &PoolPlan, asked: usize, tried: &Tried) -> bool {
-    let candidates = candidates(pool, Instant::now(), AllDown::ErrorPage);
+pub fn has_another(pool: &PoolPlan, asked: usize, tried: &Tried, judged: Option<Peer>) -> bool {
+    let candidates = candidates(pool, judged, Instant::now(), AllDown::ErrorPage);
     candidates.iter().enumerate().any(|(at, one)| at != asked && !tried.contains(at) && one.takes())
 }
 
@@ -388,6 +453,10 @@ pub fn has_another(pool: &PoolPlan, asked: usize, tried: &Tried) -> bool {
 pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause) {
     let backend = &pool.backends[index].state;
     backend.counters.of(worker.index).failures.add(1);
+    if pool.settings.balance == Policy::PeakEwma {
+        // A backend that fails at once must not look fast.
+        backend.observe_latency(FAILURE_COST, Instant::now());
+    }
     let failures = backend.failures.fetch_add(1, Relaxed) + 1;
     let limit = pool.settings.passive.failures;
     if failures == 1 {
@@ -412,8 +481,11 @@ pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause
         return;
     }
     let _one_at_a_time = lock(&EJECTING);
-    // The last serving backend is not ejected: a bad response is better than none, and its errors show the fault.
-    if !pool.backends.iter().any(|other| !Arc::ptr_eq(&other.state, backend) && serves(other)) {
+    // The last serving backend is not ejected: a bad response is better than none, and its errors show the fault. Where
+    // there is a fallback, that is better.
+    if pool.settings.fallback.is_none()
+        && !pool.backends.iter().any(|other| !Arc::ptr_eq(&other.state, backend) && serves(other))
+    {
         if failures == limit {
             let message = format!(
                 "traffic fails: {cause} ({failures} in a row); not ejected: it is the last healthy one"
@@ -425,6 +497,13 @@ pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause
     *lock(&backend.last_failure) = Some(cause);
     backend.publish_health(HealthState::Ejected, Instant::now());
     backend.wake_health.notify_one();
+}
+
+/// Notes how long a backend took to respond, if its pool balances by that.
+pub fn note_latency(pool: &PoolPlan, backend: &BackendState, took: Duration, now: Instant) {
+    if pool.settings.balance == Policy::PeakEwma {
+        backend.observe_latency(took, now);
+    }
 }
 
 /// Records a success of real traffic.

@@ -1,6 +1,7 @@
 //! Explains which backend a session would get. Reads what the path of a session reads, by the same functions
 //! (`crates/logic/src/balance/choose.rs`), and changes nothing.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use logic::balance::explain::{self, Explanation, Facts};
@@ -8,8 +9,9 @@ use logic::balance::{Balancer, HashKey, Standing, Tried};
 use logic::peers::Peer;
 use state::lock::lock;
 
-pub use crate::passthrough::{facts as passthrough_facts, pool_of};
-use crate::snapshot::PoolPlan;
+use crate::fallback;
+pub use crate::passthrough::{Chosen as PassthroughChoice, chosen_by, facts as passthrough_facts};
+use crate::snapshot::{PoolPlan, Snapshot};
 use crate::upstream;
 
 /// An explained choice in a pool.
@@ -42,19 +44,33 @@ pub fn key_of_client(pool: &PoolPlan, client: Peer) -> u64 {
     }
 }
 
+/// Pool that serves a session for `pool`: itself, or one in its chain of fallbacks.
+pub fn serving<'a>(snapshot: &'a Snapshot, pool: &'a Arc<PoolPlan>) -> &'a Arc<PoolPlan> {
+    fallback::find(snapshot, pool).unwrap_or(pool)
+}
+
+/// Client of a session that is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    pub peer: Peer,
+    /// See [`Wanted::judged`](upstream::Wanted::judged).
+    pub judged: Option<Peer>,
+}
+
 /// Explains a choice for `client`. `balancers` are copies of those of all workers.
-pub fn explain(pool: &PoolPlan, client: Peer, key: u64, balancers: &[Balancer], now: Instant) -> Explained {
-    let sticky = pool.sticky.as_ref().zip(upstream::sticky_key(pool, client));
+pub fn explain(pool: &PoolPlan, client: Client, key: u64, balancers: &[Balancer], now: Instant) -> Explained {
+    let sticky = pool.sticky.as_ref().zip(upstream::sticky_key(pool, client.peer));
     let remembered = sticky.and_then(|(table, key)| lock(table).peek(key, now));
     let remembered =
         remembered.map(|(identity, seen)| Remembered { backend: pool.identities.find(identity), seen });
-    let standings: Vec<Standing> = upstream::standings(pool, now).collect();
+    let standings: Vec<Standing> = upstream::standings(pool, client.judged, now).collect();
     let facts = Facts {
         policy: pool.settings.balance,
         standings: &standings,
         all_down: pool.settings.all_down,
         identities: &pool.identities,
         key,
+        bound: pool.settings.balance_bound,
         remembered: remembered.and_then(|one| one.backend),
         tried: &Tried::default(),
     };

@@ -17,6 +17,8 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use config::types::{BindAddress, Transport};
+use logic::acl::{AccessList, Verdict};
+use logic::peers::Peer;
 use proxy::front::Front;
 use state::client_slots::Size;
 use state::listen::{self, Holder, SocketPath};
@@ -114,7 +116,7 @@ pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), Admin
             loop {
                 clients.accepting.turn().await;
                 match listener.accept().await {
-                    Ok((stream, _)) => clients.serve(stream).await,
+                    Ok((stream, peer)) => clients.serve(stream, Peer::Ip(peer)).await,
                     Err(_) => sleep(ACCEPT_PAUSE).await,
                 }
             }
@@ -126,7 +128,7 @@ pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), Admin
             loop {
                 clients.accepting.turn().await;
                 match listener.accept().await {
-                    Ok((stream, _)) => clients.serve(stream).await,
+                    Ok((stream, _)) => clients.serve(stream, Peer::Unix).await,
                     Err(_) => sleep(ACCEPT_PAUSE).await,
                 }
             }
@@ -140,6 +142,9 @@ struct Clients {
     slots: Arc<ClientSlotSet>,
     work: Arc<Pace>,
     accepting: pace::Client,
+    front: Arc<Front>,
+    /// Clients that may connect, as the last configuration with `[admin]` says.
+    acl: Option<Arc<AccessList>>,
 }
 
 struct Pages {
@@ -154,14 +159,23 @@ impl Clients {
             slots: ClientSlotSet::new(front.state.account.size_of(SIZE), front.state.admin_evicted.clone()),
             work: Pace::one_part_in(WORK_PART),
             accepting: Pace::one_part_in(ACCEPT_PART).client(),
-            router: router(front),
+            router: router(front.clone()),
+            front,
+            acl: None,
         }
     }
 
-    async fn serve<S>(&mut self, stream: S)
+    async fn serve<S>(&mut self, stream: S, peer: Peer)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let start = thread_time();
+        if self.is_denied(peer) {
+            drop(stream);
+            self.front.state.admin_denied.fetch_add(1, Relaxed);
+            self.accepting.charge(thread_time().saturating_sub(start));
+            return;
+        }
         let slot = Arc::new(self.slots.slot().await);
         let start = thread_time();
         let id = slot.id();
@@ -169,6 +183,16 @@ impl Clients {
         let task = Paced::new(self.work.client(), serve).tells(slot);
         self.slots.keep(id, tokio::spawn(task).abort_handle());
         self.accepting.charge(thread_time().saturating_sub(start));
+    }
+}
+
+impl Clients {
+    fn is_denied(&mut self, peer: Peer) -> bool {
+        // The listener stays as it was at the start of the process, so without `[admin]` the last list stays too.
+        if let Some(admin) = &self.front.snapshot.load().config.admin {
+            self.acl.clone_from(&admin.acl);
+        }
+        self.acl.as_ref().is_some_and(|acl| acl.verdict(&peer) == Verdict::Deny)
     }
 }
 

@@ -122,6 +122,16 @@ fn process(out: &mut Families<'_>, state: &State, snapshot: &Snapshot) -> fmt::R
         ),
         ("log_lines_dropped", "Access-log lines that the writer had no time for", &state.log_lines_dropped),
         ("log_lines_failed", "Access-log lines that could not be written", &state.log_lines_failed),
+        (
+            "log_lines_left_out",
+            "Access-log lines about clients turned away at once that were left out: there are at most 100 a second for each listener",
+            &state.log_lines_left_out,
+        ),
+        (
+            "admin_clients_denied",
+            "Connections to the admin listener that its access list denied",
+            &state.admin_denied,
+        ),
         ("session_panics", "Sessions that ended in a panic", &state.panics),
     ];
     for (name, help, value) in counters {
@@ -230,7 +240,9 @@ fn encode_pools(
         };
         (name(plan), backends.iter().filter(is_healthy).count() as u64)
     });
-    out.gauges("pool_healthy_backends", "Backends that are not down or ejected", healthy)
+    out.gauges("pool_healthy_backends", "Backends that are not down or ejected", healthy)?;
+    let fallen = pools.iter().map(|plan| (name(plan), plan.state.fallback_sessions.load(Relaxed)));
+    out.counters("pool_fallback_sessions", "Sessions that went to the fallback of the pool", fallen)
 }
 
 fn backend_gauges(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan)]) -> fmt::Result {

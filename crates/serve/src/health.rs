@@ -77,6 +77,7 @@ impl Checker {
                     way: Way {
                         send_proxy: pool.settings.send_proxy,
                         tls: plan.tls.clone(),
+                        outgoing: plan.outgoing,
                         http: pool.settings.http,
                     },
                     watch: watch.clone(),

@@ -85,6 +85,9 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
             identity.key_passphrase_file.iter().for_each(|path| read("key-passphrase-file", path));
         }
     }
+    for acl in &config.acls {
+        acl.file.iter().for_each(|path| add(format!("acl.{}.file", acl.list.name()), path, Access::Read));
+    }
     for acme in &config.acme {
         let name = &acme.name;
         add(format!("acme.{name}.state"), &acme.state, Access::Change);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use config::Config;
-use config::types::{MaxConnections, Process};
+use config::types::{Admin, MaxConnections, Process};
 use logic::account::{Division, TooFew};
 use logic::udp::Listening;
 use proxy::front::Front;
@@ -162,7 +162,8 @@ impl Supervisor {
     /// Serves a new configuration. On an error, the old one remains in use, unchanged.
     pub async fn apply(&mut self, config: Config) -> Result<String, Vec<ApplyError>> {
         let config = Arc::new(config);
-        let changes = changes::between(&self.front.snapshot.load().config, &config);
+        let before = self.front.snapshot.load().config.clone();
+        let changes = changes::between(&before, &config);
         let workers = self.workers.len();
         let division = self.descriptors.divide(&config).map_err(|few| vec![ApplyError::from(few)])?;
         let opened = open_new(&config, &self.open, workers, &mut self.passed);
@@ -196,6 +197,7 @@ impl Supervisor {
             drop(self.open.remove(key));
         }
         self.set_modes(&config);
+        self.tell_backlogs(&before, &config);
         let state = &self.front.state;
         self.tls.reconcile(&config, state);
         forget_unused(state, &config);
@@ -245,6 +247,18 @@ impl Supervisor {
         }
     }
 
+    /// Says of which listeners a changed `backlog` has no effect yet: their sockets stay open.
+    fn tell_backlogs(&self, before: &Config, config: &Config) {
+        for listener in &config.listeners {
+            let old = before.listeners.iter().find(|old| old.name == listener.name);
+            if old.is_some_and(|old| old.backlog != listener.backlog) {
+                let message = "backlog changed: takes effect for addresses that are opened from now on";
+                let subject = format!("listener.{}", listener.name);
+                self.front.state.events.record(Level::Info, subject, message);
+            }
+        }
+    }
+
     /// Records a warning about settings that a reload cannot change, and returns it.
     pub fn warn_of_fixed(&self, new: &Config) -> Option<String> {
         // Name every key, so that a new key does not compile before its author decides when it takes effect.
@@ -255,6 +269,7 @@ impl Supervisor {
             access_log: _,
             listeners: _,
             pools: _,
+            acls: _,
             acme: _,
             tunnels: _,
             variable_files: _,
@@ -270,12 +285,13 @@ impl Supervisor {
             source_ipv6_prefix: _,
         } = process;
         let old = &*self.started_with;
+        let bind_of = |admin: &Option<Admin>| admin.as_ref().map(|admin| admin.bind.clone());
         let fixed: Vec<_> = [
             ("process.workers", old.process.workers != *workers),
             ("process.user", (&old.process.user, &old.process.group) != (user, group)),
             ("process.state-directory", old.process.state_directory != *state_directory),
             ("control.socket", old.control != *control),
-            ("admin.bind", old.admin != *admin),
+            ("admin.bind", bind_of(&old.admin) != bind_of(admin)),
         ]
         .into_iter()
         .filter(|(_, changed)| *changed)

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use config::Config;
 use config::types::{BackendAddress, Protocol, Transport};
 use logic::health::{Awaits, Source, Verdict, VerdictOutcome};
 use proxy::front::Front;
@@ -17,6 +18,7 @@ use state::lock::lock;
 use state::metrics::{Counter, LatencySum, ListenerCounters, PerWorker};
 
 pub mod certificates;
+pub mod clients;
 pub mod confinement;
 pub mod descriptors;
 #[cfg(test)]
@@ -173,7 +175,16 @@ pub struct PoolReport {
     pub queued: usize,
     /// Number of backends that take new sessions.
     pub available: usize,
+    /// Pool that gets the sessions while no backend is available.
+    pub fallback: Option<FallbackReport>,
     pub backends: Vec<BackendReport>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct FallbackReport {
+    pub pool: String,
+    /// Sessions that went there.
+    pub sessions: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -194,6 +205,8 @@ pub struct BackendReport {
     pub weight_override: Option<u32>,
     pub in_flight: u32,
     pub max_connections: Option<u32>,
+    pub soft_max_connections: Option<u32>,
+    pub priority: u32,
     pub sessions: u64,
     pub statuses: Statuses,
     pub connects: u64,
@@ -262,6 +275,10 @@ pub struct Counters {
     pub log_lines_dropped: u64,
     /// Access-log lines that could not be written.
     pub log_lines_failed: u64,
+    /// Access-log lines about clients turned away that were left out, because there were too many.
+    pub log_lines_left_out: u64,
+    /// Admin clients that the access list denied.
+    pub admin_clients_denied: u64,
     /// Sessions that ended in a panic.
     pub panics: u64,
     pub reloads_refused: u64,
@@ -305,6 +322,8 @@ impl Status {
                 accept_pauses: state.accept_pauses.load(Relaxed),
                 log_lines_dropped: state.log_lines_dropped.load(Relaxed),
                 log_lines_failed: state.log_lines_failed.load(Relaxed),
+                log_lines_left_out: state.log_lines_left_out.load(Relaxed),
+                admin_clients_denied: state.admin_denied.load(Relaxed),
                 panics: state.panics.load(Relaxed),
                 reloads_refused: state.reloads_refused.load(Relaxed),
             },
@@ -320,7 +339,7 @@ pub fn pools(front: &Front, only: Option<&str>) -> Vec<PoolReport> {
         .pools
         .iter()
         .filter(|pool| only.is_none_or(|only| *pool.settings.name == *only))
-        .map(|pool| PoolReport::read(pool, now))
+        .map(|pool| PoolReport::read(pool, &snapshot.config, now))
         .collect()
 }
 
@@ -363,7 +382,7 @@ fn protocol_word(plan: &ListenerPlan) -> &'static str {
 }
 
 impl PoolReport {
-    fn read(plan: &PoolPlan, now: Instant) -> Self {
+    fn read(plan: &PoolPlan, config: &Config, now: Instant) -> Self {
         let backends: Vec<_> =
             plan.backends.iter().map(|backend| BackendReport::read(backend, now)).collect();
         Self {
@@ -371,6 +390,10 @@ impl PoolReport {
             balance: plan.settings.balance.to_string(),
             queued: plan.queue.waiting(),
             available: backends.iter().filter(|backend| backend.takes_sessions()).count(),
+            fallback: plan.settings.fallback.map(|fallback| FallbackReport {
+                pool: config.pools[fallback.0].name.to_string(),
+                sessions: plan.state.fallback_sessions.load(Relaxed),
+            }),
             backends,
         }
     }
@@ -394,6 +417,8 @@ impl BackendReport {
             weight_override: state.weight_override(),
             in_flight: state.in_flight.load(Relaxed),
             max_connections: plan.settings.max_connections,
+            soft_max_connections: plan.settings.soft_max_connections,
+            priority: plan.settings.priority,
             sessions: counters.sum(|block| &block.sessions),
             statuses: Statuses::sum(counters, |block| &block.statuses),
             connects: counters.sum(|block| &block.connects),

@@ -556,9 +556,7 @@ impl FrontDoor {
         let loaded = match &self.options.source {
             ConfigSource::File(path) => {
                 let name = path.display().to_string();
-                let bytes = read_file(path.clone())
-                    .await
-                    .map_err(|error| unreadable(&name, &error))?;
+                let bytes = read_file(path.clone()).await.map_err(|error| unreadable(&name, &error))?;
                 let source = Source::from_bytes(name, bytes).map_err(|faults| faults.render())?;
                 config::load(&source, environment).map_err(|faults| faults.render())?
             }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use config::types::Protocol;
+use logic::acl::Verdict;
 use logic::balance::{Balancer, Selection};
 use logic::http1::request::{self, Parse, RequestHead};
 use logic::peers::Peer;
@@ -19,10 +20,10 @@ use proxy::front::Front;
 use proxy::http::destination::{self, Arrived, Destination};
 use proxy::question::Question;
 use proxy::snapshot::{ListenerPlan, PoolPlan, Snapshot, http_settings};
-use proxy::why::{self, Explained};
+use proxy::why::{self, Client, Explained, PassthroughChoice};
 
 use crate::report::past::PastReport;
-use crate::report::why::{Answer, ListenerStep, PoolStep, RefusedStep, RouteStep, Step, WhyReport};
+use crate::report::why::{Answer, DeniedBy, ListenerStep, PoolStep, RefusedStep, RouteStep, Step, WhyReport};
 
 mod asked;
 mod listener;
@@ -62,18 +63,42 @@ pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, Wh
     let snapshot = front.snapshot.load_full();
     let (plan, found) = listener::find(&snapshot, asked)?;
     let mut steps = vec![Step::Listener(ListenerStep::read(&plan, found))];
+    let standing = plan.settings.acl.as_ref().map_or(Verdict::Permit, |acl| acl.verdict(&asked.client));
+    let denied_pool = plan.settings.denied_pool;
+    if standing == Verdict::Deny {
+        let pool = denied_pool.map(|pool| snapshot.pool(pool).settings.name.to_string());
+        steps.push(Step::Denied { by: DeniedBy::Listener, pool });
+    }
+    let denied_pool = denied_pool.filter(|_| standing == Verdict::Deny);
     let destination = match &plan.settings.protocol {
-        Protocol::Http(_) => of_request(front, &snapshot, &plan, asked, &mut steps),
-        Protocol::TlsPassthrough(_) => of_server_name(&snapshot, &plan, asked, &mut steps),
-        Protocol::Tcp(settings) => Ok((settings.pool, None)),
-        Protocol::Udp(settings) => Ok((settings.pool, None)),
+        _ if standing == Verdict::Deny && denied_pool.is_none() => Err(Answer::of("denied")),
+        Protocol::Http(_) => of_request(front, &snapshot, &plan, standing, asked, &mut steps),
+        Protocol::TlsPassthrough(_) => match denied_pool {
+            Some(pool) => Ok(Destined::of_client(pool, asked.client)),
+            None => of_server_name(&snapshot, &plan, asked, &mut steps),
+        },
+        Protocol::Tcp(settings) => {
+            Ok(Destined::of_client(denied_pool.unwrap_or(settings.pool), asked.client))
+        }
+        Protocol::Udp(settings) => Ok(Destined::of_client(settings.pool, asked.client)),
     };
     let answer = match destination {
-        Ok((pool, key)) => {
-            let pool = snapshot.pool(pool).clone();
-            let key = key.unwrap_or_else(|| why::key_of_client(&pool, asked.client));
+        Ok(Destined { pool, judged, head }) => {
+            let named = snapshot.pool(pool);
+            let pool = why::serving(&snapshot, named).clone();
+            if pool.id != named.id {
+                let (from, to) = (named.settings.name.to_string(), pool.settings.name.to_string());
+                steps.push(Step::Fallback { from, to });
+            }
+            let key = match head {
+                Some((head, request)) => {
+                    destination::key(&pool.settings.hash_key, asked.client, &head, &request)
+                }
+                None => why::key_of_client(&pool, asked.client),
+            };
             let balancers = balancers(front, &snapshot, &pool).await?;
-            let explained = why::explain(&pool, asked.client, key, &balancers, Instant::now());
+            let client = Client { peer: asked.client, judged };
+            let explained = why::explain(&pool, client, key, &balancers, Instant::now());
             let answer = answer_of(&pool, &plan, &explained);
             steps.push(Step::Pool(Box::new(PoolStep::read(&pool, asked.client, key, explained))));
             answer
@@ -95,16 +120,30 @@ fn lossy(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-type Destined = Result<(PoolId, Option<u64>), Answer>;
+/// A session on its way to a pool.
+struct Destined {
+    pool: PoolId,
+    /// The client that access lists of backends judge.
+    judged: Option<Peer>,
+    /// The request, if it is one.
+    head: Option<(Vec<u8>, RequestHead)>,
+}
+
+impl Destined {
+    fn of_client(pool: PoolId, client: Peer) -> Self {
+        Self { pool, judged: Some(client), head: None }
+    }
+}
 
 /// Goes the way of a request up to its pool. `Err` if it reaches none.
 fn of_request(
     front: &Front,
     snapshot: &Snapshot,
     plan: &ListenerPlan,
+    standing: Verdict,
     asked: &Asked,
     steps: &mut Vec<Step>,
-) -> Destined {
+) -> Result<Destined, Answer> {
     let (Some(settings), Some(routes)) = (http_settings(plan), &plan.routes) else {
         return Err(Answer::refused(404));
     };
@@ -119,19 +158,37 @@ fn of_request(
     };
     let arrived = if plan.tls.is_some() { Arrived::OverTls } else { Arrived::InTheClear };
     let challenges = &front.state.acme.challenges;
-    let question =
-        destination::RouteQuestion { settings, routes, challenges, arrived, head: &head, request: &request };
-    let destination = question.destination();
+    let question = destination::RouteQuestion {
+        settings,
+        routes,
+        challenges,
+        arrived,
+        peer: asked.client,
+        standing,
+        denied_pool: plan.settings.denied_pool,
+        head: &head,
+        request: &request,
+    };
+    // Whether the source sends requests too fast is not told: nobody knows when the request comes.
+    let destination = question.destination(|| Ok(()));
     let mut explain = || {
         let step = question.with_facts(|facts| RouteStep::read(snapshot, routes, facts));
         steps.push(Step::Route(Box::new(step)));
     };
     match destination {
         Destination::Pool(pool, _) => {
-            explain();
-            let pool_plan = snapshot.pool(pool);
-            Ok((pool, Some(destination::key(&pool_plan.settings.hash_key, asked.client, &head, &request))))
+            if standing == Verdict::Permit {
+                explain();
+            }
+            let judged = question.client_behind_proxies();
+            Ok(Destined { pool, judged, head: Some((head, request)) })
         }
+        Destination::Denied => {
+            explain();
+            steps.push(Step::Denied { by: DeniedBy::Route, pool: None });
+            Err(Answer::refused(403))
+        }
+        Destination::TooMany(_) => Err(Answer::refused(429)),
         Destination::Redirect(status, location) => {
             explain();
             let query = (!request.query.is_empty()).then(|| lossy(request.query.of(&head)));
@@ -169,13 +226,19 @@ fn of_server_name(
     plan: &ListenerPlan,
     asked: &Asked,
     steps: &mut Vec<Step>,
-) -> Destined {
+) -> Result<Destined, Answer> {
     let Some(routes) = &plan.routes else { return Err(Answer::closed()) };
     let host = asked.server_name();
     let facts = why::passthrough_facts(host.as_deref());
     steps.push(Step::Route(Box::new(RouteStep::read(snapshot, routes, &facts))));
-    let pool = why::pool_of(&routes.decide(&facts));
-    pool.map(|pool| (pool, None)).ok_or(Answer::closed())
+    match why::chosen_by(&routes.decide(&facts), asked.client) {
+        PassthroughChoice::Pool(pool) => Ok(Destined::of_client(pool, asked.client)),
+        PassthroughChoice::NoRoute => Err(Answer::closed()),
+        PassthroughChoice::Denied => {
+            steps.push(Step::Denied { by: DeniedBy::Route, pool: None });
+            Err(Answer::of("denied"))
+        }
+    }
 }
 
 /// Copies the balancers of all workers for a pool.
@@ -200,10 +263,18 @@ fn answer_of(pool: &PoolPlan, plan: &ListenerPlan, explained: &Explained) -> Ans
         true => Answer { status: Some(503), ..Answer::of(outcome) },
         false => Answer::of(outcome),
     };
+    if selections.contains(&Selection::Denied) {
+        return match plan.settings.protocol.is_http() {
+            true => Answer::refused(403),
+            false => Answer::of("denied"),
+        };
+    }
     if selections.iter().any(|one| matches!(one, Selection::Unavailable | Selection::AllTried)) {
         return no_backend("no-backend");
     }
-    if explained.waiting > 0 || selections.contains(&Selection::AllBusy) {
+    // Those that a backend knows pass the queue if there are soft limits.
+    let passes = pool.soft_limits > 0 && selections.iter().all(|one| matches!(one, Selection::Remembered(_)));
+    if explained.waiting > 0 && !passes || selections.contains(&Selection::AllBusy) {
         return if is_full { no_backend("queue-full") } else { Answer::of("queue") };
     }
     let name = |index: usize| pool.backends[index].state.name.to_string();

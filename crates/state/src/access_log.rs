@@ -18,8 +18,10 @@ use config::types::LogTarget;
 use crate::State;
 use crate::lock::lock;
 
+mod allowance;
 mod writer;
 
+pub use allowance::{Allowance, LINES_PER_SECOND};
 use writer::Writer;
 
 /// Batches that may wait for the writer; with [`BATCH_BYTES`], the limit of the log's memory.

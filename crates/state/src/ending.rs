@@ -30,6 +30,8 @@ text::meanings! {
         ClientTimeout = "client-timeout",
         /// The client closed its connection.
         ClientClosed = "client-closed",
+        /// An access list denies the client.
+        Denied = "denied",
         /// No route matches the request.
         NoRoute = "no-route",
         /// A route depends on the path, and the path is ambiguous.
@@ -62,6 +64,12 @@ text::meanings! {
         TlsTimeout = "tls-timeout",
         /// A required PROXY header was missing or malformed.
         ProxyHeader = "proxy-header",
+        /// The client's source connected faster than `connection-rate` allows.
+        ConnectionRate = "connection-rate",
+        /// The client's source sent requests faster than `request-rate` allows.
+        RequestRate = "request-rate",
+        /// The client's source has as many connections as `connections-per-source` allows.
+        SourceFull = "source-full",
         /// The listener is at its connection limit.
         ListenerFull = "listener-full",
         /// The backend of a UDP flow sent fewer replies than `replies` says, or none.

@@ -15,6 +15,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use config::types::{BackendAddress, Sticky};
 pub use logic::balance::Admission;
 use logic::balance::StickyTable;
+use logic::balance::latency::PeakEwma;
 use logic::health::{Health, State as HealthState};
 use logic::udp::Listening;
 use tokio::sync::{Notify, watch};
@@ -31,8 +32,10 @@ pub mod lock;
 pub mod look_up;
 pub mod metrics;
 pub mod queue;
+pub mod sources;
 pub mod state_directory;
 
+use crate::access_log::Allowance;
 use crate::account::Account;
 use crate::acme::{Board, Challenges};
 use crate::confinement::Confinement;
@@ -40,6 +43,7 @@ use crate::events::{Events, RateLimitedEvent};
 use crate::lock::lock;
 use crate::metrics::{BackendCounters, ListenerCounters, PerWorker};
 use crate::queue::Queue;
+use crate::sources::{OpenConnections, Rates};
 use crate::state_directory::StateDirectory;
 
 /// All state that outlives a snapshot.
@@ -73,6 +77,10 @@ pub struct State {
     pub log_lines_dropped: AtomicU64,
     /// Access-log lines that could not be written (disk full, ...).
     pub log_lines_failed: AtomicU64,
+    /// Access-log lines about clients turned away that were left out, because there were too many.
+    pub log_lines_left_out: AtomicU64,
+    /// Admin clients that the access list denied.
+    pub admin_denied: AtomicU64,
     /// Sessions that ended in a panic.
     pub panics: AtomicU64,
     /// Tells every worker that a backend became available or unavailable.
@@ -94,6 +102,16 @@ pub struct State {
     listeners: Mutex<HashMap<Arc<str>, Arc<ListenerState>>>,
     sticky: Mutex<HashMap<Arc<str>, (Sticky, SharedTable)>>,
     queues: Mutex<HashMap<Arc<str>, Arc<Queue>>>,
+    pools: Mutex<HashMap<Arc<str>, Arc<PoolState>>>,
+}
+
+/// State of a pool, shared by all workers.
+#[derive(Debug, Default)]
+pub struct PoolState {
+    /// Whether the last event said that the fallback is used.
+    pub fallback_told: AtomicBool,
+    /// Sessions that went to the fallback.
+    pub fallback_sessions: AtomicU64,
 }
 
 /// Pool and address text of a backend.
@@ -115,6 +133,7 @@ pub struct Known {
     listeners: HashMap<Arc<str>, Arc<ListenerState>>,
     sticky: HashMap<Arc<str>, (Sticky, SharedTable)>,
     queues: HashMap<Arc<str>, Arc<Queue>>,
+    pools: HashMap<Arc<str>, Arc<PoolState>>,
 }
 
 impl Known {
@@ -139,6 +158,10 @@ impl Known {
                 counters: PerWorker::new(self.workers),
                 loops_told: RateLimitedEvent::default(),
                 full_told: RateLimitedEvent::default(),
+                connection_rates: Rates::default(),
+                request_rates: Rates::default(),
+                open_by_source: OpenConnections::default(),
+                turned_away_lines: Allowance::default(),
                 endings: PerWorker::new(self.workers),
             })
         };
@@ -152,6 +175,10 @@ impl Known {
             || Arc::new(Mutex::new(StickyTable::new(settings.entries, settings.ttl))),
             |(_, table)| table.clone(),
         )
+    }
+
+    pub fn pool(&self, name: &Arc<str>) -> Arc<PoolState> {
+        self.pools.get(name).cloned().unwrap_or_default()
     }
 
     pub fn queue(&self, pool: &Arc<str>) -> Arc<Queue> {
@@ -171,6 +198,14 @@ pub struct ListenerState {
     pub loops_told: RateLimitedEvent,
     /// Limits events about clients above `max-connections`.
     pub full_told: RateLimitedEvent,
+    /// How fast the sources connect.
+    pub connection_rates: Rates,
+    /// How fast the sources send requests.
+    pub request_rates: Rates,
+    /// Open connections of each source, if they are limited.
+    pub open_by_source: OpenConnections,
+    /// Limits access-log lines about clients that are turned away.
+    pub turned_away_lines: Allowance,
     /// Number of sessions by ending, for those that [`Self::count_ending`] counts. A map per worker, so that hostile clients cannot make workers wait
     /// for each other's lock.
     endings: PerWorker<Mutex<HashMap<&'static str, u64>>>,
@@ -228,6 +263,8 @@ pub struct BackendState {
     pub health: Mutex<Health>,
     /// Wakes the task that checks this backend after a change of rules or an ejection.
     pub wake_health: Notify,
+    /// The bits of a [`PeakEwma`] of its responses, for pools that balance by it.
+    latency: AtomicU64,
     /// Failed client sessions in a row.
     pub failures: AtomicU32,
     /// Cause of the last failed client session, for the verdict.
@@ -276,6 +313,7 @@ impl BackendState {
             health_state: AtomicU8::new(encode(health.state())),
             health: Mutex::new(health),
             wake_health: Notify::new(),
+            latency: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             last_failure: Mutex::new(None),
             admission: AtomicU8::new(0),
@@ -286,6 +324,20 @@ impl BackendState {
             up_since: AtomicU64::new(0),
             started: known.started,
         }
+    }
+
+    /// Notes how long a response took that began at `now`.
+    pub fn observe_latency(&self, took: Duration, now: Instant) {
+        let now = now.saturating_duration_since(self.started);
+        let observed = |bits| Some(PeakEwma::from_bits(bits).observed(took, now).to_bits());
+        // The closure never returns `None`.
+        let _ = self.latency.fetch_update(Relaxed, Relaxed, observed);
+    }
+
+    /// Response time in microseconds, as [`PeakEwma`] has it; 0 if it is not known.
+    pub fn latency(&self, now: Instant) -> u32 {
+        let now = now.saturating_duration_since(self.started);
+        PeakEwma::from_bits(self.latency.load(Relaxed)).micros(now)
     }
 
     /// Slots of one connection to the backend. A backend behind SSH takes two: this process has a socket at both ends
@@ -400,6 +452,8 @@ impl State {
             accept_pauses: AtomicU64::new(0),
             log_lines_dropped: AtomicU64::new(0),
             log_lines_failed: AtomicU64::new(0),
+            log_lines_left_out: AtomicU64::new(0),
+            admin_denied: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             health_changes: Arc::new(watch::Sender::new(())),
             draining: AtomicBool::new(false),
@@ -413,6 +467,7 @@ impl State {
             listeners: Mutex::default(),
             sticky: Mutex::default(),
             queues: Mutex::default(),
+            pools: Mutex::default(),
         }
     }
 
@@ -427,6 +482,7 @@ impl State {
             listeners: lock(&self.listeners).clone(),
             sticky: lock(&self.sticky).clone(),
             queues: lock(&self.queues).clone(),
+            pools: lock(&self.pools).clone(),
             challenges: self.acme.challenges.clone(),
         }
     }
@@ -451,6 +507,11 @@ impl State {
         lock(&self.queues).insert(pool.clone(), queue.clone());
     }
 
+    /// Keeps the state of a pool for the next snapshots.
+    pub fn keep_pool(&self, name: &Arc<str>, pool: &Arc<PoolState>) {
+        lock(&self.pools).insert(name.clone(), pool.clone());
+    }
+
     /// Removes backends, listeners and tables for which the `keep_*` functions return false. A listener with open
     /// connections is kept: it may return while they count against its limit.
     pub fn retain(
@@ -464,6 +525,7 @@ impl State {
         lock(&self.backends).retain(|(pool, backend), _| keep_backend(pool, backend));
         lock(&self.sticky).retain(|pool, _| keep_pool(pool));
         lock(&self.queues).retain(|pool, _| keep_pool(pool));
+        lock(&self.pools).retain(|pool, _| keep_pool(pool));
     }
 
     /// Marks `subject` as degraded, with the reason. A new reason is recorded as an event.

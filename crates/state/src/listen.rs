@@ -14,9 +14,6 @@ use std::sync::Arc;
 use config::types::{BindAddress, Listener, Transport};
 use sys::socket::{DualStack, Inherited, InheritedError, ListenAddress};
 
-/// Length of the accept queue per socket; the kernel limits it to net.core.somaxconn.
-pub const BACKLOG: u32 = 4096;
-
 /// Identifies a bound address across reloads: the same listener on the same address keeps its socket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BoundKey {
@@ -280,11 +277,12 @@ pub fn open(
     match bind {
         // Returned above.
         BindAddress::Systemd(_) => Err(fail(io::Error::from(io::ErrorKind::Unsupported).to_string())),
-        BindAddress::AnyIp(port) => {
-            open_any(key, *port, holder, workers).map_err(|error| fail(explain(&error, holder, transport)))
-        }
-        BindAddress::Ip(address) => open_tcp(key, *address, DualStack::V6Only, holder, workers)
+        BindAddress::AnyIp(port) => open_any(key, *port, listener.backlog, holder, workers)
             .map_err(|error| fail(explain(&error, holder, transport))),
+        BindAddress::Ip(address) => {
+            open_tcp(key, *address, DualStack::V6Only, listener.backlog, holder, workers)
+                .map_err(|error| fail(explain(&error, holder, transport)))
+        }
         BindAddress::Unix(path) => match holder {
             Holder::Ourselves(OpenAddress { shared: Some(socket), file: Some(file), .. }) => {
                 let handle = socket.try_clone().map_err(|error| fail(error.to_string()))?;
@@ -304,11 +302,12 @@ fn is_without_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc_codes::EAFNOSUPPORT | libc_codes::EADDRNOTAVAIL))
 }
 
-fn open_any(key: BoundKey, port: u16, holder: Holder<'_>, workers: usize) -> io::Result<Bound> {
+fn open_any(key: BoundKey, port: u16, backlog: u32, holder: Holder<'_>, workers: usize) -> io::Result<Bound> {
     let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-    match open_tcp(key.clone(), both, DualStack::Both, holder, workers) {
+    match open_tcp(key.clone(), both, DualStack::Both, backlog, holder, workers) {
         Err(error) if is_without_ipv6(&error) => {
-            open_tcp(key, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), DualStack::V6Only, holder, workers)
+            let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+            open_tcp(key, v4, DualStack::V6Only, backlog, holder, workers)
         }
         other => other,
     }
@@ -357,6 +356,7 @@ fn open_tcp(
     key: BoundKey,
     address: SocketAddr,
     dual: DualStack,
+    backlog: u32,
     holder: Holder<'_>,
     workers: usize,
 ) -> io::Result<Bound> {
@@ -364,12 +364,12 @@ fn open_tcp(
         // SO_REUSEPORT would let another Penstock process share the port silently.
         sys::socket::probe_tcp(address, dual)?;
     }
-    let first = sys::socket::listen_tcp(address, dual, BACKLOG)?;
+    let first = sys::socket::listen_tcp(address, dual, backlog)?;
     // The kernel chooses the port for port 0 with the first socket; the others use the same port.
     let address = first.local_addr()?;
     let mut sockets = vec![vec![Socket::Tcp(first)]];
     while sockets.len() < workers {
-        sockets.push(vec![Socket::Tcp(sys::socket::listen_tcp(address, dual, BACKLOG)?)]);
+        sockets.push(vec![Socket::Tcp(sys::socket::listen_tcp(address, dual, backlog)?)]);
     }
     let open = OpenAddress { addresses: vec![ListenAddress::Tcp(address)], shared: None, file: None };
     Ok(Bound { key, sockets, open })

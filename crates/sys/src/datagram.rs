@@ -16,7 +16,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{Ipv4PacketInfo, Ipv6RecvPacketInfo};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::socket::DualStack;
+use crate::socket::{DualStack, Outgoing};
 
 mod batch;
 mod control;
@@ -58,8 +58,9 @@ pub fn probe_udp(addr: SocketAddr, dual: DualStack) -> io::Result<()> {
 
 /// Opens a socket that sends to `addr` and receives from it only: nonblocking, with close-on-exec. ICMP errors of the
 /// path to `addr` are errors of the next call.
-pub fn connect_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
+pub fn connect_udp(addr: SocketAddr, outgoing: Outgoing) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(addr), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    outgoing.bind(&socket)?;
     socket.connect(&addr.into())?;
     Ok(socket.into())
 }
@@ -103,7 +104,7 @@ pub fn is_local(address: SocketAddr) -> io::Result<bool> {
     if address.ip().to_canonical().is_loopback() {
         return Ok(true);
     }
-    match connect_udp(address) {
+    match connect_udp(address, Outgoing::default()) {
         Ok(socket) => Ok(socket.local_addr()?.ip().to_canonical() == address.ip().to_canonical()),
         Err(error) => match error.kind() {
             io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => Ok(false),
@@ -211,7 +212,7 @@ mod tests {
         let listener = loopback();
         let address = listener.local_addr().unwrap();
         let backend = client("127.0.0.1");
-        let connected = connect_udp(backend.local_addr().unwrap()).unwrap();
+        let connected = connect_udp(backend.local_addr().unwrap(), Outgoing::default()).unwrap();
         let sender = client("127.0.0.1");
         for datagram in ["a", "b", "c"] {
             sender.send_to(datagram.as_bytes(), address).unwrap();
@@ -239,7 +240,7 @@ mod tests {
         let listener = loopback();
         let address = listener.local_addr().unwrap();
         let backend = client("127.0.0.1");
-        let connected = connect_udp(backend.local_addr().unwrap()).unwrap();
+        let connected = connect_udp(backend.local_addr().unwrap(), Outgoing::default()).unwrap();
         let sender = client("127.0.0.1");
         for datagram in ["head:a", "head:", "head:bcd"] {
             sender.send_to(datagram.as_bytes(), address).unwrap();
@@ -308,7 +309,7 @@ mod tests {
     fn datagrams_that_are_sent_together_arrive_as_they_were() {
         let mut batch = received(&MIXED);
         let backend = client("127.0.0.1");
-        let connected = connect_udp(backend.local_addr().unwrap()).unwrap();
+        let connected = connect_udp(backend.local_addr().unwrap(), Outgoing::default()).unwrap();
         let mut room = vec![0; 70_000];
         for prefix in [&b""[..], b"prefix"] {
             assert_eq!(batch.send(connected.as_fd(), 0..16, prefix).unwrap(), 16);
@@ -345,7 +346,7 @@ mod tests {
     fn datagrams_that_are_too_large_together_are_sent_in_several_messages() {
         let mut batch = received(&[30_000, 30_000, 30_000, 10_000, 10_000]);
         let backend = client("127.0.0.1");
-        let connected = connect_udp(backend.local_addr().unwrap()).unwrap();
+        let connected = connect_udp(backend.local_addr().unwrap(), Outgoing::default()).unwrap();
         assert_eq!(batch.send(connected.as_fd(), 0..5, b"").unwrap(), 5);
         let mut room = vec![0; 70_000];
         for expected in [30_000, 30_000, 30_000, 10_000, 10_000] {
@@ -356,7 +357,7 @@ mod tests {
     #[test]
     fn a_socket_that_is_used_again_has_another_port_and_nothing_of_its_former_peer() {
         let (first, second) = (client("127.0.0.1"), client("127.0.0.1"));
-        let socket = connect_udp(first.local_addr().unwrap()).unwrap();
+        let socket = connect_udp(first.local_addr().unwrap(), Outgoing::default()).unwrap();
         let mut ports = std::collections::BTreeSet::new();
         for round in 0..20 {
             let port = socket.local_addr().unwrap();

@@ -5,14 +5,16 @@
 //! caller calls [`probe_tcp`] before the first bind of an address.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::IpBindAddressNoPort;
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 pub use crate::inherited::{Inherited, InheritedError, ListenAddress, inherited};
 pub use crate::unix_listener::{ListenUnixError, Removal, SocketFile, listen_unix, remove_stale_unix};
@@ -50,11 +52,48 @@ pub enum Opening {
     TheyMaySpeak,
 }
 
+/// Settings of a socket that connects.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Outgoing {
+    /// Local address; `None`: the kernel chooses one.
+    pub source: Option<IpAddr>,
+    /// Silence after which the kernel probes the peer. It then probes it in a third of that time each, and ends the
+    /// connection after three probes without an answer.
+    pub keepalive: Option<Duration>,
+}
+
+/// Probes without an answer after which the kernel ends a connection.
+const KEEPALIVE_PROBES: u32 = 3;
+
+impl Outgoing {
+    /// Binds a socket to the local address. The kernel then chooses the port when the socket connects: the port is taken
+    /// for that peer only, and not for all (ip(7), `IP_BIND_ADDRESS_NO_PORT`).
+    pub(crate) fn bind(self, socket: &Socket) -> io::Result<()> {
+        let Some(source) = self.source else { return Ok(()) };
+        setsockopt(socket, IpBindAddressNoPort, &true)?;
+        socket.bind(&SocketAddr::new(source, 0).into())
+    }
+}
+
+/// Fails unless this machine may use `source` as a local address.
+pub fn probe_source(source: IpAddr) -> io::Result<()> {
+    let addr = SocketAddr::new(source, 0);
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    Outgoing { source: Some(source), keepalive: None }.bind(&socket)
+}
+
 /// Begins to connect to `addr`: nonblocking, with close-on-exec, and with `TCP_NODELAY`. The connection is established
 /// when the socket is writable and has no error (connect(2), EINPROGRESS).
-pub fn connect_tcp(addr: SocketAddr, opening: Opening) -> io::Result<TcpStream> {
+pub fn connect_tcp(addr: SocketAddr, opening: Opening, outgoing: Outgoing) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
+    outgoing.bind(&socket)?;
+    if let Some(time) = outgoing.keepalive {
+        let interval = (time / KEEPALIVE_PROBES).max(Duration::from_secs(1));
+        let params =
+            TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(KEEPALIVE_PROBES);
+        socket.set_tcp_keepalive(&params)?;
+    }
     if opening == Opening::WeSpeak {
         // The option applies to the handshake only: the kernel resets it when the answer to its SYN arrives.
         socket.set_tcp_quickack(false)?;
@@ -167,7 +206,7 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         listener.set_nonblocking(false).unwrap();
         for opening in [Opening::WeSpeak, Opening::TheyMaySpeak] {
-            let mut client = connect_tcp(addr, opening).unwrap();
+            let mut client = connect_tcp(addr, opening, Outgoing::default()).unwrap();
             assert!(client.nodelay().unwrap());
             let flags = FdFlag::from_bits_retain(fcntl(&client, FcntlArg::F_GETFD).unwrap());
             assert!(flags.contains(FdFlag::FD_CLOEXEC));
@@ -181,6 +220,23 @@ mod tests {
             client.read_exact(&mut byte).unwrap();
             assert_eq!(byte, *b"a");
         }
+    }
+
+    #[test]
+    fn a_connection_comes_from_its_source_and_is_probed_when_it_is_silent() {
+        let listener = listen_tcp(LOOPBACK, DualStack::V6Only, 16).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let source = IpAddr::from([127, 0, 0, 9]);
+        let outgoing = Outgoing { source: Some(source), keepalive: Some(Duration::from_secs(30)) };
+        let client = connect_tcp(listener.local_addr().unwrap(), Opening::WeSpeak, outgoing).unwrap();
+        assert_eq!(listener.accept().unwrap().1.ip(), source);
+        let socket = SockRef::from(&client);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(30));
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(10));
+        assert!(probe_source(source).is_ok());
+        let foreign = IpAddr::from([192, 0, 2, 1]);
+        assert_eq!(probe_source(foreign).unwrap_err().kind(), ErrorKind::AddrNotAvailable);
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl Parser<'_> {
         let has = |listener: &Listener| listener.protocol.transport() == transport;
         let uses = listeners.iter();
         let uses: Vec<Vec<PoolId>> =
-            uses.map(|listener| if has(listener) { pools_of(listener) } else { Vec::new() }).collect();
+            uses.map(|listener| if has(listener) { pools_of(listener, pools) } else { Vec::new() }).collect();
         let entries = raw.pool.as_ref().map(|pools| pools.value.0.as_slice()).unwrap_or_default();
         let own = OwnAddresses::new(listeners, transport);
         // The backends of each pool that are listeners: indexes of backend and listener.
@@ -249,13 +249,23 @@ fn this_machine(host: &str) -> &'static [IpAddr] {
     }
 }
 
-fn pools_of(listener: &Listener) -> Vec<PoolId> {
-    match &listener.protocol {
+fn pools_of(listener: &Listener, pools: &[Pool]) -> Vec<PoolId> {
+    let mut named = match &listener.protocol {
         Protocol::Tcp(tcp) => vec![tcp.pool],
         Protocol::Udp(udp) => vec![udp.pool],
         Protocol::Http(http) => routed(&http.routes, http.pool),
         Protocol::TlsPassthrough(passthrough) => routed(&passthrough.routes, passthrough.pool),
+    };
+    named.extend(listener.denied_pool);
+    let mut seen = HashSet::new();
+    let mut all = Vec::new();
+    while let Some(pool) = named.pop() {
+        if seen.insert(pool) {
+            all.push(pool);
+            named.extend(pools.get(pool.0).and_then(|pool| pool.fallback));
+        }
     }
+    all
 }
 
 fn routed(routes: &[Route], fallback: Option<PoolId>) -> Vec<PoolId> {

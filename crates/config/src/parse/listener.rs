@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use logic::http1::forward::ForwardedHeaders;
 use logic::http1::request::{Limits, MAX_HEAD};
+use logic::rate::Rate;
 use logic::route::PoolId;
 
 use super::address;
@@ -14,8 +15,10 @@ use super::route::Scheme;
 use crate::de::{At, Key};
 use crate::quote::quote;
 use crate::raw::{
-    BindText, ModeText, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, RawRoute, Scalar,
+    BindText, ModeText, OneOrMany, RawConfig, RawHttpTimeouts, RawLimits, RawListener, RawRate, RawRoute,
+    Scalar,
 };
+use crate::tree::NodeId;
 use crate::types::{
     BindAddress, HttpSettings, HttpTimeouts, Listener, PassthroughSettings, Protocol, ProtocolName,
     RedirectToHttps, TcpSettings, Transport,
@@ -60,6 +63,16 @@ impl Parser<'_> {
             None => Some(None),
         };
         let proxy_protocol_from = self.peers(&raw.proxy_protocol_from);
+        let acl = self.acl(&raw.acl, at.id);
+        let denied_pool = match &raw.denied_pool {
+            None => (!self.nodes.is_broken(at.id, "denied-pool")).then_some(None),
+            Some(pool) => self.pool_id(pool).map(Some),
+        };
+        if let (None, Some(key), false) = (&raw.acl, &raw.denied_pool, self.nodes.is_broken(at.id, "acl")) {
+            let message = "does nothing without acl: no client is denied";
+            drop(self.report.at_key(self.nodes, key.id, message).warning());
+        }
+        let connection_rate = self.rate(&raw.connection_rate, at.id, "connection-rate");
         let protocol = match named {
             Some(ProtocolName::Tcp) => self.tcp(at).map(Protocol::Tcp),
             Some(ProtocolName::TlsPassthrough) => self.passthrough(at).map(Protocol::TlsPassthrough),
@@ -80,6 +93,12 @@ impl Parser<'_> {
             unix_mode: unix_mode?,
             tls: tls?,
             proxy_protocol_from: proxy_protocol_from?,
+            acl: acl?,
+            denied_pool: denied_pool?,
+            connection_rate: connection_rate?,
+            connections_per_source: raw.connections_per_source.as_ref().map(|most| small(most.value)),
+            // `udp` has no such key.
+            backlog: raw.backlog.as_ref().map_or(0, |backlog| small(backlog.value)),
             max_connections: raw.max_connections.as_ref().map(|most| count(most.value)),
             protocol: protocol?,
         })
@@ -277,6 +296,7 @@ impl Parser<'_> {
         let limits = raw.limits.as_ref().and_then(|limits| self.limits(&limits.value));
         let hops = raw.limits.as_ref().and_then(|limits| Some(small(limits.value.hops.as_ref()?.value)));
         let http2 = self.http2(raw);
+        let request_rate = self.rate(&raw.request_rate, at.id, "request-rate");
         let timeouts = raw.timeouts.as_ref().and_then(|timeouts| self.http_timeouts(&timeouts.value));
         Some(HttpSettings {
             routes: routes?,
@@ -290,6 +310,7 @@ impl Parser<'_> {
             edits: edits?,
             limits: limits?,
             hops: hops?,
+            request_rate: request_rate?,
             max_requests: raw.max_requests.as_ref().and_then(|most| u64::try_from(most.value).ok()),
             timeouts: timeouts?,
         })
@@ -350,6 +371,15 @@ impl Parser<'_> {
             target: usize::try_from(target?).ok()?,
             body: body?,
         })
+    }
+
+    /// `Some(None)` if the key is absent.
+    fn rate(&mut self, key: &Key<RawRate>, parent: NodeId, name: &str) -> Option<Option<Rate>> {
+        let Some(rate) = key else {
+            return (!self.nodes.is_broken(parent, name)).then_some(None);
+        };
+        let number = |key: &Key<i64>| key.as_ref().map(|key| small(key.value));
+        Some(Some(Rate { burst: number(&rate.value.burst)?, per_second: number(&rate.value.per_second)? }))
     }
 
     fn http_timeouts(&mut self, raw: &RawHttpTimeouts) -> Option<HttpTimeouts> {

@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use logic::acl::AccessList;
 use logic::route::PoolId;
 
 use crate::raw::RawConfig;
@@ -23,6 +25,15 @@ impl PoolNames {
             order.iter().enumerate().map(|(at, (name, id))| (name.clone(), (PoolId(at), *id))).collect();
         PoolNames { ids, order, used: HashSet::new() }
     }
+}
+
+/// All `[acl.NAME]` sections of the file, including those with faults.
+#[derive(Default)]
+pub(super) struct AclNames {
+    /// `None` for a list with faults.
+    pub(super) lists: HashMap<String, Option<Arc<AccessList>>>,
+    pub(super) order: Vec<(String, NodeId)>,
+    pub(super) used: HashSet<String>,
 }
 
 /// All `[acme.NAME]` sections of the file, including those with faults.

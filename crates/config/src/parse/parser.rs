@@ -8,7 +8,7 @@ use logic::peers::{PeerSet, PeerSetEntry};
 use logic::route::PoolId;
 
 use super::bound::Bound;
-use super::names::{AcmeNames, PoolNames};
+use super::names::{AclNames, AcmeNames, PoolNames};
 use super::refused::Refused;
 use super::{address, duration, size};
 use crate::de::{At, Key};
@@ -23,6 +23,7 @@ pub(super) struct Parser<'a> {
     pub(super) report: &'a mut Report,
     pub(super) pools: PoolNames,
     pub(super) acme: AcmeNames,
+    pub(super) acls: AclNames,
     /// All bound addresses, for the check of collisions.
     pub(super) binds: Vec<Bound>,
     /// Number of routes of all listeners so far.

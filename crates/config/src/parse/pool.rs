@@ -1,12 +1,14 @@
 //! `[pool.NAME]`: equal backends and the settings for their use.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use logic::balance::{ChoosesBy, HashKey, Policy};
+use logic::balance::{Bound, ChoosesBy, HashKey, Policy};
 use logic::health::PassiveRule;
 use logic::hedge::{self, After};
 use logic::proxy_header;
+use logic::route::PoolId;
 
 use super::address;
 use super::duration::{self, DAY, YEAR};
@@ -21,6 +23,32 @@ use crate::types::{
     AllDown, Backend, BackendAddress, BackendHttp, BackendHttp2, Listener, Pool, PoolTimeouts, Protocol,
     Sticky,
 };
+
+/// Returns a pool and those that it falls back to; each once, also if they form a circle.
+pub(super) fn with_fallbacks(pools: &[Pool], first: PoolId) -> impl Iterator<Item = &Pool> {
+    std::iter::successors(pools.get(first.0), |pool| pools.get(pool.fallback?.0)).take(pools.len())
+}
+
+/// Names a pool in a fault of the key of a listener that leads to it.
+pub(super) fn which_pool(pool: &Pool, key: &At<String>) -> String {
+    match *pool.name == *key.value {
+        true => "this pool".to_owned(),
+        false => format!("pool {}, to which this one falls back,", pool.name),
+    }
+}
+
+/// A backend without settings of its own.
+fn plain(address: BackendAddress, max_connections: Option<u32>) -> Backend {
+    Backend {
+        address,
+        weight: 1,
+        max_connections,
+        soft_max_connections: None,
+        priority: 0,
+        acl: None,
+        server_name: None,
+    }
+}
 
 impl Parser<'_> {
     pub(super) fn all_pools(&mut self, raw: &RawConfig) -> Option<Vec<Pool>> {
@@ -40,6 +68,7 @@ impl Parser<'_> {
                 None
             }
         });
+        let balance_bound = self.balance_bound(at);
         let sticky = raw.sticky.as_ref().and_then(|sticky| self.sticky(&sticky.value));
         let default_limit = raw.max_connections.as_ref().map(|most| small(most.value));
         let tls = raw.tls.as_ref().and_then(|tls| self.backend_tls(tls));
@@ -55,6 +84,14 @@ impl Parser<'_> {
             "fail-open" => AllDown::FailOpen,
             _ => AllDown::ErrorPage,
         });
+        let fallback = match &raw.fallback {
+            None => (!self.nodes.is_broken(at.id, "fallback")).then_some(None),
+            Some(pool) => self.pool_id(pool).map(Some),
+        };
+        if let (Some(AllDown::FailOpen), Some(key)) = (all_down, &raw.fallback) {
+            let message = "never used: with when-all-down = \"fail-open\" the backends count as available";
+            drop(self.report.at_key(self.nodes, key.id, message).hint("keep one of the two"));
+        }
         let slow_start = self.time(&raw.slow_start, Zero::Allowed, DAY);
         let send_proxy = match &raw.send_proxy {
             None if self.nodes.is_broken(at.id, "send-proxy") => None,
@@ -63,6 +100,8 @@ impl Parser<'_> {
                 _ => proxy_header::Version::V2,
             })),
         };
+        let source_address = self.source_address(at, backends.as_deref());
+        let tcp_keepalive = self.tcp_keepalive(raw);
         let hedge = self.hedge(raw);
         let http = self.backend_http(raw);
         let timeouts = raw.timeouts.as_ref().and_then(|timeouts| self.pool_timeouts(&timeouts.value));
@@ -73,16 +112,20 @@ impl Parser<'_> {
             name: name.into(),
             balance: balance?,
             hash_key: hash_key?,
+            balance_bound: balance_bound?,
             sticky: sticky?,
             backends: backends?,
             health: health?,
             passive: passive?,
             all_down: all_down?,
+            fallback: fallback?,
             queue_length: count(raw.queue.as_ref()?.value),
             slow_start: slow_start?,
             tls: tls?.map(|tls| tls.settings),
             http,
             http2,
+            source_address: source_address?,
+            tcp_keepalive: tcp_keepalive?,
             send_proxy: send_proxy?,
             retries: small(raw.retries.as_ref()?.value),
             hedge: hedge?,
@@ -110,14 +153,12 @@ impl Parser<'_> {
                 TextOr::Text(text) => {
                     let text = At { id: entry.id, value: text.clone() };
                     let address = self.backend_text(&text);
-                    address.map(|address| {
-                        (
-                            Backend { address, weight: 1, max_connections: default_limit, server_name: None },
-                            entry.id,
-                        )
-                    })
+                    address.map(|address| (plain(address, default_limit), entry.id))
                 }
-                TextOr::Table(table) => self.backend(table, default_limit),
+                TextOr::Table(table) => {
+                    self.soft_limit_without_sticky(raw, table);
+                    self.backend(table, entry.id, default_limit)
+                }
             };
             let Some((backend, id)) = backend else {
                 faults += 1;
@@ -157,13 +198,37 @@ impl Parser<'_> {
         None
     }
 
-    fn backend(&mut self, raw: &RawBackend, default_limit: Option<u32>) -> Option<(Backend, NodeId)> {
+    fn backend(
+        &mut self,
+        raw: &RawBackend,
+        entry: NodeId,
+        default_limit: Option<u32>,
+    ) -> Option<(Backend, NodeId)> {
+        let acl = self.acl(&raw.acl, entry);
         let at = raw.address.as_ref()?;
         let address = self.read(at, address::backend)?;
-        let weight = small(raw.weight.as_ref()?.value);
         let own_limit = raw.max_connections.as_ref().map(|most| small(most.value));
-        let max_connections = own_limit.or(default_limit);
-        Some((Backend { address, weight, max_connections, server_name: None }, at.id))
+        let soft = raw.soft_max_connections.as_ref();
+        let backend = plain(address, own_limit.or(default_limit));
+        if let (Some(soft), Some(most)) = (soft, backend.max_connections)
+            && small(soft.value) > most
+        {
+            let message = format!("more than max-connections, which is {most}");
+            drop(self.report.at(self.nodes, soft.id, message));
+            return None;
+        }
+        let weight = small(raw.weight.as_ref()?.value);
+        let priority = small(raw.priority.as_ref()?.value);
+        let soft_max_connections = soft.map(|soft| small(soft.value));
+        Some((Backend { weight, soft_max_connections, priority, acl: acl?, ..backend }, at.id))
+    }
+
+    fn soft_limit_without_sticky(&mut self, pool: &RawPool, backend: &RawBackend) {
+        let balance = pool.balance.as_ref().map_or("", |balance| balance.value.as_str());
+        if let (Some(soft), false) = (&backend.soft_max_connections, balance == Policy::Sticky.as_str()) {
+            let message = "the limit for every client: only balance = \"sticky\" knows clients";
+            drop(self.report.at_key(self.nodes, soft.id, message).warning());
+        }
     }
 
     fn backend_http(&mut self, raw: &RawPool) -> Option<(BackendHttp, BackendHttp2)> {
@@ -179,6 +244,68 @@ impl Parser<'_> {
             return None;
         }
         Some((BackendHttp::Http2, limits))
+    }
+
+    fn balance_bound(&mut self, at: &At<RawPool>) -> Option<Option<Bound>> {
+        let Some(key) = &at.value.balance_bound else {
+            return (!self.nodes.is_broken(at.id, "balance-bound")).then_some(None);
+        };
+        let percent = (key.value * 100.0).round();
+        if (101.0..=10_000.0).contains(&percent) {
+            return Some(Some(Bound { percent: percent as u32 }));
+        }
+        let shown =
+            if self.nodes.may_be_shown(key.id) { key.value.to_string() } else { "this number".to_owned() };
+        let message = format!("{shown} is out of range: from 1.01 to 100");
+        drop(
+            self.report
+                .at(self.nodes, key.id, message)
+                .hint("1.25 lets a backend have a quarter more than its share"),
+        );
+        None
+    }
+
+    fn source_address(&mut self, at: &At<RawPool>, backends: Option<&[Backend]>) -> Option<Option<IpAddr>> {
+        let Some(key) = &at.value.source_address else {
+            return (!self.nodes.is_broken(at.id, "source-address")).then_some(None);
+        };
+        let Ok(source) = key.value.parse::<IpAddr>() else {
+            drop(self.refuse(key, "is not an IP address").hint("an address of this machine, without a port"));
+            return None;
+        };
+        let source = source.to_canonical();
+        let other = backends.into_iter().flatten().find_map(|backend| match backend.address {
+            BackendAddress::Ip(address) if address.is_ipv4() != source.is_ipv4() => Some(address),
+            _ => None,
+        });
+        if let Some(other) = other {
+            let message =
+                format!("is of another family than the backend {other}, which cannot be reached from it");
+            drop(self.refuse(key, &message));
+            return None;
+        }
+        if source.is_unspecified() || source.is_multicast() {
+            drop(
+                self.refuse(key, "is not an address of one machine")
+                    .hint("leave the key out: the kernel chooses"),
+            );
+            return None;
+        }
+        Some(Some(source))
+    }
+
+    fn tcp_keepalive(&mut self, raw: &RawPool) -> Option<Option<Duration>> {
+        let key = raw.tcp_keepalive.as_ref()?;
+        if key.value.as_ref() == "off" {
+            return Some(None);
+        }
+        let time = self.read(key, duration::parse)?;
+        // The kernel counts whole seconds, up to 32767.
+        if (Duration::from_secs(1)..=Duration::from_secs(32_767)).contains(&time) {
+            return Some(Some(time));
+        }
+        drop(self.refuse(key, "is out of range: from \"1s\" to \"9h\""));
+        None
     }
 
     fn sticky(&mut self, raw: &RawSticky) -> Option<Sticky> {
@@ -272,7 +399,8 @@ impl Parser<'_> {
         })
     }
 
-    /// Warns of a pool that hashes requests for a tcp listener, which reads none: all sessions would get one backend.
+    /// Reports pools that a tcp listener cannot use, and warns of one that hashes requests: such a listener reads none, so
+    /// all sessions would get one backend.
     pub(super) fn keys_of_tcp(&mut self, raw: &RawConfig, listeners: &[Listener], pools: &[Pool]) {
         let entries = raw.listener.as_ref().map(|listeners| listeners.value.0.as_slice()).unwrap_or_default();
         for (listener, (_, entry)) in listeners.iter().zip(entries) {
@@ -280,20 +408,47 @@ impl Parser<'_> {
                 Protocol::Tcp(tcp) => tcp,
                 Protocol::Http(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) => continue,
             };
-            let pool = &pools[tcp.pool.0];
-            if let (BackendHttp::Http2, Some(key)) = (pool.http, &entry.value.pool) {
-                let message = "this pool speaks HTTP/2, and a tcp listener forwards bytes of any protocol";
-                let hint = "protocol = \"http\", or another pool without http2";
-                drop(self.report.at(self.nodes, key.id, message).hint(hint));
+            let raw = &entry.value;
+            for (pool, key) in [(Some(tcp.pool), &raw.pool), (listener.denied_pool, &raw.denied_pool)] {
+                let (Some(pool), Some(key)) = (pool, key) else { continue };
+                for pool in with_fallbacks(pools, pool) {
+                    self.pool_of_tcp(pool, key);
+                }
             }
-            let hashes = pool.balance.chooses_by() == ChoosesBy::Key;
-            if let (true, false, Some(key)) = (hashes, pool.hash_key == HashKey::Client, &entry.value.pool) {
-                let message = format!(
-                    "this pool balances by {}, but tcp has no requests: all sessions go to one backend",
-                    pool.hash_key
-                );
-                drop(self.report.at(self.nodes, key.id, message).warning().hint("use hash-key = \"client\""));
+        }
+    }
+
+    /// Reports fallbacks that lead back to their pool.
+    pub(super) fn fallback_circles(&mut self, raw: &RawConfig, pools: &[Pool]) {
+        let entries = raw.pool.as_ref().map(|pools| pools.value.0.as_slice()).unwrap_or_default();
+        for (at, (pool, (_, entry))) in pools.iter().zip(entries).enumerate() {
+            let (Some(first), Some(key)) = (pool.fallback, &entry.value.fallback) else { continue };
+            if let Some(length) = with_fallbacks(pools, first).position(|next| next.name == pools[at].name) {
+                let message = match length {
+                    0 => "a pool cannot be its own fallback".to_owned(),
+                    _ => format!(
+                        "{} falls back to this pool: sessions would go in a circle",
+                        pools[first.0].name
+                    ),
+                };
+                drop(self.report.at(self.nodes, key.id, message));
             }
+        }
+    }
+
+    fn pool_of_tcp(&mut self, pool: &Pool, key: &At<String>) {
+        let which = which_pool(pool, key);
+        if pool.http == BackendHttp::Http2 {
+            let message = format!("{which} speaks HTTP/2, and a tcp listener forwards bytes of any protocol");
+            let hint = "protocol = \"http\", or another pool without http2";
+            drop(self.report.at(self.nodes, key.id, message).hint(hint));
+        }
+        if pool.balance.chooses_by() == ChoosesBy::Key && pool.hash_key != HashKey::Client {
+            let message = format!(
+                "{which} balances by {}, but tcp has no requests: all sessions go to one backend",
+                pool.hash_key
+            );
+            drop(self.report.at(self.nodes, key.id, message).warning().hint("use hash-key = \"client\""));
         }
     }
 }

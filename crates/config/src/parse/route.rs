@@ -51,6 +51,7 @@ impl Parser<'_> {
         };
         let headers = raw.header.as_ref().and_then(|header| self.header_conditions(&header.value.0));
         let edits = self.edits(&raw.request_headers, &raw.response_headers);
+        let acl = self.acl(&raw.acl, at);
         let action = self.action(at, raw);
         let (hosts, paths, action) = (hosts?, paths?, action?);
         if let Action::Redirect { location, .. } = &action
@@ -69,7 +70,7 @@ impl Parser<'_> {
             drop(self.report.at_key(self.nodes, at, message));
             return None;
         }
-        let (methods, headers, edits) = (methods?, headers?, edits?);
+        let (methods, headers, edits, acl) = (methods?, headers?, edits?, acl?);
         let texts =
             headers.iter().map(header_size).chain(edits.request.iter().chain(&edits.response).map(edit_size));
         let size = texts.sum::<usize>().saturating_mul(hosts.len() * paths.len());
@@ -86,6 +87,7 @@ impl Parser<'_> {
                     path: path.clone(),
                     methods: methods.clone(),
                     headers: headers.clone(),
+                    acl: acl.clone(),
                     action: action.clone(),
                     edits: edits.clone(),
                 });

@@ -8,6 +8,7 @@ use logic::udp::Replies;
 
 use super::duration::YEAR;
 use super::parser::{Parser, Zero, count, small};
+use super::pool::{which_pool, with_fallbacks};
 use crate::de::At;
 use crate::raw::{RawConfig, RawListener};
 use crate::types::{BackendAddress, BackendHttp, BindAddress, Listener, Pool, Protocol, UdpSettings};
@@ -46,35 +47,42 @@ impl Parser<'_> {
         let entries = raw.listener.as_ref().map(|listeners| listeners.value.0.as_slice()).unwrap_or_default();
         for (listener, (_, entry)) in listeners.iter().zip(entries) {
             let (Protocol::Udp(udp), Some(key)) = (&listener.protocol, &entry.value.pool) else { continue };
-            let pool = &pools[udp.pool.0];
-            let no_datagrams = pool.backends.iter().find(|backend| match backend.address {
-                BackendAddress::Ip(_) | BackendAddress::Name { .. } => false,
-                BackendAddress::Unix(_) | BackendAddress::Ssh { .. } => true,
-            });
-            let addresses = "a udp listener needs addresses with ports: \"10.0.0.53:53\"";
-            let wrong = if let Some(backend) = no_datagrams {
-                Some((format!("a udp listener cannot reach {} of this pool", backend.address), addresses))
-            } else if pool.tls.is_some() {
-                Some(("this pool has tls, which datagrams do not carry".to_owned(), "use a pool without tls"))
-            } else if pool.http == BackendHttp::Http2 {
-                let message = "this pool speaks HTTP/2, and a udp listener forwards datagrams";
-                Some((message.to_owned(), "use a pool without http2"))
-            } else if pool.send_proxy == Some(proxy_header::Version::V1) {
-                let message = "this pool has send-proxy = \"v1\", which is for connections";
-                Some((message.to_owned(), "use send-proxy = \"v2\": each datagram begins with the header"))
-            } else {
-                None
-            };
-            if let Some((message, hint)) = wrong {
-                drop(self.report.at(self.nodes, key.id, message).hint(hint));
+            for pool in with_fallbacks(pools, udp.pool) {
+                self.pool_of_udp(pool, key);
             }
-            if pool.balance.chooses_by() == ChoosesBy::Key && pool.hash_key != HashKey::Client {
-                let message = format!(
-                    "this pool balances by {}, but udp has no requests: all flows go to one backend",
-                    pool.hash_key
-                );
-                drop(self.report.at(self.nodes, key.id, message).warning().hint("use hash-key = \"client\""));
-            }
+        }
+    }
+
+    fn pool_of_udp(&mut self, pool: &Pool, key: &At<String>) {
+        let which = which_pool(pool, key);
+        let no_datagrams = pool.backends.iter().find(|backend| match backend.address {
+            BackendAddress::Ip(_) | BackendAddress::Name { .. } => false,
+            BackendAddress::Unix(_) | BackendAddress::Ssh { .. } => true,
+        });
+        let addresses = "a udp listener needs addresses with ports: \"10.0.0.53:53\"";
+        let wrong = if let Some(backend) = no_datagrams {
+            let of = which.trim_end_matches(',');
+            Some((format!("a udp listener cannot reach {} of {of}", backend.address), addresses))
+        } else if pool.tls.is_some() {
+            Some((format!("{which} has tls, which datagrams do not carry"), "use a pool without tls"))
+        } else if pool.http == BackendHttp::Http2 {
+            let message = format!("{which} speaks HTTP/2, and a udp listener forwards datagrams");
+            Some((message, "use a pool without http2"))
+        } else if pool.send_proxy == Some(proxy_header::Version::V1) {
+            let message = format!("{which} has send-proxy = \"v1\", which is for connections");
+            Some((message, "use send-proxy = \"v2\": each datagram begins with the header"))
+        } else {
+            None
+        };
+        if let Some((message, hint)) = wrong {
+            drop(self.report.at(self.nodes, key.id, message).hint(hint));
+        }
+        if pool.balance.chooses_by() == ChoosesBy::Key && pool.hash_key != HashKey::Client {
+            let message = format!(
+                "{which} balances by {}, but udp has no requests: all flows go to one backend",
+                pool.hash_key
+            );
+            drop(self.report.at(self.nodes, key.id, message).warning().hint("use hash-key = \"client\""));
         }
     }
 }

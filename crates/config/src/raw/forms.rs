@@ -71,6 +71,10 @@ text_form!(
     NetworkText, "network"
 );
 text_form!(
+    /// Entry of an access list.
+    EntryText, "list entry"
+);
+text_form!(
     /// An absolute path.
     PathText, "path"
 );

@@ -31,6 +31,11 @@ backends = [
     /// Input of the hash: `"client"` (address), `"host"`, `"path"` or `"header:NAME"`.
     #[schemars(extend("default" = "client", "x-effect" = json!({ "balance": Policy::words_by(ChoosesBy::Key) })))]
     pub(crate) hash_key: Key<String>,
+    /// Largest load of a backend, as a multiple of its share of all sessions of the pool, from 1.01 to 100: beyond it, keys
+    /// of this backend go to the others, so that a few keys with many sessions do not overload it. 1.25 is usual. Without
+    /// it only `max-connections` limits a backend.
+    #[schemars(extend("x-default" = "none", "examples" = [1.25], "x-effect" = json!({ "balance": Policy::words_by(ChoosesBy::Key) })))]
+    pub(crate) balance_bound: Key<f64>,
     /// Memory of clients and their backends.
     #[schemars(extend("default" = json!({}), "x-effect" = json!({ "balance": Policy::words_by(ChoosesBy::Client) })))]
     pub(crate) sticky: Key<RawSticky>,
@@ -51,6 +56,18 @@ health = { http = "/healthz", host = "app.example.com", expect = "200", interval
     /// up.
     #[schemars(extend("default" = "error-page", "enum" = ["error-page", "fail-open"]))]
     pub(crate) when_all_down: Key<String>,
+    /// Pool that gets the sessions while no backend of this one is available: all are down, ejected or drained, or none of
+    /// them can be connected to. Sessions wait for busy ones (`queue`). With a fallback also the last backend may be
+    /// ejected. A fallback may have one itself. Events say when it begins and ends.
+    #[schemars(extend("x-default" = "none", "x-example" = r#"[pool.app]
+backends = ["10.0.0.11:8000", "10.0.0.12:8000"]
+health = "tcp"
+fallback = "sorry"
+
+[pool.sorry]
+backends = ["127.0.0.1:8099"]
+"#))]
+    pub(crate) fallback: Key<String>,
     /// Largest number of sessions that wait for a busy backend, in each worker; 0: none wait.
     #[schemars(extend("default" = 100, "minimum" = 0, "maximum" = 1_000_000))]
     pub(crate) queue: Key<i64>,
@@ -73,6 +90,14 @@ backends = ["10.0.0.21:50051", "10.0.0.22:50051"]
 http2 = "on"
 "#))]
     pub(crate) http2: Key<TextOr<String, RawBackendHttp2>>,
+    /// Address of this machine from which backends are connected to, by traffic and checks; without it the kernel chooses
+    /// one. Backends at names need an address of the same family. Unix sockets and backends behind SSH have none.
+    #[schemars(extend("x-default" = "the kernel chooses", "examples" = ["10.0.0.5"]))]
+    pub(crate) source_address: Key<String>,
+    /// Silence on a connection to a backend after which the kernel probes whether the backend is still there (TCP
+    /// keep-alive): up to three times, in a third of this time each. Without an answer the connection ends.
+    #[schemars(extend("default" = "off", "x-also" = ["off"]))]
+    pub(crate) tcp_keepalive: Key<DurationText>,
     /// Write a PROXY header of this version to backends; without this none. Version 2 also contains facts about the
     /// client's TLS: the server name and, if this listener terminates TLS, ALPN, version, cipher, and the common name
     /// of a verified certificate. For `udp` listeners only version 2: each datagram begins with the header.
@@ -122,6 +147,19 @@ pub(crate) struct RawBackend {
     /// Largest number of sessions; without it the pool's setting applies.
     #[schemars(extend("minimum" = 1, "maximum" = 100_000_000))]
     pub(crate) max_connections: Key<i64>,
+    /// Number of sessions from which on the backend takes only clients that it has served before, up to
+    /// `max-connections`: those that the table of `balance = "sticky"` knows. Without that, it is the limit for all.
+    #[schemars(extend("minimum" = 1, "maximum" = 100_000_000))]
+    pub(crate) soft_max_connections: Key<i64>,
+    /// Backends with the lowest number take all sessions, as long as one of them is available and below its limit; then
+    /// those with the next number. A client that `sticky` knows stays where it is.
+    #[schemars(extend("default" = 0, "minimum" = 0, "maximum" = 1000))]
+    pub(crate) priority: Key<i64>,
+    /// NAME of the section `[acl.NAME]` that says whose sessions this backend takes. Others go to the other backends; a
+    /// client that no backend takes gets 403, and no connection without HTTP. Behind `trusted-proxies` the client counts
+    /// as for `acl` of a route.
+    #[schemars(extend("x-default" = "every client"))]
+    pub(crate) acl: Key<String>,
 }
 
 /// `health`

@@ -123,6 +123,7 @@ fn types(property: &Value) -> String {
             Some("string") if !known.is_empty() => quoted(&known),
             Some("string") => branch.get("x-form").and_then(Value::as_str).unwrap_or("text").to_owned(),
             Some("integer") => range(property),
+            Some("number") => "number".into(),
             Some("boolean") if branch.get("const").is_some() => "`true`".into(),
             Some("boolean") => "`true`, `false`".into(),
             Some("array") => match branch.get("items") {
@@ -201,6 +202,7 @@ health = { http = "/healthz" }
 - **duration**: a number and one of `ms`, `s`, `m`, `h`, `d`, in quotes: `"500ms"`, `"2s"`, `"1.5s"`.
 - **size**: a whole number and one of `B`, `KiB`, `MiB`, `GiB`, in quotes: `"64KiB"`.
 - **network**: `"10.0.0.0/8"`, `"192.0.2.7"`, `"2001:db8::/32"`, or `"unix"` for everybody who comes over a Unix socket.
+- **list entry**: `permit` or `deny` and a network: `"permit 10.0.0.0/8"`, `"deny 2001:db8::7"`, `"permit unix"`.
 - **path**: from the root. The path of a Unix socket has at most 107 bytes.
 
 ## Environment

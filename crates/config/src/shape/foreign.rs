@@ -134,10 +134,11 @@ const CERTIFICATE: [&str; 6] =
     ["ssl-certificate", "ssl-certificate-key", "certificate", "cert", "crt", "key"];
 
 /// Foreign names of policies (with `-` for `_`), and their equivalents.
-const POLICIES: [(&[&str], &str); 4] = [
+const POLICIES: [(&[&str], &str); 5] = [
     (&["least-conn", "leastconn"], "write \"least-connections\""),
     (&["roundrobin", "rr", "wrr"], "write \"round-robin\""),
     (&["ip-hash", "source"], "write \"hash\": it hashes the address of the client"),
+    (&["least-time", "leasttime", "ewma"], "write \"peak-ewma\": the faster one of two random backends"),
     (&["random", "p2c"], "write \"two-choices\": the better of two random backends"),
 ];
 

@@ -54,6 +54,7 @@ pub(super) fn expected(schema: &Json) -> String {
             Some("string") if !known.is_empty() => listed(&known),
             Some("string") => form.map_or_else(|| "a text".to_owned(), |form| format!("a {form}")),
             Some("integer") => "a whole number".to_owned(),
+            Some("number") => "a number".to_owned(),
             Some("boolean") if branch.get("const").is_some() => "true".to_owned(),
             Some("boolean") => "true or false".to_owned(),
             Some("array") => "a list".to_owned(),

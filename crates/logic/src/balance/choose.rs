@@ -4,6 +4,7 @@
 use smallvec::SmallVec;
 
 use super::{Availability, Balancer, Candidate, Choice, Identities, Tried};
+use crate::acl::Verdict;
 use crate::health::State;
 
 text::meanings! {
@@ -38,6 +39,14 @@ pub struct Standing {
     pub full_weight: u32,
     pub in_flight: u32,
     pub limit: Option<u32>,
+    /// Number of sessions from which on only clients come in that the backend has served before.
+    pub soft_limit: Option<u32>,
+    /// What its access list says of the client.
+    pub verdict: Verdict,
+    /// See [`priority::keep_lowest`](super::priority::keep_lowest).
+    pub priority: u32,
+    /// See [`Candidate::latency`].
+    pub latency: u32,
 }
 
 impl Standing {
@@ -45,10 +54,17 @@ impl Standing {
         let healthy = self.health.availability() == Availability::Available;
         let available = match self.admission == Admission::Ready && (healthy || unhealthy == Unhealthy::Used)
         {
+            true if self.verdict == Verdict::Deny => Availability::Denied,
             true => Availability::Available,
             false => Availability::Unavailable,
         };
-        Candidate { weight: self.weight, in_flight: self.in_flight, limit: self.limit, available }
+        Candidate {
+            weight: self.weight,
+            in_flight: self.in_flight,
+            limit: self.soft_limit.into_iter().chain(self.limit).min(),
+            available,
+            latency: self.latency,
+        }
     }
 }
 
@@ -88,9 +104,18 @@ pub struct Question<'a> {
     /// Hash of the value that the pool's hash key names.
     pub key: u64,
     /// Backend that the sticky table has for the client.
-    pub remembered: Option<usize>,
+    pub remembered: Option<Remembered>,
     /// Backends that failed in this session.
     pub tried: &'a Tried,
+}
+
+/// The backend that a client had before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// Index of the backend.
+    pub backend: usize,
+    /// Its [`Standing::limit`]: the soft limit and priorities do not count for its own clients.
+    pub limit: Option<u32>,
 }
 
 /// What becomes of a session that needs a backend.
@@ -106,6 +131,8 @@ pub enum Selection {
     AllTried,
     /// No backend is available.
     Unavailable,
+    /// No backend is available to this client: access lists deny it.
+    Denied,
 }
 
 impl Selection {
@@ -113,7 +140,7 @@ impl Selection {
     pub fn backend(self) -> Option<usize> {
         match self {
             Selection::Remembered(index) | Selection::Picked(index) => Some(index),
-            Selection::AllBusy | Selection::AllTried | Selection::Unavailable => None,
+            Selection::AllBusy | Selection::AllTried | Selection::Unavailable | Selection::Denied => None,
         }
     }
 }
@@ -122,12 +149,13 @@ impl Question<'_> {
     /// Chooses a backend. Only `balancer` changes. `random` is a new random number.
     pub fn select(&self, balancer: &mut Balancer, random: u64) -> Selection {
         if !any_could_take(self.candidates) {
-            return Selection::Unavailable;
+            let denies = |one: &Candidate| one.available == Availability::Denied && one.weight > 0;
+            return match self.candidates.iter().any(denies) {
+                true => Selection::Denied,
+                false => Selection::Unavailable,
+            };
         }
-        if let Some(index) = self.remembered
-            && self.candidates.get(index).is_some_and(Candidate::takes)
-            && !self.tried.contains(index)
-        {
+        if let Some(index) = self.known() {
             return Selection::Remembered(index);
         }
         match balancer.pick(self.candidates, self.identities, self.key, self.tried, random) {
@@ -135,5 +163,17 @@ impl Question<'_> {
             Choice::AllBusy => Selection::AllBusy,
             Choice::NoneAvailable => Selection::AllTried,
         }
+    }
+
+    /// Returns the backend that the client had before, if it takes another session of it.
+    pub fn known(&self) -> Option<usize> {
+        let Remembered { backend, limit } = self.remembered?;
+        let one = self.candidates.get(backend)?;
+        let is_able = match one.available {
+            Availability::Available | Availability::Standby => one.weight > 0,
+            Availability::Unavailable | Availability::Denied => false,
+        };
+        let has_room = limit.is_none_or(|limit| one.in_flight < limit);
+        (is_able && has_room && !self.tried.contains(backend)).then_some(backend)
     }
 }

@@ -10,13 +10,17 @@ use smallvec::SmallVec;
 mod choose;
 pub mod explain;
 mod hash;
+pub mod latency;
 pub mod maglev;
 mod policy;
+pub mod priority;
 pub mod rendezvous;
 pub mod sticky;
 pub mod view;
 
-pub use choose::{Admission, AllDown, Candidates, Question, Selection, Standing, Unhealthy, candidates};
+pub use choose::{
+    Admission, AllDown, Candidates, Question, Remembered, Selection, Standing, Unhealthy, candidates,
+};
 pub use hash::hash_bytes;
 use hash::mix;
 pub use policy::{ChoosesBy, HashKey, HashKeyError, Policy};
@@ -34,6 +38,8 @@ pub struct Candidate {
     pub limit: Option<u32>,
     /// Whether health and the operator allow new sessions.
     pub available: Availability,
+    /// Response time in microseconds; 0 if it is not known. Used by `peak-ewma`.
+    pub latency: u32,
 }
 
 impl Candidate {
@@ -56,6 +62,19 @@ impl Candidate {
         let sessions = if self.in_flight == 0 { 0 } else { u64::from(self.in_flight) + 1 };
         Load { sessions, weight: u64::from(self.weight) }
     }
+
+    /// Time that a new session would cost, per weight. A backend whose response time is not known gets one session at a
+    /// time, to learn it.
+    fn cost(&self) -> Load {
+        let latency = match (self.latency, self.in_flight) {
+            (0, 0) => 0,
+            (0, _) => u32::MAX,
+            (known, _) => known,
+        };
+        // No overflow: both factors have 32 bits.
+        let sessions = u64::from(latency) * (u64::from(self.in_flight.min(u32::MAX - 1)) + 1);
+        Load { sessions, weight: u64::from(self.weight) }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +83,10 @@ pub enum Availability {
     Available,
     /// The backend is down, ejected or draining.
     Unavailable,
+    /// Its access list denies the client.
+    Denied,
+    /// A backend of higher priority has room: see [`priority::keep_lowest`].
+    Standby,
 }
 
 /// Fraction, compared without division.
@@ -75,8 +98,9 @@ struct Load {
 
 impl Load {
     fn compare(self, other: Load) -> std::cmp::Ordering {
-        // No overflow: each factor is at most a u32 plus one.
-        (self.sessions * other.weight).cmp(&(other.sessions * self.weight))
+        // No overflow: weights have 32 bits.
+        let product = |load: Load, weight: u64| u128::from(load.sessions) * u128::from(weight);
+        product(self, other.weight).cmp(&product(other, self.weight))
     }
 }
 
@@ -146,6 +170,7 @@ impl Identities {
                 Policy::RoundRobin
                 | Policy::LeastConnections
                 | Policy::TwoChoices
+                | Policy::PeakEwma
                 | Policy::Hash
                 | Policy::Sticky => None,
             },
@@ -198,6 +223,15 @@ pub struct Balancer {
     credit: Vec<i64>,
     /// Index at which the search begins; decides between equal credits.
     phase: usize,
+    bound: Option<Bound>,
+}
+
+/// How much more sessions than its share a backend may have before keys of `hash` and `maglev` go to others: consistent
+/// hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam, 2016).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Percent of the share; more than 100, so that there is always a backend below it.
+    pub percent: u32,
 }
 
 impl Balancer {
@@ -208,14 +242,20 @@ impl Balancer {
     /// Like [`Balancer::new`], but round robin begins at backend `phase`. Each worker passes its number, so that the
     /// first sessions of all workers do not go to the same backend.
     pub fn with_phase(policy: Policy, backends: usize, phase: usize) -> Self {
-        Balancer { policy, credit: vec![0; backends], phase: phase % backends.max(1) }
+        Balancer { policy, credit: vec![0; backends], phase: phase % backends.max(1), bound: None }
+    }
+
+    /// Sets the bound of the load for `hash` and `maglev`.
+    #[must_use]
+    pub fn bounded(self, bound: Option<Bound>) -> Self {
+        Balancer { bound, ..self }
     }
 
     /// Chooses a backend.
     ///
     /// - `key`: hash of the [`HashKey`]; used by `hash` and `maglev`.
     /// - `tried`: backends that this request has already tried; they are not chosen again.
-    /// - `random`: a new random number; used by `two-choices`.
+    /// - `random`: a new random number; used by `two-choices` and `peak-ewma`.
     ///
     /// For [`Policy::Sticky`] the caller looks in the [`StickyTable`] first, and calls this only for new clients.
     pub fn pick(
@@ -226,13 +266,14 @@ impl Balancer {
         tried: &Tried,
         random: u64,
     ) -> Choice {
-        let field = Field { candidates, tried };
+        let field = Field { candidates, tried, ceiling: None };
         let chosen = match self.policy {
             Policy::RoundRobin => self.next_in_turn(&field, |_| true),
             Policy::LeastConnections | Policy::Sticky => self.least_loaded(&field),
-            Policy::TwoChoices => better_of_two(&field, random),
-            Policy::Hash => rendezvous_pick(&field, identities, key),
-            Policy::Maglev => maglev_pick(&field, identities, key),
+            Policy::TwoChoices => better_of_two(&field, random, Candidate::load),
+            Policy::PeakEwma => better_of_two(&field, random, Candidate::cost),
+            Policy::Hash => field.within(self.bound, |field| rendezvous_pick(field, identities, key)),
+            Policy::Maglev => field.within(self.bound, |field| maglev_pick(field, identities, key)),
         };
         match chosen {
             Some(backend) => Choice::Backend(backend),
@@ -280,12 +321,48 @@ impl Balancer {
 struct Field<'a> {
     candidates: &'a [Candidate],
     tried: &'a Tried,
+    ceiling: Option<Ceiling>,
+}
+
+/// Sessions and weights of all candidates, with the new session, of which each may have its bounded share.
+#[derive(Clone, Copy)]
+struct Ceiling {
+    bound: Bound,
+    sessions: u64,
+    weight: u64,
+}
+
+impl Ceiling {
+    fn of(bound: Bound, candidates: &[Candidate]) -> Self {
+        let able = || candidates.iter().filter(|candidate| candidate.could_take());
+        Ceiling {
+            bound,
+            sessions: able().map(|candidate| u64::from(candidate.in_flight)).sum::<u64>() + 1,
+            weight: able().map(|candidate| u64::from(candidate.weight)).sum(),
+        }
+    }
+
+    fn is_reached(self, candidate: &Candidate) -> bool {
+        // Not above the share, rounded up: in_flight < ceil(percent / 100 * sessions * own weight / all weights).
+        let own = u128::from(candidate.in_flight) * 100 * u128::from(self.weight);
+        own >= u128::from(self.bound.percent) * u128::from(self.sessions) * u128::from(candidate.weight)
+    }
 }
 
 impl<'a> Field<'a> {
     fn is_open(&self, index: usize) -> bool {
         let candidate = &self.candidates[index];
-        candidate.could_take() && !candidate.is_at_limit() && !self.tried.contains(index)
+        candidate.could_take()
+            && !candidate.is_at_limit()
+            && !self.tried.contains(index)
+            && !self.ceiling.is_some_and(|ceiling| ceiling.is_reached(candidate))
+    }
+
+    /// Picks among the candidates below the bound; among all, if every one of them was tried or is at its limit.
+    fn within(&self, bound: Option<Bound>, pick: impl Fn(&Self) -> Option<usize>) -> Option<usize> {
+        let Some(bound) = bound else { return pick(self) };
+        let ceiling = Ceiling::of(bound, self.candidates);
+        pick(&Field { ceiling: Some(ceiling), ..*self }).or_else(|| pick(self))
     }
 
     fn open(&self) -> impl Iterator<Item = (usize, &'a Candidate)> {
@@ -300,12 +377,13 @@ impl<'a> Field<'a> {
     }
 }
 
-fn better_of_two(field: &Field<'_>, random: u64) -> Option<usize> {
+fn better_of_two(field: &Field<'_>, random: u64, load: fn(&Candidate) -> Load) -> Option<usize> {
     let first = draw(field, None, random)?;
     let Some(second) = draw(field, Some(first), mix(random ^ 0x9e37_79b9_7f4a_7c15)) else {
         return Some(first);
     };
-    let second_is_better = field.candidates[second].load().compare(field.candidates[first].load()).is_lt();
+    let of = |index: usize| load(&field.candidates[index]);
+    let second_is_better = of(second).compare(of(first)).is_lt();
     Some(if second_is_better { second } else { first })
 }
 

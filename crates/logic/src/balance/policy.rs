@@ -19,6 +19,8 @@ text::words! {
         /// The better of two random backends: nearly as even as least connections, but workers that choose at the same
         /// time do not all choose the same backend.
         TwoChoices = "two-choices",
+        /// The one of two random backends with the lower product of response time and sessions.
+        PeakEwma = "peak-ewma",
         /// Weighted rendezvous hashing: a change of one backend moves only the keys it gains or loses.
         Hash = "hash",
         /// Hashing through a table: constant time and the most even distribution; a change moves a few more keys.
@@ -43,7 +45,9 @@ impl Policy {
     #[must_use]
     pub fn chooses_by(self) -> ChoosesBy {
         match self {
-            Policy::RoundRobin | Policy::LeastConnections | Policy::TwoChoices => ChoosesBy::Backends,
+            Policy::RoundRobin | Policy::LeastConnections | Policy::TwoChoices | Policy::PeakEwma => {
+                ChoosesBy::Backends
+            }
             Policy::Hash | Policy::Maglev => ChoosesBy::Key,
             Policy::Sticky => ChoosesBy::Client,
         }
@@ -61,6 +65,7 @@ impl Policy {
             Policy::RoundRobin => "in turn, by weight",
             Policy::LeastConnections => "the one with the fewest sessions for its weight",
             Policy::TwoChoices => "the better of two random ones",
+            Policy::PeakEwma => "the one of two random ones that responds faster, for its sessions",
             Policy::Hash => "by hash-key; a change of one backend moves few keys",
             Policy::Maglev => "by hash-key, with the most even spread, equal on every node",
             Policy::Sticky => "the one that the client had before",

@@ -1,18 +1,19 @@
 //! Table from client to backend with bounded size: the client seen least recently is removed first.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 /// Client address or network; all addresses of a network count as one client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StickyKey {
     family: Family,
     network: u128,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum Family {
+    #[default]
     V4,
     V6,
 }
@@ -35,6 +36,15 @@ impl StickyKey {
 }
 
 impl StickyKey {
+    /// The address, or the network of an IPv6 client with this prefix length, as text.
+    pub fn network(self, v6_prefix: u8) -> String {
+        match self.family {
+            Family::V4 => Ipv4Addr::from_bits(self.network as u32).to_string(),
+            Family::V6 if v6_prefix >= 128 => Ipv6Addr::from_bits(self.network).to_string(),
+            Family::V6 => format!("{}/{v6_prefix}", Ipv6Addr::from_bits(self.network)),
+        }
+    }
+
     /// Hash that distributes clients over several tables. Not secret: clients can choose their hash.
     pub fn spread(self) -> u64 {
         let [upper, lower] = [(self.network >> 64) as u64, self.network as u64];
@@ -72,6 +82,18 @@ struct Entry {
     seen: Instant,
     newer: u32,
     older: u32,
+}
+
+/// What a table knows of one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub client: StickyKey,
+    /// Identity of its backend.
+    pub backend: u64,
+    /// Time since it was seen.
+    pub ago: Duration,
+    /// Time until it is forgotten.
+    pub left: Duration,
 }
 
 impl StickyTable {
@@ -130,6 +152,17 @@ impl StickyTable {
         let place = self.store(entry);
         self.places.insert(client, place);
         self.link_newest(place);
+    }
+
+    /// The clients, the one seen latest first, without expired ones.
+    pub fn latest(&self, now: Instant) -> impl Iterator<Item = Seen> + '_ {
+        let entry = |place: u32| self.entries.get(place as usize);
+        let entries = std::iter::successors(entry(self.newest), move |last| entry(last.older));
+        entries.map_while(move |entry| {
+            let ago = now.saturating_duration_since(entry.seen);
+            let left = self.ttl.checked_sub(ago).filter(|left| !left.is_zero())?;
+            Some(Seen { client: entry.client, backend: entry.backend, ago, left })
+        })
     }
 
     /// Number of entries, with expired ones not yet removed.
@@ -250,6 +283,26 @@ mod tests {
         for n in [1, 3, 4] {
             assert_eq!(table.lookup(key(n), start), Some(u64::from(n)));
         }
+    }
+
+    #[test]
+    fn the_clients_are_listed_with_the_latest_first_until_they_are_forgotten() {
+        let (start, second) = (start(), Duration::from_secs(1));
+        let mut table = StickyTable::new(10, TTL);
+        for n in 1..=3 {
+            table.remember(key(n), u64::from(n), start + n * second);
+        }
+        assert_eq!(table.lookup(key(1), start + 4 * second), Some(1));
+        let listed = |now| table.latest(now).map(|seen| (seen.client, seen.backend)).collect::<Vec<_>>();
+        assert_eq!(listed(start + 5 * second), [(key(1), 1), (key(3), 3), (key(2), 2)]);
+        assert_eq!(listed(start + TTL + 2 * second), [(key(1), 1), (key(3), 3)]);
+        assert!(listed(start + 2 * TTL).is_empty());
+        let seen = table.latest(start + 5 * second).nth(1).unwrap();
+        assert_eq!((seen.ago, seen.left), (2 * second, TTL - 2 * second));
+        assert_eq!(key(0x7f00_0001).network(64), "127.0.0.1");
+        let six: IpAddr = "2001:db8::1".parse().unwrap();
+        assert_eq!(StickyKey::new(six, 64).network(64), "2001:db8::/64");
+        assert_eq!(StickyKey::new(six, 128).network(128), "2001:db8::1");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 use super::*;
 
 fn candidate(weight: u32) -> Candidate {
-    Candidate { weight: weight * WEIGHT_UNIT, in_flight: 0, limit: None, available: Availability::Available }
+    let available = Availability::Available;
+    Candidate { weight: weight * WEIGHT_UNIT, in_flight: 0, limit: None, available, latency: 0 }
 }
 
 fn pick(balancer: &mut Balancer, candidates: &[Candidate]) -> Choice {
@@ -76,6 +77,68 @@ fn two_choices_takes_the_better_of_two_different_backends() {
 }
 
 #[test]
+fn peak_ewma_takes_the_faster_backend_for_its_sessions_and_learns_of_unknown_ones() {
+    let mut candidates = [candidate(1), candidate(1)];
+    let mut balancer = Balancer::new(Policy::PeakEwma, 2);
+    let mut chosen = |candidates: &[Candidate]| {
+        let all: Vec<_> = (0..200_u64)
+            .map(|random| {
+                index(balancer.pick(candidates, &Identities::default(), 0, &Tried::default(), mix(random)))
+            })
+            .collect();
+        assert!(all.iter().all(|one| *one == all[0]), "with two backends both are always compared");
+        all[0]
+    };
+    (candidates[0].latency, candidates[1].latency) = (2_000, 10_000);
+    (candidates[0].in_flight, candidates[1].in_flight) = (3, 0);
+    assert_eq!(chosen(&candidates), 0, "2 ms times 4 is less than 10 ms");
+    candidates[0].in_flight = 5;
+    assert_eq!(chosen(&candidates), 1);
+    candidates[0].weight *= 2;
+    assert_eq!(chosen(&candidates), 0, "with the double weight it is less again");
+    candidates[1].latency = 0;
+    assert_eq!(chosen(&candidates), 1, "an unknown one is tried");
+    candidates[1].in_flight = 1;
+    assert_eq!(chosen(&candidates), 0, "once at a time");
+}
+
+#[test]
+fn a_bound_sends_keys_of_a_full_backend_elsewhere_and_leaves_the_others_where_they_are() {
+    let names = [("a", 1), ("b", 1), ("c", 2)];
+    for policy in [Policy::Hash, Policy::Maglev] {
+        let identities = Identities::new(policy, &names);
+        let free = |key: u64, candidates: &[Candidate]| {
+            index(Balancer::new(policy, 3).pick(candidates, &identities, key, &Tried::default(), 0))
+        };
+        let bound = Some(Bound { percent: 125 });
+        let mut balancer = Balancer::new(policy, 3).bounded(bound);
+        // One hot key alone spreads over all backends, within the bound.
+        let mut candidates = [candidate(1), candidate(1), candidate(2)];
+        for sessions in 1..=400_u32 {
+            let chosen = index(balancer.pick(&candidates, &identities, 7, &Tried::default(), 0));
+            candidates[chosen].in_flight += 1;
+            for (one, share) in candidates.iter().zip([4.0, 4.0, 2.0]) {
+                let most = (1.25 * f64::from(sessions) / share).ceil() as u32;
+                assert!(one.in_flight <= most, "{policy}: {} of {sessions}", one.in_flight);
+            }
+        }
+        // Below the bound every key stays at home.
+        let even = [4, 4, 8]
+            .map(|in_flight| Candidate { in_flight, ..candidate(if in_flight == 8 { 2 } else { 1 }) });
+        for key in (0..500_u64).map(mix) {
+            let chosen = index(balancer.pick(&even, &identities, key, &Tried::default(), 0));
+            assert_eq!(chosen, free(key, &even), "{policy}");
+        }
+        // If all that are below it were tried, the bound does not count.
+        let mut tried = Tried::default();
+        tried.insert(1);
+        tried.insert(2);
+        let full = [Candidate { in_flight: 100, ..candidate(1) }, candidate(1), candidate(2)];
+        assert_eq!(balancer.pick(&full, &identities, 7, &tried, 0), Choice::Backend(0), "{policy}");
+    }
+}
+
+#[test]
 fn each_policy_tells_busy_from_unavailable() {
     let mut busy = candidate(1);
     (busy.in_flight, busy.limit) = (2, Some(2));
@@ -119,8 +182,7 @@ fn lists_of_unequal_length_do_no_harm() {
 
 #[test]
 fn weights_and_sessions_at_their_largest_do_not_overflow() {
-    let huge =
-        Candidate { weight: u32::MAX, in_flight: u32::MAX, limit: None, available: Availability::Available };
+    let huge = Candidate { weight: u32::MAX, in_flight: u32::MAX, latency: u32::MAX, ..candidate(1) };
     let light = Candidate { weight: 1, ..huge };
     for &policy in Policy::ALL {
         let identities = Identities::new(policy, &[("a", u32::MAX), ("b", 1)]);

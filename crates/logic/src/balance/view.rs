@@ -29,7 +29,8 @@ text::meanings! {
     pub enum Seen {
         /// It could take the session.
         Open = "open",
-        /// It was down, ejected or draining, or its weight was 0.
+        /// It was down, ejected or draining, or its weight was 0; or its access list denied the client, or backends of
+        /// higher priority had room.
         Unavailable = "unavailable",
         /// It had as many sessions as it may have.
         AtLimit = "at-limit",
@@ -42,7 +43,9 @@ impl View {
     /// What `question` sees, and how `selection` came about.
     pub fn of(question: &Question<'_>, selection: Selection) -> Self {
         let how = match selection {
-            Selection::AllBusy | Selection::AllTried | Selection::Unavailable => How::NotChosen,
+            Selection::AllBusy | Selection::AllTried | Selection::Unavailable | Selection::Denied => {
+                How::NotChosen
+            }
             Selection::Remembered(_) => How::Remembered,
             Selection::Picked(_) => How::Picked,
         };
@@ -74,7 +77,7 @@ impl View {
 fn seen(candidate: &Candidate, is_tried: bool) -> Seen {
     match candidate {
         _ if is_tried => Seen::Tried,
-        one if one.available == Availability::Unavailable || one.weight == 0 => Seen::Unavailable,
+        one if one.available != Availability::Available || one.weight == 0 => Seen::Unavailable,
         one if !one.takes() => Seen::AtLimit,
         _ => Seen::Open,
     }
@@ -87,16 +90,19 @@ mod tests {
 
     #[test]
     fn every_state_is_kept_and_that_of_the_sixteenth_backend_is_not() {
-        let open = Candidate { weight: 1, in_flight: 0, limit: None, available: Availability::Available };
+        let available = Availability::Available;
+        let open = Candidate { weight: 1, in_flight: 0, limit: None, available, latency: 0 };
         let all = [
             open,
             Candidate { available: Availability::Unavailable, ..open },
             Candidate { weight: 0, ..open },
+            Candidate { available: Availability::Denied, ..open },
+            Candidate { available: Availability::Standby, ..open },
             Candidate { limit: Some(0), ..open },
             open,
         ];
         let mut tried = Tried::default();
-        tried.insert(4);
+        tried.insert(6);
         let identities = Identities::default();
         let question = |candidates| Question {
             candidates,
@@ -106,7 +112,8 @@ mod tests {
             tried: &tried,
         };
         let view = View::of(&question(&all), Selection::Remembered(0));
-        let expected = [Seen::Open, Seen::Unavailable, Seen::Unavailable, Seen::AtLimit, Seen::Tried];
+        let none = Seen::Unavailable;
+        let expected = [Seen::Open, none, none, none, none, Seen::AtLimit, Seen::Tried];
         for (at, expected) in expected.into_iter().enumerate() {
             assert_eq!((view.how(), view.backend(at)), (How::Remembered, Some(expected)), "{at}");
         }

@@ -7,7 +7,7 @@ use super::line::{KeptLines, push_clean_line, push_decimal, push_ip, push_length
 use super::request::{BodyLength, Expectation, Persistence, RequestHead, Trailers, Version};
 use super::response::ResponseHead;
 use super::span::{HeaderSpan, Span};
-use crate::peers::Peer;
+use crate::peers::{Peer, PeerSet};
 use crate::route::{HeaderEdit, HeaderEdits};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -214,6 +214,36 @@ pub fn write_interim(out: &mut Vec<u8>, head: &[u8], response: &ResponseHead) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Returns the client that a request comes from: behind trusted proxies the last address in `X-Forwarded-For` that is none
+/// of them. `None` if a trusted proxy tells an address that cannot be read, or tells it in `Forwarded` only.
+pub fn client_behind(head: &[u8], request: &RequestHead, peer: Peer, trusted: &PeerSet) -> Option<Peer> {
+    if !trusted.contains(&peer) {
+        return Some(peer);
+    }
+    let told = ClientForwarded { head, headers: &request.headers, listed: &request.listed };
+    let mut client = peer;
+    for value in told.values(Field::ForwardedFor).rev() {
+        for entry in value.rsplit(|byte| *byte == b',') {
+            client = Peer::Ip(forwarded_address(entry)?);
+            if !trusted.contains(&client) {
+                return Some(client);
+            }
+        }
+    }
+    let is_elsewhere = client == peer && told.any(Field::Forwarded);
+    (!is_elsewhere).then_some(client)
+}
+
+/// Reads `192.0.2.7`, `192.0.2.7:4711`, `2001:db8::7`, `[2001:db8::7]` or `[2001:db8::7]:4711`.
+fn forwarded_address(entry: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(entry.trim_ascii()).ok()?;
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    match bare.parse::<IpAddr>() {
+        Ok(ip) => Some(SocketAddr::new(ip, 0)),
+        Err(_) => text.parse().ok(),
+    }
+}
+
 /// Returns the request id of a trusted proxy: one line of 1 to 128 letters, digits and `-_.:/+=@`. Any other value is
 /// ignored.
 pub fn trusted_request_id<'h>(
@@ -385,7 +415,7 @@ struct ClientForwarded<'a> {
 }
 
 impl<'a> ClientForwarded<'a> {
-    fn values(&self, field: Field) -> impl Iterator<Item = &'a [u8]> {
+    fn values(&self, field: Field) -> impl DoubleEndedIterator<Item = &'a [u8]> {
         let (head, listed) = (self.head, self.listed);
         self.headers
             .iter()

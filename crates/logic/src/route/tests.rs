@@ -14,6 +14,7 @@ fn route(host: &str, path: &str, pool: usize) -> Route {
         path: path.parse().unwrap(),
         methods: Vec::new(),
         headers: Vec::new(),
+        acl: None,
         action: Action::Pool(PoolId(pool)),
         edits: HeaderEdits::default(),
     }

@@ -74,7 +74,7 @@ impl Course {
     /// counts only where no check tells that the backend is down: a client could cause it.
     pub fn of(health: Availability, answers: Answers, membership: Membership) -> Self {
         match (health, answers, membership) {
-            (Availability::Unavailable, _, _)
+            (Availability::Unavailable | Availability::Denied | Availability::Standby, _, _)
             | (_, Answers::RefusedUs, _)
             | (_, Answers::Silent, Membership::Removed) => Self::Moves,
             (Availability::Available, Answers::Open, _)

@@ -26,7 +26,7 @@ impl Random {
 
 fn open(weight: u32) -> Candidate {
     let weight = weight * WEIGHT_UNIT;
-    Candidate { weight, in_flight: 0, limit: None, available: Availability::Available }
+    Candidate { weight, in_flight: 0, limit: None, available: Availability::Available, latency: 0 }
 }
 
 fn names(count: usize) -> Vec<String> {
@@ -173,7 +173,7 @@ fn sessions_in_flight_settle_in_proportion_to_the_weights() {
         for &policy in Policy::ALL {
             let off_allowed = match policy {
                 Policy::LeastConnections | Policy::Sticky => 3.0,
-                Policy::TwoChoices => 25.0,
+                Policy::TwoChoices | Policy::PeakEwma => 25.0,
                 // These do not look at sessions in flight.
                 Policy::RoundRobin | Policy::Hash | Policy::Maglev => continue,
             };

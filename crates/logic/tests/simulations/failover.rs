@@ -218,6 +218,7 @@ impl World {
             in_flight: in_flight(at),
             limit: None,
             available: self.backends[at].health.state().availability(),
+            latency: 0,
         };
         (0..BACKENDS).map(candidate).collect()
     }

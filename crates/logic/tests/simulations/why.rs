@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use logic::acl::Verdict;
 use logic::balance::explain::{Explanation, Facts, Reason, explain};
 use logic::balance::{
-    Admission, AllDown, Balancer, Identities, Policy, Question, Selection, Standing, StickyKey, StickyTable,
-    Tried, Unhealthy, WEIGHT_UNIT, candidates, client_key,
+    Admission, AllDown, Balancer, Identities, Policy, Question, Remembered, Selection, Standing, StickyKey,
+    StickyTable, Tried, Unhealthy, WEIGHT_UNIT, candidates, client_key, priority,
 };
 use logic::health::State;
 use logic::route::{
@@ -69,6 +70,10 @@ impl Life {
             full_weight: weight * WEIGHT_UNIT,
             in_flight: 0,
             limit: None,
+            soft_limit: None,
+            verdict: Verdict::Permit,
+            priority: 1,
+            latency: 0,
         };
         #[expect(
             clippy::disallowed_methods,
@@ -90,11 +95,15 @@ impl Life {
     fn change(&mut self, random: &mut Random) {
         let at = random.below(self.standings.len());
         let one = &mut self.standings[at];
-        match random.below(8) {
+        match random.below(12) {
             0 => one.health = random.one_of(&[State::Up, State::Down, State::Ejected, State::Unchecked]),
             1 => one.admission = random.one_of(&[Admission::Ready, Admission::Ready, Admission::Draining]),
             2 => one.limit = random.one_of(&[None, Some(0), Some(1), Some(3)]),
             3 => one.weight = random.one_of(&[0, one.full_weight / 2, one.full_weight, one.full_weight]),
+            5 => one.soft_limit = random.one_of(&[None, None, Some(0), Some(1)]),
+            6 => one.verdict = random.one_of(&[Verdict::Permit, Verdict::Permit, Verdict::Deny]),
+            7 => one.priority = random.one_of(&[1, 1, 2]),
+            8 => one.latency = random.one_of(&[0, 100, 1000]),
             4 => self.now += Duration::from_secs(random.next() % 20),
             _ => one.in_flight = one.in_flight.saturating_sub(1),
         }
@@ -117,19 +126,23 @@ impl Life {
             all_down: self.all_down,
             identities: &self.identities,
             key,
+            bound: None,
             remembered: peeked.and_then(|(identity, _)| self.identities.find(identity)),
             tried,
         };
         let explanation = explain(&facts, &self.balancers, chance);
 
-        let (candidates, _) = candidates(|| self.standings.iter().copied(), self.all_down);
+        let (mut candidates, _) = candidates(|| self.standings.iter().copied(), self.all_down);
+        priority::keep_lowest(&mut candidates, |at| self.standings[at].priority, tried);
         let looked_up = sticky.and_then(|key| self.sticky.lookup(key, self.now));
         assert_eq!(looked_up, peeked.map(|(identity, _)| identity), "a look changes nothing");
         let question = Question {
             candidates: &candidates,
             identities: &self.identities,
             key,
-            remembered: looked_up.and_then(|identity| self.identities.find(identity)),
+            remembered: looked_up
+                .and_then(|identity| self.identities.find(identity))
+                .map(|backend| Remembered { backend, limit: self.standings[backend].limit }),
             tried,
         };
         let selection = question.select(&mut self.balancers[worker], chance);
@@ -171,7 +184,9 @@ fn why_names_the_backend_that_the_data_path_then_chooses() {
                 assert!(then.backend() != Some(at) || is_chosen, "{}", context());
                 assert_eq!(
                     reasons.iter().any(|reason| reason.excludes()),
-                    !is_open(&before[at], explanation.unhealthy, tried.contains(at)),
+                    !is_chosen
+                        && (!is_open(&before[at], explanation.unhealthy, tried.contains(at))
+                            || reasons.contains(&Reason::Standby)),
                     "{}",
                     context()
                 );
@@ -180,7 +195,7 @@ fn why_names_the_backend_that_the_data_path_then_chooses() {
                 Selection::Remembered(_) => 0,
                 Selection::Picked(_) => 1,
                 Selection::AllBusy => 2,
-                Selection::AllTried | Selection::Unavailable => 3,
+                Selection::AllTried | Selection::Unavailable | Selection::Denied => 3,
             }] += 1;
         }
     }
@@ -190,8 +205,9 @@ fn why_names_the_backend_that_the_data_path_then_chooses() {
 /// Whether a backend may get the session, told apart from its facts alone.
 fn is_open(one: &Standing, unhealthy: Unhealthy, is_tried: bool) -> bool {
     let is_healthy = matches!(one.health, State::Up | State::Unchecked) || unhealthy == Unhealthy::Used;
-    let has_room = one.limit.is_none_or(|limit| one.in_flight < limit);
-    is_healthy && one.admission == Admission::Ready && one.weight > 0 && has_room && !is_tried
+    let has_room = one.soft_limit.into_iter().chain(one.limit).all(|limit| one.in_flight < limit);
+    let is_permitted = one.verdict == Verdict::Permit;
+    is_healthy && is_permitted && one.admission == Admission::Ready && one.weight > 0 && has_room && !is_tried
 }
 
 #[test]
@@ -219,6 +235,7 @@ fn shares_of_two_choices_are_what_chance_gives() {
             all_down: life.all_down,
             identities: &life.identities,
             key: 0,
+            bound: None,
             remembered: None,
             tried: &tried,
         };
@@ -266,6 +283,7 @@ fn route(random: &mut Random) -> Route {
         headers: header(random, &value).into_iter().collect(),
         action: Action::Pool(PoolId(random.below(5))),
         edits: HeaderEdits::default(),
+        acl: None,
     }
 }
 

@@ -15,8 +15,10 @@ use crate::output::{Failure, plain, print};
 mod change;
 mod save;
 mod why;
+mod word;
 
 use change::Change;
+use word::parse_word;
 
 /// See and change a running server: status, why, drain, weights, every key of its configuration
 ///
@@ -57,6 +59,13 @@ enum Command {
         /// Only certificates with this text in one of their names
         #[arg(value_parser = parse_word)]
         name: Option<String>,
+    },
+    /// Clients of pools with balance = "sticky": each with its backend, when it was seen and when it is forgotten; the
+    /// 1000 seen last of each pool
+    Clients {
+        /// Only clients of this pool: NAME of [pool.NAME]
+        #[arg(value_parser = parse_word)]
+        pool: Option<String>,
     },
     /// Events of the server: health changes, reloads, degraded parts
     Events {
@@ -162,6 +171,7 @@ impl Command {
             Command::Status => ("status", Vec::new()),
             Command::Backends { pool } => ("backends", pool.iter().map(String::as_str).collect()),
             Command::Certs { name } => ("certs", name.iter().map(String::as_str).collect()),
+            Command::Clients { pool } => ("clients", pool.iter().map(String::as_str).collect()),
             Command::Events { follow, count: wanted } => {
                 count = wanted.map(|count| count.to_string());
                 ("events", count.as_deref().into_iter().chain(follow.then_some("follow")).collect())
@@ -239,14 +249,6 @@ fn patience(text: &str) -> Result<Duration, String> {
     duration::between(text, Duration::from_millis(1), Duration::from_secs(3600))
 }
 
-/// Parses a text that is not empty and has no control characters.
-fn parse_word(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.chars().any(char::is_control) {
-        return Err("it must not be empty or hold control characters".to_owned());
-    }
-    Ok(text.to_owned())
-}
-
 fn words(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
@@ -303,6 +305,8 @@ mod tests {
             "why --from ::1 --header \"X-A: b\" --header \"c: d\" http://a/b?c",
         ),
         (&["certs", "a.example", "--json"], "certs a.example json"),
+        (&["clients"], "clients"),
+        (&["clients", "app", "--json"], "clients app json"),
         (&["show"], "show"),
         (&["show", "pool.app", "--json"], "show pool.app json"),
         (&["set", "pool.app.balance", "hash"], "set pool.app.balance hash"),

@@ -232,6 +232,57 @@ fn sessions_without_requests_are_explained_too() {
 }
 
 #[test]
+fn access_lists_standby_and_fallbacks_are_told_as_they_serve() {
+    let backends = named(4);
+    let address = |at: usize| backends[at].address.as_str();
+    let server = Server::start(&format!(
+        "{START}[acl.inside]\nentries = [\"permit 127.0.0.1\", \"permit 127.0.0.9\"]\ndefault = \"deny\"\n\
+         [acl.one]\nentries = [\"permit 127.0.0.1\"]\ndefault = \"deny\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\nacl = \"inside\"\ndenied-pool = \"sorry\"\n\
+         [[listener.web.route]]\npath = \"/one\"\nacl = \"one\"\npool = \"app\"\n\
+         [[listener.web.route]]\npath = \"/empty\"\npool = \"empty\"\n\
+         [listener.raw]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\nacl = \"inside\"\n\
+         [pool.app]\nbackends = [{{ address = \"{}\", acl = \"one\" }}, {{ address = \"{}\" }}, \
+         {{ address = \"{}\", priority = 9 }}]\n\
+         [pool.sorry]\nbackends = [\"{}\"]\n\
+         [pool.empty]\nbackends = [{{ address = \"{}\" }}]\nfallback = \"sorry\"\n",
+        address(0),
+        address(1),
+        address(2),
+        address(3),
+        address(1)
+    ));
+    assert!(server.ctl(&["drain", "empty", address(1)]).status.success());
+    let get = |source: &str, path: &str| {
+        let stream = testing::attack::connect_from(source, &server.address("web")).unwrap();
+        Client::over(testing::client::Stream::Tcp(stream)).get(path, &[])
+    };
+    let ask = |source: &str, path: &str| asked(&server, &["--from", source, &url(&server, path)]);
+    let answer = ask("127.0.0.9", "/");
+    assert_eq!(answer["result"]["backend"], address(1), "{answer:#}");
+    assert_eq!(reasons(&answer, address(0)), ["denied"], "{answer:#}");
+    assert_eq!(reasons(&answer, address(2)), ["standby"], "{answer:#}");
+    assert_eq!(get("127.0.0.9", "/").text(), "1");
+    let answer = ask("127.0.0.9", "/one");
+    assert_eq!((&answer["result"]["status"], &pool(&answer)["by"]), (&403.into(), &"route".into()));
+    assert_eq!(get("127.0.0.9", "/one").status, 403);
+    for (source, path) in [("127.0.0.2", "/one"), ("127.0.0.1", "/empty")] {
+        assert_eq!(ask(source, path)["result"]["backend"], address(3), "{source} {path}");
+        assert_eq!(get(source, path).text(), "3", "{source} {path}");
+    }
+    assert_eq!(asked(&server, &["--from", "127.0.0.2", "tcp://raw"])["result"]["outcome"], "denied");
+    let text = said(&server, &["--from", "127.0.0.2", &url(&server, "/empty")]);
+    assert!(
+        text.contains(
+            "denied    the access list of the listener denies the client: it goes to denied-pool sorry"
+        ),
+        "{text}"
+    );
+    let text = said(&server, &[&url(&server, "/empty")]);
+    assert!(text.contains("empty has no available backend: its fallback serves, sorry"), "{text}");
+}
+
+#[test]
 fn past_sessions_are_found_by_request_id_and_client_and_outlive_a_reload() {
     let backends = named(2);
     let config = |pool: &str| {

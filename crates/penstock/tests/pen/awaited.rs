@@ -1,5 +1,4 @@
-//! What waits for keys of the configuration (`crates/import/src/keys.rs`): what Pen's clients see is tested, and Penstock's
-//! test is ignored until the keys are there.
+//! Access lists, emergency servers and limits: what Pen's clients see, and Penstock's.
 
 use testing::{Scripted, port, secs};
 
@@ -72,7 +71,6 @@ fn pen_has_an_emergency_and_an_abuse_server_lists_and_two_limits() {
 }
 
 #[test]
-#[ignore = "needs the keys acl, denied-pool, fallback and soft-max-connections"]
 fn penstock_has_them_too() {
     Awaited::check(Which::Penstock);
 }

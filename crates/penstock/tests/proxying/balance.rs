@@ -89,6 +89,48 @@ fn least_connections_and_two_choices_avoid_the_busy_backend() {
 }
 
 #[test]
+fn peak_ewma_leaves_a_slow_backend_alone() {
+    let slow = Arc::new(AtomicU32::new(0));
+    let delay = slow.clone();
+    let backends = [
+        Scripted::start(move |talk| {
+            while talk.request().is_some() {
+                // A backend that takes its time.
+                std::thread::sleep(millis(delay.load(SeqCst).into()));
+                if talk.answer(200, &[], b"0").is_err() {
+                    return;
+                }
+            }
+        }),
+        Scripted::answering("1"),
+    ];
+    let server = pool(&backends, "balance = \"peak-ewma\"");
+    slow.store(100, SeqCst);
+    let seen = shares(&server, 60, &[]);
+    assert!(seen.get("0").is_none_or(|count| *count <= 3) && seen["1"] >= 57, "{seen:?}");
+}
+
+#[test]
+fn a_bound_keeps_one_hot_key_from_filling_its_backend() {
+    for (bound, most) in [("", 8), ("balance-bound = 1.25\n", 5)] {
+        for policy in ["hash", "maglev"] {
+            let backends = named(2);
+            let list: Vec<String> =
+                backends.iter().map(|backend| format!("\"{}\"", backend.address)).collect();
+            let server = Server::start(&format!(
+                "[process]\nworkers = 1\n[listener.tcp]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\n\
+                 [pool.app]\nbackends = [{}]\nbalance = \"{policy}\"\n{bound}",
+                list.join(", ")
+            ));
+            let mut open: Vec<Client> = (0..8).map(|_| server.client("tcp")).collect();
+            let names: Vec<String> = open.iter_mut().map(|client| client.get("/", &[]).text()).collect();
+            let hot = names.iter().filter(|name| **name == names[0]).count();
+            assert_eq!(hot, most, "{policy}, {bound}: {names:?}");
+        }
+    }
+}
+
+#[test]
 fn hash_and_maglev_keep_a_key_on_one_backend_and_spread_keys() {
     for policy in ["hash", "maglev"] {
         let backends = named(4);
@@ -254,6 +296,7 @@ fn every_policy_is_tried_with_real_backends_and_told_in_the_page_of_serve() {
                 least_connections_and_two_choices_avoid_the_busy_backend
             }
             Policy::Hash | Policy::Maglev => hash_and_maglev_keep_a_key_on_one_backend_and_spread_keys,
+            Policy::PeakEwma => peak_ewma_leaves_a_slow_backend_alone,
             Policy::Sticky => sticky_keeps_a_client_address_on_its_backend,
         };
         assert!(page.contains(&format!("| `{policy}` |")), "docs/serve.md has no row for {policy}");

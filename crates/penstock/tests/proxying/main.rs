@@ -1,13 +1,18 @@
 //! Who gets a session, how many descriptors it may hold, and TCP that passes through.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod access;
 mod balance;
 mod descriptors;
+mod fallback;
 mod passthrough;
+mod priority;
 mod proxy_protocol;
 mod quiet_clients;
 mod shares;
 mod sleepers;
+mod source_address;
+mod source_limits;
 mod turns;
 mod udp;
 mod unsent;

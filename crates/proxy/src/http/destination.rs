@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use config::types::{HttpSettings, RedirectToHttps};
+use logic::acl::{AccessList, Verdict};
 use logic::balance::HashKey;
+use logic::http1::forward;
 use logic::http1::request::RequestHead;
 use logic::peers::Peer;
 use logic::route::{
@@ -21,6 +24,10 @@ pub enum Destination<'a> {
     RedirectToHttps(u16),
     Redirect(RedirectStatus, &'a Location),
     NoRoute,
+    /// An access list denies the client.
+    Denied,
+    /// The source of the client sends requests too fast: it should wait so long.
+    TooMany(Duration),
     Ambiguous(PathAmbiguity),
     /// It was to go to this pool, but has passed through Penstock processes too often.
     Loop(PoolId),
@@ -40,17 +47,26 @@ pub struct RouteQuestion<'a> {
     pub routes: &'a RouteTable,
     pub challenges: &'a Challenges,
     pub arrived: Arrived,
+    pub peer: Peer,
+    /// What the access list of the listener says of the client.
+    pub standing: Verdict,
+    /// Pool for clients that the listener denies.
+    pub denied_pool: Option<PoolId>,
     /// Bytes of the head.
     pub head: &'a [u8],
     pub request: &'a RequestHead,
 }
 
 impl<'a> RouteQuestion<'a> {
-    pub fn destination(&self) -> Destination<'a> {
+    /// `count` counts the request at its source, and says how long the source must wait if it has sent too many.
+    pub fn destination(&self, count: impl FnOnce() -> Result<(), Duration>) -> Destination<'a> {
         if self.arrived == Arrived::InTheClear
             && let Some(answer) = self.challenges.answer(self.request.path(self.head))
         {
             return Destination::AcmeChallenge(answer);
+        }
+        if let Err(wait) = count() {
+            return Destination::TooMany(wait);
         }
         if let RedirectToHttps::Port(port) = self.settings.redirect_to_https {
             return Destination::RedirectToHttps(port);
@@ -66,10 +82,18 @@ impl<'a> RouteQuestion<'a> {
 
     fn route(&self) -> Destination<'a> {
         static NO_EDITS: HeaderEdits = HeaderEdits { request: Vec::new(), response: Vec::new() };
+        if self.standing == Verdict::Deny {
+            // A reload may have removed the pool while the client was connected.
+            return match self.denied_pool {
+                Some(pool) => Destination::Pool(pool, &NO_EDITS),
+                None => Destination::Denied,
+            };
+        }
         if let (&[], Some(pool)) = (self.routes.routes(), self.routes.fallback()) {
             return Destination::Pool(pool, &NO_EDITS); // nothing to decide, and nothing to be known for it
         }
         self.with_facts(|facts| match self.routes.decide(facts) {
+            Decision::Route(route) if self.is_denied_by(route.acl.as_deref()) => Destination::Denied,
             Decision::Route(route) => match &route.action {
                 Action::Pool(pool) => Destination::Pool(*pool, &route.edits),
                 Action::Redirect { status, location } => Destination::Redirect(*status, location),
@@ -78,6 +102,16 @@ impl<'a> RouteQuestion<'a> {
             Decision::NoRoute => Destination::NoRoute,
             Decision::Ambiguous(ambiguity) => Destination::Ambiguous(ambiguity),
         })
+    }
+
+    /// Returns the client that the request comes from, behind trusted proxies. `None` if they do not tell it.
+    pub fn client_behind_proxies(&self) -> Option<Peer> {
+        forward::client_behind(self.head, self.request, self.peer, &self.settings.trusted_proxies)
+    }
+
+    fn is_denied_by(&self, acl: Option<&AccessList>) -> bool {
+        let Some(acl) = acl else { return false };
+        self.client_behind_proxies().is_none_or(|client| acl.verdict(&client) == Verdict::Deny)
     }
 
     /// Gives `act` the parts of the request that routing depends on.

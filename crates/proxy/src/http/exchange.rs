@@ -1,6 +1,5 @@
 //! Serves one request: decides where it goes, sends it, and retries it at another backend where that is safe.
 
-use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,24 +7,27 @@ use std::time::Instant;
 use config::types::BackendHttp;
 use logic::account::Refusal;
 use logic::balance::Tried;
+use logic::balance::view::View;
 use logic::health::Cause;
 use logic::hedge;
 use logic::http1::forward::{self, Scheme, Trust, Via};
 use logic::http1::request::BodyLength;
+use logic::peers::Peer;
 use logic::retry::{self, Idempotence, Progress};
-use logic::route::{HeaderEdits, RedirectStatus};
+use logic::route::HeaderEdits;
 use state::ending::{ClientProtocol, Ending};
-use state::events::Level;
 
-use super::destination::{Arrived, Destination, RouteQuestion, lower, text};
+use super::destination::{Arrived, Destination, RouteQuestion};
 use super::heads::HeadBuffer;
 use super::hold::Hold;
-use super::moving::{Lost, Moving};
+use super::moving::{Lost, Moving, Others};
+use super::own::{answer_ourselves, deny};
 use super::race::{self, Leg, Race, Raced};
 use super::reply::{Attempt, Failure, Finished};
 use super::session::{After, Client, RequestContext, width};
 use super::{RequestId, answer, body, destination, reply};
 use crate::connect::{ConnectFault, Freshness, Shortage};
+use crate::fallback;
 use crate::http2::backend::{Asked, Asker, Asking};
 use crate::http2::rules::Rules;
 use crate::outcome::Outcome;
@@ -36,7 +38,7 @@ use crate::upstream::{self, Chosen, NoBackend, Wanted};
 
 pub(super) async fn run(session: &RequestContext<'_>, client: &mut Client, outcome: &mut Outcome) -> After {
     match prepare_forwarding(session, client, outcome) {
-        Ok(forwarding) => forwarding.run(client, outcome).await,
+        Ok(mut forwarding) => forwarding.run(client, outcome).await,
         // Boxed: a forwarded request does not hold the state of an own response.
         Err(own) => Box::pin(answer_ourselves(session, client, outcome, own)).await,
     }
@@ -66,14 +68,21 @@ fn prepare_forwarding<'a>(
         routes,
         challenges: &session.worker.front.state.acme.challenges,
         arrived: if session.arrival.tls.is_some() { Arrived::OverTls } else { Arrived::InTheClear },
+        peer: session.arrival.peer,
+        standing: session.arrival.standing,
+        denied_pool: session.plan.settings.denied_pool,
         head,
         request,
     };
-    let (pool, route_edits) = match asked.destination() {
+    let count = || match session.settings.request_rate {
+        Some(rate) => session.count_at_source(rate),
+        None => Ok(()),
+    };
+    let (pool, route_edits) = match asked.destination(count) {
         Destination::Pool(pool, edits) => (pool, edits),
         own => return Err(own),
     };
-    let pool = session.current.pool(pool);
+    let pool = fallback::serving(session.worker, session.current, session.current.pool(pool));
     outcome.pool = Some(pool.clone());
     let edits = [&session.settings.edits, route_edits];
     let scheme = if session.arrival.tls.is_some() { Scheme::Https } else { Scheme::Http };
@@ -93,95 +102,24 @@ fn prepare_forwarding<'a>(
         client_certificate: identity.map_or(&[], |identity| &identity.fields),
     };
     forward::write_request(&mut message, head, request, &via, &edits);
-    let key = destination::key(&pool.settings.hash_key, session.arrival.peer, head, request);
+    let key = key_for(session, pool);
     let idempotence = Idempotence::of(request.method(head));
-    Ok(Forwarding { session, pool, edits, message, request_id, idempotence, key })
+    let judged = judged_by(session, pool);
+    Ok(Forwarding { session, pool, edits, message, request_id, idempotence, judged, key })
 }
 
-async fn answer_ourselves(
-    session: &RequestContext<'_>,
-    client: &Client,
-    outcome: &mut Outcome,
-    own: Destination<'_>,
-) -> After {
-    let received = &*session.received;
-    let (head, request) = (&received.head[..], &received.request);
-    match own {
-        Destination::AcmeChallenge(answer) => {
-            outcome.end(Ending::AcmeChallenge);
-            answer::give(session, client, outcome, &answer).await
-        }
-        Destination::RedirectToHttps(port) => {
-            let host = lower(text(request.host.of(head)));
-            redirect_to_https(session, client, outcome, &host, port).await
-        }
-        Destination::Redirect(status, location) => {
-            let query = (!request.query.is_empty()).then(|| text(request.query.of(head)));
-            let authority = text(request.authority.of(head));
-            let location = location.expand(authority, request.path(head), query);
-            outcome.end(Ending::Redirected);
-            answer::redirect(session, client, outcome, status.code(), &location).await
-        }
-        Destination::NoRoute => {
-            outcome.end(Ending::NoRoute);
-            let detail = "No service is configured for this address.";
-            answer::refuse(session, client, outcome, 404, detail, &[]).await
-        }
-        Destination::Ambiguous(ambiguity) => {
-            outcome.end(Ending::AmbiguousPath);
-            let detail = format!("The request was refused: {ambiguity}.");
-            answer::refuse(session, client, outcome, 400, &detail, &[]).await
-        }
-        Destination::Loop(pool) => {
-            let pool = session.current.pool(pool);
-            outcome.pool = Some(pool.clone());
-            outcome.end(Ending::RequestLoop);
-            tell_of_loop(session, pool);
-            let detail = "Request loop: this request has passed through this proxy too often.";
-            answer::refuse(session, client, outcome, 508, detail, &[]).await
-        }
-        // It is forwarded.
-        Destination::Pool(..) => After::Drop,
-    }
+/// Returns the hash of the request's key for a pool.
+fn key_for(session: &RequestContext<'_>, pool: &PoolPlan) -> u64 {
+    let (head, request) = (&session.received.head[..], &session.received.request);
+    destination::key(&pool.settings.hash_key, session.arrival.peer, head, request)
 }
 
-/// Reports a request loop to the operator. Clients can forge the header field, so the events are limited.
-fn tell_of_loop(session: &RequestContext<'_>, pool: &PoolPlan) {
-    let state = &session.worker.front.state;
-    if session.plan.state.loops_told.may(session.now.duration_since(state.started)) {
-        let message = format!(
-            "requests go in a circle: one that had come through Penstock {} times was to go to pool {} and got 508; \
-             see whether a backend of that pool leads back here (or the client has forged CDN-Loop)",
-            session.received.request.hops.count(),
-            pool.settings.name,
-        );
-        state.events.record(Level::Warning, format!("listener.{}", session.plan.settings.name), message);
+/// Returns [`Wanted::judged`] for a pool.
+fn judged_by(session: &RequestContext<'_>, pool: &PoolPlan) -> Option<Peer> {
+    match pool.backend_acls {
+        0 => Some(session.arrival.peer),
+        _ => session.client_behind_proxies(),
     }
-}
-
-async fn redirect_to_https(
-    session: &RequestContext<'_>,
-    client: &Client,
-    outcome: &mut Outcome,
-    host: &str,
-    port: u16,
-) -> After {
-    let received = &session.received;
-    let request = &received.request;
-    if host.is_empty() {
-        outcome.end(Ending::NoRoute);
-        let detail = "This address serves https only, and the request names no host to redirect to.";
-        return answer::refuse(session, client, outcome, 400, detail, &[]).await;
-    }
-    let origin = text(request.origin.of(&received.head));
-    let origin =
-        if origin.starts_with('/') { Cow::Borrowed(origin) } else { Cow::Owned(format!("/{origin}")) };
-    let location = match port {
-        443 => format!("https://{host}{origin}"),
-        port => format!("https://{host}:{port}{origin}"),
-    };
-    outcome.end(Ending::Redirected);
-    answer::redirect(session, client, outcome, RedirectStatus::PermanentRedirect.code(), &location).await
 }
 
 /// A request that is forwarded to a pool.
@@ -193,6 +131,8 @@ struct Forwarding<'a> {
     message: HeadBuffer,
     request_id: RequestId,
     idempotence: Idempotence,
+    /// See [`Wanted::judged`].
+    judged: Option<Peer>,
     key: u64,
 }
 
@@ -219,8 +159,43 @@ enum Reuse {
     Forbidden,
 }
 
-impl Forwarding<'_> {
-    async fn run(&self, client: &mut Client, outcome: &mut Outcome) -> After {
+/// Result of all attempts in one pool.
+enum PoolEnd<'a> {
+    Done(After),
+    /// No backend of the pool could be connected to: the request goes to another pool.
+    FallsBack(&'a Arc<PoolPlan>),
+}
+
+impl<'a> Forwarding<'a> {
+    async fn run(&mut self, client: &mut Client, outcome: &mut Outcome) -> After {
+        loop {
+            match self.run_in_pool(client, outcome).await {
+                PoolEnd::Done(after) => return after,
+                PoolEnd::FallsBack(pool) => {
+                    (self.key, self.judged) = (key_for(self.session, pool), judged_by(self.session, pool));
+                    self.pool = pool;
+                    outcome.pool = Some(pool.clone());
+                    (outcome.backend, outcome.view) = (None, View::default());
+                }
+            }
+        }
+    }
+
+    /// Returns the pool that the request falls back to after a failure in this one, before which nothing was sent.
+    fn next_pool(&self, failure: Option<&Failure>) -> Option<&'a Arc<PoolPlan>> {
+        let is_sent = |failure: &Failure| match failure {
+            Failure::Connect(ConnectFault::Backend(_)) | Failure::Lost { .. } => {
+                failure.progress() != Progress::NothingSent
+            }
+            _ => true,
+        };
+        if self.pool.settings.fallback.is_none() || failure.is_some_and(is_sent) {
+            return None;
+        }
+        fallback::after(self.session.current, self.pool)
+    }
+
+    async fn run_in_pool(&self, client: &mut Client, outcome: &mut Outcome) -> PoolEnd<'a> {
         // A shared HTTP/2 connection takes its slots where it is opened.
         let _hold = match self.pool.settings.http {
             BackendHttp::Http2 => None,
@@ -228,7 +203,7 @@ impl Forwarding<'_> {
                 Ok(hold) => Some(hold),
                 Err(why) => match Box::pin(self.wait_for_hold(client, outcome, why)).await {
                     Ok(hold) => Some(hold),
-                    Err(after) => return after,
+                    Err(after) => return PoolEnd::Done(after),
                 },
             },
         };
@@ -248,9 +223,14 @@ impl Forwarding<'_> {
                 Some(Failure::Lost { lost: Lost::Moved, .. }) => upstream::Origin::DownBackend,
                 _ => upstream::Origin::Client,
             };
-            let (client_address, remember) = (self.session.arrival.peer, upstream::Remember::AtOnce);
-            let wanted =
-                Wanted { client: client_address, key: self.key, tried: &before.tried, origin, remember };
+            let wanted = Wanted {
+                client: self.session.arrival.peer,
+                judged: self.judged,
+                key: self.key,
+                tried: &before.tried,
+                origin,
+                remember: upstream::Remember::AtOnce,
+            };
             let current = self.session.current;
             let chosen = match upstream::choose_at_once(worker, current, self.pool, &wanted, now) {
                 Some(chosen) => Some(chosen),
@@ -258,10 +238,19 @@ impl Forwarding<'_> {
             };
             let mut chosen = match chosen {
                 Some(Ok(chosen)) => chosen,
-                Some(Err(none)) => return self.answer_no_backend(client, outcome, none, last).await,
+                Some(Err(none)) => {
+                    let is_busy = matches!(none, NoBackend::QueueFull | NoBackend::QueueTimeout);
+                    if !is_busy && let Some(next) = self.next_pool(last.as_ref()) {
+                        if let Some(left) = left {
+                            self.count_left(left, outcome);
+                        }
+                        return PoolEnd::FallsBack(next);
+                    }
+                    return PoolEnd::Done(self.answer_no_backend(client, outcome, none, last).await);
+                }
                 None => {
                     outcome.end(Ending::ClientClosed);
-                    return After::Drop;
+                    return PoolEnd::Done(After::Drop);
                 }
             };
             if let Some(queued) = chosen.queued {
@@ -275,11 +264,11 @@ impl Forwarding<'_> {
             }
             let ended = self.attempt(client, outcome, &mut chosen, &before, now).await;
             let (failure, freshness, other) = match ended {
-                AttemptEnd::Done(after) => return after,
+                AttemptEnd::Done(after) => return PoolEnd::Done(after),
                 AttemptEnd::Failed { failure, freshness, other } => (failure, freshness, other),
             };
             if let Failure::Client(broken) = failure {
-                return self.answer_client_fault(client, outcome, broken).await;
+                return PoolEnd::Done(self.answer_client_fault(client, outcome, broken).await);
             }
             // The failure of a kept connection that the backend had closed says nothing about the backend and is no
             // attempt: the request is sent again on a new connection. With HTTP/2 the next one may be kept, too: then
@@ -296,7 +285,10 @@ impl Forwarding<'_> {
                 || retry::decide(self.idempotence, failure.progress(), attempts, retries)
                     == retry::Decision::GiveUp
             {
-                return self.answer_failure(client, outcome, &failure).await;
+                if let Some(next) = self.next_pool(Some(&failure)) {
+                    return PoolEnd::FallsBack(next);
+                }
+                return PoolEnd::Done(self.answer_failure(client, outcome, &failure).await);
             }
             if is_stale {
                 before.reuse = Reuse::Forbidden;
@@ -421,8 +413,8 @@ impl Forwarding<'_> {
             Reuse::Forbidden => None,
         };
         let number = before.failed + 1;
-        let mut moving =
-            Moving::new(worker, self.pool, chosen.index, &before.tried, number, self.idempotence);
+        let others = Others { tried: &before.tried, judged: self.judged };
+        let mut moving = Moving::new(worker, self.pool, chosen.index, others, number, self.idempotence);
         let mut began = now;
         let (mut backend, mut freshness) = match kept {
             Some(stream) => (stream, Freshness::Kept),
@@ -463,8 +455,7 @@ impl Forwarding<'_> {
                         chosen.backend.counters.of(worker.index).sessions.add(1);
                     }
                     other = Some(chosen.index);
-                    moving =
-                        Moving::new(worker, self.pool, second.index, &before.tried, number, self.idempotence);
+                    moving = Moving::new(worker, self.pool, second.index, others, number, self.idempotence);
                     *chosen = second;
                     (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
                     (backend, freshness, began, written) = (leg.stream, leg.freshness, leg.began, leg.sent);
@@ -482,7 +473,7 @@ impl Forwarding<'_> {
             }
         }
         outcome.connect = match freshness {
-            Freshness::Fresh(took) => Some(took),
+            Freshness::Fresh(took) => Some(took.into()),
             Freshness::Kept => None,
         };
         let attempt = Attempt {
@@ -499,9 +490,13 @@ impl Forwarding<'_> {
             early: begun.as_ref().map(|begun| &begun.read),
         };
         let result = attempt.run(&client.stream, &mut client.buffer, &backend, outcome).await;
-        if let (false, Ok(_), Some(first_byte)) = (is_observed, &result, outcome.first_byte) {
+        if let (Ok(_), Some(first_byte)) = (&result, outcome.first_byte) {
             let at = outcome.started() + first_byte;
-            race::observe(self.session, self.pool, at.saturating_duration_since(began));
+            let took = at.saturating_duration_since(began);
+            upstream::note_latency(self.pool, &chosen.backend, took, at);
+            if !is_observed {
+                race::observe(self.session, self.pool, took);
+            }
         }
         if result.is_ok() || freshness != Freshness::Kept {
             chosen.backend.counters.of(worker.index).sessions.add(1);
@@ -591,7 +586,7 @@ impl Forwarding<'_> {
             _ => return Err(fault),
         };
         if moving.attempt <= settings.retries
-            && upstream::has_another(self.pool, moving.backend, moving.tried)
+            && upstream::has_another(self.pool, moving.backend, moving.tried, moving.judged)
         {
             return Err(fault);
         }
@@ -661,6 +656,7 @@ impl Forwarding<'_> {
         }
         outcome.end(no_backend(none));
         let detail = match none {
+            NoBackend::Denied => return deny(self.session, client, outcome).await,
             NoBackend::Unavailable | NoBackend::AllTried => {
                 "No server is available for this request right now."
             }

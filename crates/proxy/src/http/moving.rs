@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use logic::balance::Tried;
+use logic::peers::Peer;
 use logic::retry::{self, Idempotence, Progress, WhenDown};
 
 use crate::snapshot::PoolPlan;
@@ -28,6 +29,14 @@ pub(super) enum Lost {
     TimedOut,
 }
 
+/// What decides which other backends a request may go to.
+#[derive(Clone, Copy)]
+pub(super) struct Others<'a> {
+    pub(super) tried: &'a Tried,
+    /// See [`crate::upstream::Wanted::judged`].
+    pub(super) judged: Option<Peer>,
+}
+
 /// The wait of one attempt at its backend.
 pub(super) struct Moving<'a> {
     wait: RefCell<BackendWait<'a>>,
@@ -36,6 +45,8 @@ pub(super) struct Moving<'a> {
     /// Index of the backend in the pool.
     pub(super) backend: usize,
     pub(super) tried: &'a Tried,
+    /// See [`crate::upstream::Wanted::judged`].
+    pub(super) judged: Option<Peer>,
     /// Number of this attempt, from 1.
     pub(super) attempt: u32,
     idempotence: Idempotence,
@@ -46,12 +57,13 @@ impl<'a> Moving<'a> {
         worker: &'a Rc<Worker>,
         pool: &'a Arc<PoolPlan>,
         backend: usize,
-        tried: &'a Tried,
+        others: Others<'a>,
         attempt: u32,
         idempotence: Idempotence,
     ) -> Self {
+        let Others { tried, judged } = others;
         let wait = RefCell::new(BackendWait::new(&worker.waits, &pool.backends[backend].state));
-        Self { wait, worker, pool, backend, tried, attempt, idempotence }
+        Self { wait, worker, pool, backend, tried, judged, attempt, idempotence }
     }
 
     /// Tests whether the request should stop waiting; `progress` says how far it has come.
@@ -66,7 +78,8 @@ impl<'a> Moving<'a> {
         let decide =
             |elsewhere| retry::when_down(self.idempotence, progress(), self.attempt, retries, elsewhere);
         let now = Instant::now();
-        let elsewhere = upstream::elsewhere(self.worker, self.pool, self.backend, self.tried, now);
+        let elsewhere =
+            upstream::elsewhere(self.worker, self.pool, self.backend, self.tried, self.judged, now);
         if decide(elsewhere) == WhenDown::Move {
             return Poll::Ready(Lost::Moved);
         }

@@ -12,7 +12,7 @@ use logic::retry::{Idempotence, Progress};
 
 use super::body;
 use super::hold::Hold;
-use super::moving::Moving;
+use super::moving::{Moving, Others};
 use super::reply::{self, Answered, Failure};
 use super::session::{Client, RequestContext, width};
 use crate::connect::{ConnectFault, Freshness};
@@ -190,6 +190,7 @@ impl<'a> Race<'a> {
         tried.insert(moving.backend);
         let wanted = Wanted {
             client: self.session.arrival.peer,
+            judged: moving.judged,
             key: self.key,
             tried: &tried,
             origin: Origin::Client,
@@ -213,8 +214,8 @@ impl<'a> Race<'a> {
     ) -> Result<(Leg, Vec<u8>), CopyFault> {
         let worker = self.session.worker;
         let number = before.attempt + 1;
-        let moving =
-            Moving::new(worker, self.pool, chosen.index, before.tried, number, Idempotence::Idempotent);
+        let others = Others { tried: before.tried, judged: before.judged };
+        let moving = Moving::new(worker, self.pool, chosen.index, others, number, Idempotence::Idempotent);
         let opened = match moving.until(timer, self.open(chosen, client)).await {
             Ok(opened) => opened.map_err(CopyFault::Connect)?,
             Err(lost) => {

@@ -218,11 +218,11 @@ impl Attempt<'_, '_> {
         outcome.bytes_out += shared.to_client.get();
         outcome.first_byte = shared.first_byte.get();
         let before = self.began.saturating_duration_since(self.started);
-        outcome.response_time = outcome.first_byte.map(|first_byte| first_byte.saturating_sub(before));
+        outcome.response_time = outcome.first_byte.map(|first_byte| first_byte.saturating_sub(before).into());
         if shared.answered.get() {
             outcome.status = shared.status.get();
             outcome.grpc_status = shared.grpc_status.get();
-            outcome.answered_by = outcome.backend;
+            outcome.note_answered();
         }
         result
     }

@@ -1,10 +1,13 @@
 //! A request, the client's side of its connection, and the further use of the connection.
 
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use config::types::HttpSettings;
+use logic::http1::forward;
 use logic::http1::request::Persistence;
+use logic::peers::Peer;
+use logic::rate::Rate;
 use state::ending::Received;
 
 use crate::arrival::Arrival;
@@ -53,6 +56,21 @@ pub(super) struct RequestContext<'a> {
 }
 
 impl RequestContext<'_> {
+    /// Returns the client that the request comes from, behind trusted proxies. `None` if they do not tell it.
+    pub(super) fn client_behind_proxies(&self) -> Option<Peer> {
+        let Received { head, request } = &*self.received;
+        forward::client_behind(head, request, self.arrival.peer, &self.settings.trusted_proxies)
+    }
+
+    /// Counts the request at its source. Returns how long the source must wait if it has sent too many.
+    pub(super) fn count_at_source(&self, rate: Rate) -> Result<(), Duration> {
+        let client = self.client_behind_proxies().unwrap_or(self.arrival.peer);
+        let Some(address) = client.ip() else { return Ok(()) };
+        let state = &self.worker.front.state;
+        let source = state.account.sources.key(address);
+        self.plan.state.request_rates.take(source, rate, self.now.saturating_duration_since(state.started))
+    }
+
     /// Returns the PROXY header for the backends of `pool`; empty if they get none.
     pub(super) fn proxy_header(&self, pool: &PoolPlan, client: &Stream) -> Vec<u8> {
         let Some(version) = pool.settings.send_proxy else { return Vec::new() };

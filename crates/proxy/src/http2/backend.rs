@@ -258,6 +258,7 @@ impl Lines {
             room: waiting.room().clone(),
             backend: plan.state.clone(),
             tls: plan.tls.clone(),
+            outgoing: plan.outgoing,
             rules: *rules,
             worker: self.slot_cache.worker(),
             client: waiting.client().clone(),

@@ -12,6 +12,7 @@ use super::{PoolPlan, Snapshot};
 pub fn adopt(snapshot: &Snapshot, state: &State, tls: &tls::Shared) {
     for pool in &snapshot.pools {
         announce_tls(pool, state);
+        announce_source(pool, state);
         adopt_pool(pool, state);
     }
     for listener in &snapshot.config.listeners {
@@ -34,6 +35,21 @@ fn announce_tls(pool: &PoolPlan, state: &State) {
     }
 }
 
+/// Reports a source address that this machine does not have: every connection would fail.
+fn announce_source(pool: &PoolPlan, state: &State) {
+    let subject = format!("pool.{}.source-address", pool.settings.name);
+    match pool.settings.source_address.map(|source| (source, sys::socket::probe_source(source))) {
+        Some((source, Err(error))) => {
+            state.degrade(
+                &subject,
+                &format!("{source}: {error}; `ip address` shows the addresses of this machine"),
+            );
+        }
+        Some((_, Ok(()))) => state.restore(&subject),
+        None => state.forget_degraded(|degraded| degraded == subject),
+    }
+}
+
 fn adopt_pool(pool: &PoolPlan, state: &State) {
     let settings = &pool.settings;
     let now = Instant::now();
@@ -51,4 +67,5 @@ fn adopt_pool(pool: &PoolPlan, state: &State) {
         state.keep_sticky(&settings.name, settings.sticky, table);
     }
     state.keep_queue(&settings.name, &pool.queue);
+    state.keep_pool(&settings.name, &pool.state);
 }

@@ -1,5 +1,6 @@
 //! Compiles a configuration and facts into a snapshot. Reads no clock and changes no shared state.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use config::Config;
@@ -7,6 +8,7 @@ use config::types::{BackendHttp, Listener, Pool, Protocol};
 use logic::balance::{ChoosesBy, Identities};
 use logic::health::Health;
 use logic::route::{PoolId, RouteTable};
+use sys::socket::Outgoing;
 use tls::{Handshakes, Terminator};
 
 use super::{BackendPlan, Facts, ListenerPlan, PoolPlan, Snapshot};
@@ -28,12 +30,13 @@ pub fn compile(config: Arc<Config>, facts: &Facts) -> Snapshot {
 fn compile_pool(id: PoolId, pool: &Pool, facts: &Facts) -> PoolPlan {
     let tls = pool.tls.as_ref().and_then(|_| facts.pools.get(&pool.name));
     let http2 = (pool.http == BackendHttp::Http2).then(|| Rules::of(pool));
+    let outgoing = Outgoing { source: pool.source_address, keepalive: pool.tcp_keepalive };
     let backends = pool.backends.iter().map(|backend| {
         // `adopt` sets the health rules.
         let health = || Health::new(None, pool.passive, facts.now, 0.0);
         let endpoint = tls.zip(backend.server_name.as_ref()).map(|(tls, name)| tls.endpoint(name, pool.http));
         let state = facts.state.backend(&pool.name, &backend.address, health);
-        BackendPlan { settings: backend.clone(), tls: endpoint, http2, state }
+        BackendPlan { settings: backend.clone(), tls: endpoint, outgoing, http2, state }
     });
     let names: Vec<(String, u32)> =
         pool.backends.iter().map(|backend| (backend.address.to_string(), backend.weight)).collect();
@@ -47,6 +50,10 @@ fn compile_pool(id: PoolId, pool: &Pool, facts: &Facts) -> PoolPlan {
         sticky: (pool.balance.chooses_by() == ChoosesBy::Client)
             .then(|| facts.state.sticky(&pool.name, pool.sticky)),
         queue: facts.state.queue(&pool.name),
+        state: facts.state.pool(&pool.name),
+        soft_limits: pool.backends.iter().filter(|backend| backend.soft_max_connections.is_some()).count(),
+        tiers: pool.backends.iter().map(|backend| backend.priority).collect::<HashSet<_>>().len(),
+        backend_acls: pool.backends.iter().filter(|backend| backend.acl.is_some()).count(),
     }
 }
 

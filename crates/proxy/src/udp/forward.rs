@@ -9,21 +9,24 @@ use std::time::Instant;
 
 use logic::access_log::Kind as LogKind;
 use logic::account::Refusal;
+use logic::acl::Verdict;
 use logic::balance::{Tried, client_key};
 use logic::health::Cause;
 use logic::peers::Peer;
 use logic::proxy_header::{self, Header};
 use logic::udp::{Arrival, Course, FlowId, FlowKey, Hearing, Membership, Place, Source, Told};
+use state::BackendState;
 use state::account::{Kind, Taken};
 use state::ending::Ending;
 use sys::datagram::{Addresses, SLOTS};
 
 use super::flow::{End, Flow, Memory};
-use super::sockets::{BackendSocket, FlowSlot};
+use super::sockets::{BackendSocket, FlowSlot, Remote};
 use super::{Left, Locals, Server, clear, settings};
 use crate::admission::ListenerPermit;
 use crate::arrival::canonical;
 use crate::connect::{self, ConnectFault};
+use crate::fallback;
 use crate::outcome::Outcome;
 use crate::snapshot::PoolPlan;
 use crate::tcp::no_backend;
@@ -129,13 +132,19 @@ impl Server {
         if self.is_ours(key.sender) {
             return Err(Ending::BadSource);
         }
-        let mut choice = self.choose(&key, &Tried::default(), now);
+        let client = Peer::Ip(canonical(key.client()));
+        if let Some(acl) = &self.plan.settings.acl
+            && acl.verdict(&client) == Verdict::Deny
+        {
+            return Err(Ending::Denied);
+        }
+        let mut choice = self.choose(&key, None, now);
         if let Err(Ending::QueueFull) = choice
             && let Some(old) = place.claim(&self.table)
         {
             // Its permit at the backend becomes free: forged addresses must not keep all of them.
             self.evict(old, now);
-            choice = self.choose(&key, &Tried::default(), now);
+            choice = self.choose(&key, None, now);
         }
         let (pool, chosen) = choice?;
         if let Some(old) = place.owed() {
@@ -147,7 +156,6 @@ impl Server {
         let socket = self.open(&pool, &chosen, &mut place, now)?;
         let plan = &self.plan;
         plan.state.counters.of(self.worker.index).connections.add(1);
-        let client = Peer::Ip(canonical(key.client()));
         let header = self.header(&key, &pool);
         let mut outcome = Outcome::new(&self.worker, &plan.state, LogKind::Udp, client, None);
         outcome.pool = Some(pool);
@@ -180,14 +188,26 @@ impl Server {
         }
     }
 
-    fn choose(&self, key: &FlowKey, tried: &Tried, now: Instant) -> Result<(Arc<PoolPlan>, Chosen), Ending> {
+    /// Chooses a backend other than `left`.
+    fn choose(
+        &self,
+        key: &FlowKey,
+        left: Option<&Arc<BackendState>>,
+        now: Instant,
+    ) -> Result<(Arc<PoolPlan>, Chosen), Ending> {
         let settings = self.settings().ok_or(Ending::InternalError)?;
-        let pool = self.known.pool(settings.pool);
+        let pool = fallback::serving(&self.worker, &self.known, self.known.pool(settings.pool));
+        let mut tried = Tried::default();
+        let is_left = |state: &Arc<BackendState>| left.is_some_and(|left| Arc::ptr_eq(state, left));
+        if let Some(at) = pool.backends.iter().position(|plan| is_left(&plan.state)) {
+            tried.insert(at);
+        }
         let client = canonical(key.client());
         let wanted = Wanted {
             client: Peer::Ip(client),
+            judged: Some(Peer::Ip(client)),
             key: client_key(client.ip()),
-            tried,
+            tried: &tried,
             origin: Origin::Client,
             remember: Remember::AfterReply,
         };
@@ -208,24 +228,27 @@ impl Server {
         now: Instant,
     ) -> Result<BackendSocket, Ending> {
         let counters = chosen.backend.counters.of(self.worker.index);
-        let address = chosen.backend.addresses.load().first().copied();
-        if let Some(socket) = address.and_then(|address| self.sockets.use_again(address, now)) {
+        let outgoing = pool.backends[chosen.index].outgoing;
+        let remote = connect::first_address(&chosen.backend, outgoing)
+            .map(|address| Remote { address, source: outgoing.source });
+        if let Some(socket) = remote.and_then(|remote| self.sockets.use_again(remote, now)) {
             counters.connects.add(1);
             counters.sessions.add(1);
             return Ok(socket);
         }
         let slot = self.take_slot(place, now)?;
-        let mut opened = connect::open_udp(&chosen.backend);
+        let mut opened = connect::open_udp(&chosen.backend, outgoing);
         if let Err(ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_)) = opened
             && let Some(old) = place.claim(&self.table)
         {
             // Local ports may run out before descriptors do.
             self.evict(old, now);
-            opened = connect::open_udp(&chosen.backend);
+            opened = connect::open_udp(&chosen.backend, outgoing);
         }
         match opened {
             Ok((socket, address)) => {
-                let socket = self.sockets.add(socket, address, slot).map_err(|_| self.no_descriptors())?;
+                let remote = Remote { address, source: outgoing.source };
+                let socket = self.sockets.add(socket, remote, slot).map_err(|_| self.no_descriptors())?;
                 counters.connects.add(1);
                 counters.sessions.add(1);
                 Ok(socket)
@@ -288,12 +311,14 @@ impl Server {
     /// Moves a flow away from a backend that does not serve it any more, if another one takes it.
     fn follow(&mut self, id: FlowId, now: Instant) {
         let Some(settings) = settings(&self.plan) else { return };
-        let newest = self.known.pool(settings.pool);
         let Some(flow) = self.table.get_mut(id) else { return };
         let Some((pool, index)) = flow.backend() else { return };
         let state = &pool.backends[index].state;
-        let is_configured =
-            Arc::ptr_eq(pool, newest) || newest.backends.iter().any(|plan| Arc::ptr_eq(&plan.state, state));
+        let newest = self.known.pool(settings.pool);
+        let has = |newest: &Arc<PoolPlan>| {
+            Arc::ptr_eq(pool, newest) || newest.backends.iter().any(|plan| Arc::ptr_eq(&plan.state, state))
+        };
+        let is_configured = fallback::chain(&self.known, newest).any(has);
         let membership = if is_configured { Membership::Configured } else { Membership::Removed };
         let health = state.health_state().availability();
         if Course::of(health, flow.hearing.answers(now), membership) == Course::Moves {
@@ -306,13 +331,7 @@ impl Server {
         let Some(key) = self.table.key(id) else { return };
         let Some((pool, index)) = self.table.get_mut(id).and_then(|flow| flow.backend()) else { return };
         let left = pool.backends[index].state.clone();
-        let Some(settings) = self.settings() else { return };
-        let mut tried = Tried::default();
-        let mut here = self.known.pool(settings.pool).backends.iter();
-        if let Some(at) = here.position(|plan| Arc::ptr_eq(&plan.state, &left)) {
-            tried.insert(at);
-        }
-        let Ok((pool, chosen)) = self.choose(&key, &tried, now) else { return };
+        let Ok((pool, chosen)) = self.choose(&key, Some(&left), now) else { return };
         if self.turn(id, &pool, &chosen, now).is_none() {
             return;
         }
@@ -331,9 +350,11 @@ impl Server {
 
     /// Connects a flow to another backend, with its own socket if that can reach it.
     fn turn(&mut self, id: FlowId, pool: &PoolPlan, chosen: &Chosen, now: Instant) -> Option<()> {
-        let address = chosen.backend.addresses.load().first().copied()?;
+        let outgoing = pool.backends[chosen.index].outgoing;
+        let address = connect::first_address(&chosen.backend, outgoing)?;
+        let remote = Remote { address, source: outgoing.source };
         let flow = self.table.get_mut(id)?;
-        if !flow.socket.can_reach(address) {
+        if !flow.socket.can_reach(remote) {
             // No other flow ends for one that has a backend.
             let socket = self.open(pool, chosen, &mut Place::Paid, now).ok()?;
             let flow = self.table.get_mut(id)?;

@@ -72,7 +72,7 @@ impl Server {
         flow.hearing.handle_reply();
         let started = flow.outcome.started();
         flow.outcome.first_byte.get_or_insert_with(|| now.saturating_duration_since(started));
-        flow.outcome.answered_by = flow.outcome.backend;
+        flow.outcome.note_answered();
         let bytes: usize = (first..first + count).map(|slot| self.batch.datagram(slot).len()).sum();
         flow.outcome.bytes_out += bytes as u64;
         let memory = std::mem::replace(&mut flow.memory, Memory::Told);

@@ -5,7 +5,7 @@
 //! the next client, whose port is as hard to guess as that of a new socket.
 
 use std::collections::VecDeque;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -41,10 +41,19 @@ impl AsRawFd for OwnedEpoll {
 pub(super) struct BackendSocket {
     socket: UdpSocket,
     family: Family,
+    /// Local address that it was bound to; it keeps that.
+    source: Option<IpAddr>,
     /// In the epoll instance.
     number: u32,
     // Given back after the socket is closed.
     _slot: FlowSlot,
+}
+
+/// The other end of a socket, and the configured address of this one.
+#[derive(Clone, Copy)]
+pub(super) struct Remote {
+    pub(super) address: SocketAddr,
+    pub(super) source: Option<IpAddr>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,8 +69,8 @@ impl Family {
 }
 
 impl BackendSocket {
-    pub(super) fn can_reach(&self, address: SocketAddr) -> bool {
-        self.family == Family::of(address)
+    pub(super) fn can_reach(&self, remote: Remote) -> bool {
+        self.family == Family::of(remote.address) && self.source == remote.source
     }
 
     /// Takes the socket from its backend to another one.
@@ -110,11 +119,11 @@ impl Sockets {
         Self { epoll, flows: Vec::new(), free: Vec::new(), resting: VecDeque::new() }
     }
 
-    /// Registers a new socket, connected to `address`.
+    /// Registers a new socket, connected to `remote`.
     pub(super) fn add(
         &mut self,
         socket: UdpSocket,
-        address: SocketAddr,
+        remote: Remote,
         slot: FlowSlot,
     ) -> nix::Result<BackendSocket> {
         let number = self.free.pop().unwrap_or_else(|| {
@@ -127,16 +136,22 @@ impl Sockets {
             self.free.push(number);
             return Err(error);
         }
-        Ok(BackendSocket { socket, family: Family::of(address), number, _slot: slot })
+        Ok(BackendSocket {
+            socket,
+            family: Family::of(remote.address),
+            source: remote.source,
+            number,
+            _slot: slot,
+        })
     }
 
-    /// A socket that has rested, connected to `address`.
-    pub(super) fn use_again(&mut self, address: SocketAddr, now: Instant) -> Option<BackendSocket> {
+    /// A socket that has rested, connected to `remote`.
+    pub(super) fn use_again(&mut self, remote: Remote, now: Instant) -> Option<BackendSocket> {
         let rested = |(since, _): &&(Instant, BackendSocket)| now.saturating_duration_since(*since) >= REST;
-        let at = self.resting.iter().take_while(rested).position(|(_, socket)| socket.can_reach(address))?;
+        let at = self.resting.iter().take_while(rested).position(|(_, socket)| socket.can_reach(remote))?;
         let (_, socket) = self.resting.remove(at)?;
         let connected = sys::datagram::drain(&socket.socket)
-            .and_then(|()| sys::datagram::connect_again(&socket.socket, address));
+            .and_then(|()| sys::datagram::connect_again(&socket.socket, remote.address));
         match connected {
             Ok(()) => Some(socket),
             Err(_) => {

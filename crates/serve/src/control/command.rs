@@ -141,6 +141,12 @@ const COMMANDS: &[Command] = &[
         run: certificates,
     },
     Command {
+        name: "clients",
+        arguments: "[POOL]",
+        help: "clients of sticky pools, each with its backend, the latest first",
+        run: clients,
+    },
+    Command {
         name: "events",
         arguments: "[N] [follow]",
         help: "the last N events; with `follow` new ones too, until you send a line",
@@ -404,6 +410,21 @@ fn certificates(call: &Call<'_>) -> Result<Step, Refusal> {
     let wanted = call.arguments.first().copied();
     let all = report::certificates::read(call.front, wanted);
     Ok(call.answer(|| report::certificates::text(&all, wanted), || to_json(&all)))
+}
+
+fn clients(call: &Call<'_>) -> Result<Step, Refusal> {
+    call.expect_arguments(1)?;
+    let pool = call.arguments.first().copied();
+    if let Some(pool) = pool {
+        call.expect_pool(pool)?;
+    }
+    let clients = report::clients::read(call.front, pool);
+    if clients.is_empty() {
+        let which = pool.map_or("no pool".to_owned(), |pool| format!("pool {}", text::terminal::line(pool)));
+        let verb = if pool.is_some() { "does not balance" } else { "balances" };
+        return Err(format!("{which} {verb} by \"sticky\": no clients are remembered").into());
+    }
+    Ok(call.answer(|| report::clients::text(&clients), || to_json(&clients)))
 }
 
 fn events(call: &Call<'_>) -> Result<Step, Refusal> {

@@ -112,7 +112,7 @@ fn operators_change_a_backend_and_the_events_say_who() {
     assert_eq!(backends[2].state.weight_override(), None);
     let (_, events) = client.ask("events");
     let who = format!("uid {} (pid {})", nix::unistd::getuid(), std::process::id());
-    assert!(events.contains(&format!("pool.app.unix:/run/app.sock: weight 7 by {who}")), "{events}");
+    assert!(events.contains(&format!("pool.app.unix:/run/app.sock: {who}: weight 7")), "{events}");
     assert_eq!(events.lines().count(), 4);
 }
 

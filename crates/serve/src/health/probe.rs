@@ -16,6 +16,7 @@ use logic::proxy_header::{self, Additions};
 use nix::errno::Errno;
 use proxy::connect::{self, ConnectFault, Link};
 use state::BackendState;
+use sys::socket::Outgoing;
 use tls::backend::Endpoint;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout_at;
@@ -43,6 +44,7 @@ pub(super) enum Finding {
 pub(super) struct Way {
     pub(super) send_proxy: Option<proxy_header::Version>,
     pub(super) tls: Option<Arc<Endpoint>>,
+    pub(super) outgoing: Outgoing,
     pub(super) http: BackendHttp,
 }
 
@@ -79,7 +81,8 @@ async fn connect_and_ask(
         proxy_header::write(version, &mut header, &Peer::Unix, &Peer::Unix, &Additions::default());
     }
     let opening = sys::socket::Opening::TheyMaySpeak;
-    let link = connect::establish(backend, way.tls.as_ref(), opening, &header, active.rule.timeout).await?;
+    let (tls, limit) = (way.tls.as_ref(), active.rule.timeout);
+    let link = connect::establish(backend, tls, way.outgoing, opening, &header, limit).await?;
     exchange(link, &backend.address, active, way.http, limits).await.map_err(ConnectFault::Backend)
 }
 

@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 
 use config::Config;
-use config::types::{Backend, BackendAddress, Listener, Pool};
+use config::types::{Acl, Backend, BackendAddress, Listener, Pool};
 
 /// Returns the changes, such as `pool app: +1 backend; +1 listener (admin)`, or `nothing changed`.
 pub(crate) fn between(old: &Config, new: &Config) -> String {
@@ -19,6 +19,9 @@ pub(crate) fn between(old: &Config, new: &Config) -> String {
         of_listener,
     );
     sections(&mut changes, "pool", &old.pools, &new.pools, |pool| &pool.name, of_pool);
+    let of_acl =
+        |old: &Acl, new: &Acl| (old.list.digest() != new.list.digest()).then(|| "entries".to_owned());
+    sections(&mut changes, "acl", &old.acls, &new.acls, |acl| acl.list.name(), of_acl);
     let others = [
         ("process", differs(&old.process, &new.process)),
         ("control", differs(&old.control, &new.control)),

@@ -150,7 +150,7 @@ fn seen(report: &PastReport, one: &PastBackend) -> String {
     match one.seen {
         _ if report.backend.as_deref() == Some(&one.name) => "chosen".to_owned(),
         "open" => "could have taken it".to_owned(),
-        "unavailable" => "was down, ejected or draining, or had weight 0 (penstock ctl events)".to_owned(),
+        "unavailable" => "was down, ejected or draining, had weight 0 (penstock ctl events), was on standby, or denied the client".to_owned(),
         "at-limit" => "was at its limit".to_owned(),
         _ => "had failed in this session".to_owned(),
     }

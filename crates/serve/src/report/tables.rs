@@ -156,10 +156,17 @@ fn listeners(out: &mut String, listeners: &[ListenerReport]) {
 fn pools_into(out: &mut String, pools: &[PoolReport], most: usize) {
     for pool in pools {
         let queued = if pool.queued == 0 { String::new() } else { format!(", {} queued", pool.queued) };
+        let fallback = match &pool.fallback {
+            Some(fallback) if fallback.sessions > 0 || pool.available == 0 => {
+                let sessions = units::count_of(fallback.sessions as usize, "session", "sessions");
+                format!(", {sessions} to fallback {}", line(&fallback.pool))
+            }
+            _ => String::new(),
+        };
         push_line(
             out,
             &format!(
-                "\nPOOL {} ({}): {} of {} available{queued}",
+                "\nPOOL {} ({}): {} of {} available{queued}{fallback}",
                 line(&pool.name),
                 pool.balance,
                 pool.available,
@@ -276,6 +283,8 @@ fn counters(out: &mut String, counters: &Counters) {
         ("pauses in accepting connections", counters.accept_pauses),
         ("log lines dropped", counters.log_lines_dropped),
         ("log lines not written", counters.log_lines_failed),
+        ("log lines left out, of clients turned away", counters.log_lines_left_out),
+        ("admin clients denied", counters.admin_clients_denied),
         ("sessions ended by a panic", counters.panics),
         ("reloads refused", counters.reloads_refused),
     ]

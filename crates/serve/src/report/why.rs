@@ -46,7 +46,18 @@ pub enum Step {
     RedirectToHttps {
         port: u16,
     },
+    /// An access list denies the client.
+    Denied {
+        by: DeniedBy,
+        /// Pool that serves it nevertheless.
+        pool: Option<String>,
+    },
     Route(Box<RouteStep>),
+    /// None of the pool's backends is available: another pool serves the session.
+    Fallback {
+        from: String,
+        to: String,
+    },
     /// The request has passed through Penstock too often.
     Loop,
     Pool(Box<PoolStep>),
@@ -62,6 +73,14 @@ pub enum Found {
     ByPort,
     /// No listener of the protocol has the port; it is the only one of the protocol.
     OnlyOne,
+}
+
+/// What an access list belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeniedBy {
+    Listener,
+    Route,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -148,6 +167,8 @@ pub struct BackendStep {
     pub share: Option<f64>,
     pub in_flight: u32,
     pub max_connections: Option<u32>,
+    pub soft_max_connections: Option<u32>,
+    pub priority: u32,
     /// In hundredths, with slow start.
     pub weight: u32,
     /// Whether it has less than its weight because it has just returned.
@@ -175,7 +196,7 @@ pub struct DrainStep {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Answer {
     /// `backend`, `one-of-several`, `queue`, `queue-full`, `no-backend`, `penstock` (it answers itself), `redirect`,
-    /// `refused` or `closed`.
+    /// `refused`, `denied` or `closed`.
     pub outcome: &'static str,
     pub backend: Option<String>,
     pub status: Option<u16>,
@@ -362,6 +383,8 @@ impl BackendStep {
             share,
             in_flight: standing.in_flight,
             max_connections: standing.limit,
+            soft_max_connections: standing.soft_limit,
+            priority: standing.priority,
             weight: standing.weight,
             slow_start: standing.weight < standing.full_weight,
             down: is_down.then(|| DownStep::read(plan, now)),
@@ -390,10 +413,15 @@ fn word(reason: Reason) -> &'static str {
         Reason::Draining => "draining",
         Reason::WeightZero => "weight-zero",
         Reason::AtLimit => "at-limit",
+        Reason::AtSoftLimit => "at-soft-limit",
+        Reason::Denied => "denied",
+        Reason::Standby => "standby",
         Reason::Tried => "tried",
         Reason::OthersClient => "client-of-another",
         Reason::NotItsTurn => "not-its-turn",
         Reason::Busier => "busier",
+        Reason::Slower => "slower",
+        Reason::AboveBound => "above-bound",
         Reason::NotTheOwner => "not-the-owner",
     }
 }

@@ -116,8 +116,13 @@ impl Sources {
         self.ipv6_prefix.store(prefix, Relaxed);
     }
 
+    /// Key of the source of an address.
+    pub fn key(&self, address: IpAddr) -> StickyKey {
+        StickyKey::new(address, self.ipv6_prefix.load(Relaxed))
+    }
+
     pub fn of(&self, address: IpAddr) -> Arc<Source> {
-        let key = StickyKey::new(address, self.ipv6_prefix.load(Relaxed));
+        let key = self.key(address);
         lock(&self.parts[key.spread() as usize % PARTS]).entry(key).or_default().clone()
     }
 

@@ -8,6 +8,10 @@ const UP: Standing = Standing {
     full_weight: WEIGHT_UNIT,
     in_flight: 0,
     limit: None,
+    soft_limit: None,
+    verdict: Verdict::Permit,
+    priority: 1,
+    latency: 0,
 };
 
 fn explained(policy: Policy, standings: &[Standing], remembered: Option<usize>) -> Explanation {
@@ -15,8 +19,8 @@ fn explained(policy: Policy, standings: &[Standing], remembered: Option<usize>) 
     let names: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
     let identities = Identities::new(policy, &names);
     let (all_down, tried) = (AllDown::ErrorPage, Tried::default());
-    let facts =
-        Facts { policy, standings, all_down, identities: &identities, key: 1, remembered, tried: &tried };
+    let (identities, tried) = (&identities, &tried);
+    let facts = Facts { policy, standings, all_down, identities, key: 1, bound: None, remembered, tried };
     explain(&facts, &[Balancer::new(policy, standings.len())], 0)
 }
 
@@ -34,6 +38,20 @@ fn all_that_keeps_a_session_away_is_named() {
     let all = [Reason::Down, Reason::Draining, Reason::WeightZero, Reason::AtLimit];
     assert_eq!(explanation.reasons, [all.to_vec(), vec![Reason::Chosen]]);
     assert_eq!(explanation.only(), Some(Selection::Picked(1)));
+}
+
+#[test]
+fn denied_standby_and_soft_limit_are_named() {
+    let denied = Standing { verdict: Verdict::Deny, ..UP };
+    let full = Standing { soft_limit: Some(1), limit: Some(2), in_flight: 1, ..UP };
+    let later = Standing { priority: 2, ..UP };
+    let explanation = explained(Policy::RoundRobin, &[denied, full, UP, later], None);
+    let [denied_of, soft, standby] = [Reason::Denied, Reason::AtSoftLimit, Reason::Standby];
+    assert_eq!(explanation.reasons, [[denied_of], [soft], [Reason::Chosen], [standby]]);
+    assert_eq!(explained(Policy::Sticky, &[full, UP], Some(0)).only(), Some(Selection::Remembered(0)));
+    assert_eq!(explained(Policy::Sticky, &[later, UP], Some(0)).only(), Some(Selection::Remembered(0)));
+    assert_eq!(explained(Policy::Sticky, &[denied, UP], Some(0)).only(), Some(Selection::Picked(1)));
+    assert_eq!(explained(Policy::Hash, &[denied], None).only(), Some(Selection::Denied));
 }
 
 #[test]
@@ -77,6 +95,7 @@ fn workers_whose_turns_differ_have_no_common_answer() {
         all_down: AllDown::FailOpen,
         identities: &identities,
         key: 0,
+        bound: None,
         remembered: None,
         tried: &tried,
     };

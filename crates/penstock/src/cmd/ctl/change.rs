@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-use super::parse_word;
+use super::word::parse_word;
 use crate::duration;
 
 #[derive(Debug, Subcommand)]

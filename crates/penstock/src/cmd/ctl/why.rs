@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::parse_word;
+use super::word::parse_word;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use logic::health::Cause;
 use state::BackendState;
-use sys::socket::Opening as SocketOpening;
+use sys::socket::{Opening as SocketOpening, Outgoing};
 use tls::backend::Endpoint;
 use tokio::sync::oneshot;
 
@@ -30,6 +30,7 @@ pub(super) struct Opening {
     pub(super) room: Rc<Room>,
     pub(super) backend: Arc<BackendState>,
     pub(super) tls: Option<Arc<Endpoint>>,
+    pub(super) outgoing: Outgoing,
     pub(super) rules: Rules,
     /// Index of the worker whose counters are updated.
     pub(super) worker: usize,
@@ -59,7 +60,8 @@ impl Opening {
 
     async fn open(&self, place: ConnectionPermit, began: Instant) -> Result<Rc<Line>, ConnectFault> {
         let (tls, limit) = (self.tls.as_ref(), self.limit);
-        let link = connect::establish(&self.backend, tls, SocketOpening::WeSpeak, &[], limit).await?;
+        let opening = SocketOpening::WeSpeak;
+        let link = connect::establish(&self.backend, tls, self.outgoing, opening, &[], limit).await?;
         let transport = Transport { link, backend: self.backend.clone(), worker: self.worker };
         let line = Line::begin(transport, tls, &self.rules, began + limit, place, self.room.clone()).await;
         line.map_err(ConnectFault::Backend)

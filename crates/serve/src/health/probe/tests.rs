@@ -58,7 +58,7 @@ async fn verdict(address: &BackendAddress, active: &ActiveCheck) -> (VerdictOutc
 }
 
 fn plain(send_proxy: Option<proxy_header::Version>) -> Way {
-    Way { send_proxy, tls: None, http: BackendHttp::Http1 }
+    Way { send_proxy, tls: None, outgoing: Outgoing::default(), http: BackendHttp::Http1 }
 }
 
 #[tokio::test]

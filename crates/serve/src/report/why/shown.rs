@@ -7,7 +7,8 @@ use text::terminal::line;
 use text::units;
 
 use super::{
-    Answer, BackendStep, Found, ListenerStep, NearRoute, PoolStep, RouteStep, Step, StickyStep, WhyReport,
+    Answer, BackendStep, DeniedBy, Found, ListenerStep, NearRoute, PoolStep, RouteStep, Step, StickyStep,
+    WhyReport,
 };
 use crate::report::tables::{condition, push_line};
 
@@ -32,6 +33,15 @@ pub fn text(report: &WhyReport) -> String {
                 );
             }
             Step::Route(step) => route(&mut out, step),
+            Step::Denied { by, pool } => push_line(&mut out, &denied(*by, pool.as_deref())),
+            Step::Fallback { from, to } => push_line(
+                &mut out,
+                &format!(
+                    "pool      {} has no available backend: its fallback serves, {}",
+                    line(from),
+                    line(to)
+                ),
+            ),
             Step::Loop => push_line(&mut out, "request   it has passed through Penstock too often: a loop"),
             Step::Pool(step) => pool(&mut out, step, &report.client),
         }
@@ -54,6 +64,15 @@ fn listener(out: &mut String, step: &ListenerStep, client: &str) {
             &format!("          it has {} of {most} connections: no new one now", step.connections),
         );
     }
+}
+
+fn denied(by: DeniedBy, pool: Option<&str>) -> String {
+    let whose = match by {
+        DeniedBy::Listener => "of the listener",
+        DeniedBy::Route => "of the route",
+    };
+    let goes = pool.map_or(String::new(), |pool| format!(": it goes to denied-pool {}", line(pool)));
+    format!("denied    the access list {whose} denies the client{goes}")
 }
 
 fn route(out: &mut String, step: &RouteStep) {
@@ -171,6 +190,14 @@ fn words(backend: &BackendStep, reason: &str) -> String {
             let most = backend.max_connections.unwrap_or_default();
             format!("at its limit: {} of {most} sessions", backend.in_flight)
         }
+        "at-soft-limit" => {
+            let most = backend.soft_max_connections.unwrap_or_default();
+            format!("at its soft limit: {} of {most} sessions, only clients that it knows", backend.in_flight)
+        }
+        "denied" => "its access list denies the client".to_owned(),
+        "standby" => format!("standby: priority {}, and a lower number has room", backend.priority),
+        "slower" => "slower, by its response time and sessions".to_owned(),
+        "above-bound" => "above its share of the sessions (balance-bound)".to_owned(),
         "client-of-another" => "another backend has this client".to_owned(),
         "not-its-turn" => format!("not its turn ({})", units::count(backend.in_flight as usize, "session")),
         "busier" => format!("busier: {}", units::count(backend.in_flight as usize, "session")),
@@ -195,6 +222,7 @@ fn result(result: &Answer) -> String {
             let location = result.location.as_ref().map_or(String::new(), |to| format!(" to {}", line(to)));
             format!("=> penstock itself answers{status}{location}")
         }
+        "denied" => "=> refused: an access list denies the client".to_owned(),
         "closed" => "=> closed: no route for this server name".to_owned(),
         _ => format!("=> refused{status}"),
     }

@@ -266,7 +266,7 @@ impl Recv {
                 .convert_poll_message(pseudo, fields, stream_id)?;
 
             // Penstock: flow control does not limit these.
-            if !self.hold_fields(cost(message_fields(&message))) {
+            if !self.hold_fields(cost(message_fields(&message)), MOST_WITH_HEADS) {
                 return Err(Error::library_reset(stream_id, Reason::REFUSED_STREAM).into());
             }
 
@@ -311,10 +311,10 @@ impl Recv {
     }
 
     /// Penstock: counts a head or trailers that wait to be read. `false` if the connection holds too many.
-    fn hold_fields(&mut self, cost: usize) -> bool {
+    fn hold_fields(&mut self, cost: usize, most: usize) -> bool {
         let held = self.held_fields.saturating_add(cost);
         // One section may be as large as SETTINGS_MAX_HEADER_LIST_SIZE lets it.
-        if held > MOST_FIELDS && self.held_fields > 0 {
+        if held > most && self.held_fields > 0 {
             return false;
         }
         self.held_fields = held;
@@ -479,7 +479,7 @@ impl Recv {
         let trailers = frame.into_fields();
 
         // Penstock: flow control does not limit these.
-        if !self.hold_fields(cost(&trailers)) {
+        if !self.hold_fields(cost(&trailers), MOST_FIELDS) {
             return Err(Error::library_reset(stream.id, Reason::ENHANCE_YOUR_CALM));
         }
 
@@ -1420,9 +1420,11 @@ impl From<Error> for RecvHeaderBlockError {
 /// Penstock: largest length of joined DATA frames.
 const MOST_JOINED: usize = 4096;
 
-/// Penstock: see `cost`. The heads and trailers of one connection that wait to be read cost at most so much together.
+/// Penstock: see `cost`. Trailers of one connection that wait to be read cost at most so much together; heads may cost
+/// more, because they are read at once.
 const EACH_FIELD: usize = 96;
 const MOST_FIELDS: usize = 1024 * 1024;
+const MOST_WITH_HEADS: usize = 4 * 1024 * 1024;
 
 /// Penstock: limit of the sizes of all interim responses on a stream, and what the smallest counts.
 const MOST_INTERIM: usize = 64 * 1024;
