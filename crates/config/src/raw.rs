@@ -278,8 +278,8 @@ pool = "app"
     pub(crate) unix_mode: Key<ModeText>,
     /// Peers that must send a PROXY header (version 1 or 2): networks, addresses, or `"unix"`. Penstock trusts the
     /// addresses in the header; it checks the format of version 2's additions but does not use them. With `udp` each
-    /// datagram of such a peer begins with a header of version 2: name only peers whose addresses nobody else can send
-    /// from.
+    /// datagram of such a peer begins with a header of version 2: name only peers whose addresses no other host can
+    /// forge.
     #[schemars(extend("default" = json!([])))]
     pub(crate) proxy_protocol_from: Key<Vec<At<NetworkText>>>,
     /// NAME of the section `[acl.NAME]` that says which clients may connect. A client that it denies is closed at once,

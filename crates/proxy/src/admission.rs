@@ -67,7 +67,7 @@ impl Admitted {
 pub enum TurnedAway {
     /// No descriptors.
     Refused(Refusal),
-    /// Its source connects too fast: it should wait so long.
+    /// Its source exceeds `connection-rate`: the time after which its next connection is admitted.
     ConnectionRate(Duration),
     /// Its source has too many connections.
     SourceFull,

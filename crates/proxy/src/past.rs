@@ -158,7 +158,7 @@ pub struct PastSession {
     pub pool: Option<Arc<str>>,
     pub backend: Option<Arc<str>>,
     pub how: How,
-    /// What the last choice saw of each backend; not of all if there are many.
+    /// What the last choice saw of the pool's first 15 backends.
     pub backends: Vec<(Arc<str>, Seen)>,
     pub attempts: u32,
     pub moved: u32,

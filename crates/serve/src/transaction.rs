@@ -259,7 +259,7 @@ impl Live {
         };
         self.loaded = loaded;
         let (what, by) = what;
-        let by = by.map_or("nobody: it was not confirmed in time".to_owned(), |by| by.to_string());
+        let by = by.map_or("the server: it was not confirmed in time".to_owned(), |by| by.to_string());
         let mut text = format!("change {number}: {what}\n{}", served.said);
         if let Some(fixed) = &served.fixed {
             text.push_str(&format!("\nwarning: {fixed}"));

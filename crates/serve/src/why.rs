@@ -169,7 +169,7 @@ fn of_request(
         head: &head,
         request: &request,
     };
-    // Whether the source sends requests too fast is not told: nobody knows when the request comes.
+    // Whether the source sends requests too fast is not told: it depends on when the request comes.
     let destination = question.destination(|| Ok(()));
     let mut explain = || {
         let step = question.with_facts(|facts| RouteStep::read(snapshot, routes, facts));

@@ -21,7 +21,7 @@ const PARTS: usize = 16;
 #[derive(Default)]
 pub struct Rates {
     sets: OnceLock<Box<[Mutex<Set>]>>,
-    /// A secret: nobody can make up sources that share a set with another one.
+    /// A secret: without it no client can find sources that share a set with another one.
     hasher: RandomState,
 }
 

@@ -69,12 +69,12 @@ pub fn connect_udp(addr: SocketAddr, outgoing: Outgoing) -> io::Result<UdpSocket
 /// has reached it before waits in it ([`drain`]).
 pub fn disconnect(socket: &UdpSocket) -> io::Result<()> {
     // SAFETY: zeroes are a value of this struct of integers.
-    let mut nobody: libc::sockaddr = unsafe { std::mem::zeroed() };
-    nobody.sa_family = libc::AF_UNSPEC as libc::sa_family_t;
+    let mut no_peer: libc::sockaddr = unsafe { std::mem::zeroed() };
+    no_peer.sa_family = libc::AF_UNSPEC as libc::sa_family_t;
     // SAFETY: the address lives until the call returns, with its true length.
     let done = unsafe {
         let length = size_of::<libc::sockaddr>() as libc::socklen_t;
-        libc::connect(socket.as_raw_fd(), &raw const nobody, length)
+        libc::connect(socket.as_raw_fd(), &raw const no_peer, length)
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

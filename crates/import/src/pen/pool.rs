@@ -156,7 +156,7 @@ fn backends(emitter: &mut Emitter, section: &mut Section, servers: &[(String, Se
     let mut comments = Vec::new();
     if heaviest == 0 {
         let place = place_of(&emitter.pen.choice.weight, "-W");
-        let text = "no server has a weight, and then Pen serves nobody: here all have the same";
+        let text = "no server has a weight, and then Pen serves no client: here all have the same";
         comments.push(emitter.note(Effect::Changed, &place, text));
     } else if heaviest > HEAVIEST {
         let place = place_of(&emitter.pen.choice.weight, "-W");

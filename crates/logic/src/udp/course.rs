@@ -13,7 +13,7 @@ pub enum Course {
     Moves,
 }
 
-/// Whether the newest configuration has the backend of a flow.
+/// Whether the backend of a flow is still in the configuration that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
     Configured,

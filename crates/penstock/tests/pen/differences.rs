@@ -49,7 +49,7 @@ impl Difference {
                 "every client is turned away for 30 s (-b), although the server is back",
                 "the last server that is left is always tried",
             ],
-            Self::WeightsOfNothing => ["all weights are 0, and nobody is served", "all weigh the same"],
+            Self::WeightsOfNothing => ["all weights are 0, and no client is served", "all weigh the same"],
             Self::NoAclAlone => ["Pen crashes (SIGSEGV)", "an error says what is missing"],
             Self::FirstInTurn => ["it goes to the second server", "it goes to the first"],
             Self::ErrorPage => {

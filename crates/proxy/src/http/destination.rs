@@ -26,7 +26,7 @@ pub enum Destination<'a> {
     NoRoute,
     /// An access list denies the client.
     Denied,
-    /// The source of the client sends requests too fast: it should wait so long.
+    /// The client's source exceeds `request-rate`: the time after which its next request is admitted.
     TooMany(Duration),
     Ambiguous(PathAmbiguity),
     /// It was to go to this pool, but has passed through Penstock processes too often.

@@ -31,7 +31,7 @@ pub(super) enum Step {
     Refused(Refusal),
     Reload(Format),
     Stop(Format),
-    /// Answered by the supervisor.
+    /// A change of the configuration: the supervisor makes it, and answers.
     Change(Ask, Format),
     Follow(Following),
     /// An answer that others have a part in, such as the workers.

@@ -76,8 +76,8 @@ pub(super) enum Change {
     },
     /// Write what is served into the configuration file; comments and order stay, as do lines that no change concerns
     ///
-    /// The file is written by this command, with your rights, and replaced at once. It is not written if somebody else
-    /// changed it since the server read it.
+    /// The file is written by this command, with your rights, and replaced at once. It is not written if another
+    /// process changed it since the server read it.
     Save {
         /// Another file, or the first one of a server that was started without a file
         #[arg(value_name = "FILE")]

@@ -166,7 +166,7 @@ fn write(path: &Path, bytes: &[u8], before: Option<&[u8]>) -> io::Result<()> {
     if let Some(before) = before {
         let now = sys::file::read(&path, config::MAX_TEXT as u64 + 3)?;
         if now.strip_prefix(MARK).unwrap_or(&now) != before {
-            return Err(io::Error::other("somebody changed it just now"));
+            return Err(io::Error::other("another process changed it just now: look at it, and save again"));
         }
     }
     fs::rename(&beside, &path)?;
@@ -174,12 +174,12 @@ fn write(path: &Path, bytes: &[u8], before: Option<&[u8]>) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Removes the new file unless it has taken the place of the old one.
+/// The new file, until it takes the place of the old one: it is removed if an error comes first.
 struct Unfinished<'a>(&'a Path);
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        // There is nobody to tell: the reason of the failure is told already.
+        // The operator is told why the file was not saved; that matters more than what is left of the new one.
         let _ = fs::remove_file(self.0);
     }
 }
