@@ -155,6 +155,13 @@ impl Pebble {
         self.log().count(&format!(" {path}"))
     }
 
+    /// Number of orders that it accepted. It may refuse one that names the certificate it replaces, and the client then
+    /// asks again without that name: Pebble 2.10 does not find a certificate whose serial number needs a leading zero
+    /// byte, one in 256.
+    pub fn orders(&self) -> usize {
+        self.log().count("Added order ")
+    }
+
     fn get(&self, path: &str) -> Option<String> {
         let url = format!("https://localhost:{}{path}", self.port);
         let output = tools::curl(&["--fail", "--cacert", self.ca.to_str().unwrap(), &url]);

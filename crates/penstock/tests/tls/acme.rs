@@ -234,7 +234,7 @@ fn after_a_restart_what_is_kept_is_used_until_the_authority_suggests_otherwise()
     eventually("a suggestion", secs(10), || {
         (order(&server, "one.example")["next_order_reason"] == "suggested").then_some(())
     });
-    let (accounts, orders) = (pebble.asked("/sign-me-up"), pebble.asked("/order-plz"));
+    let (accounts, orders) = (pebble.asked("/sign-me-up"), pebble.orders());
     assert!(accounts == 1 && orders == 1, "{accounts} {orders}: {:#?}", pebble.log().tail(50));
     stop(server);
 
@@ -254,7 +254,7 @@ fn after_a_restart_what_is_kept_is_used_until_the_authority_suggests_otherwise()
     eventually("another certificate", secs(20), || {
         served(&server, "one.example").filter(|leaf| *leaf != first)
     });
-    let (accounts, orders) = (pebble.asked("/sign-me-up"), pebble.asked("/order-plz"));
+    let (accounts, orders) = (pebble.asked("/sign-me-up"), pebble.orders());
     assert!(accounts == 1 && orders == 2, "{accounts} {orders}: {:#?}", pebble.log().tail(50));
 }
 
