@@ -173,6 +173,11 @@ impl<'f> Regular<'f> {
         Ok(())
     }
 
+    /// Bytes of the lines that it becomes.
+    fn len(&self) -> usize {
+        self.lines.len() + self.cookie.len()
+    }
+
     /// Checks a field that is not forwarded.
     fn leave_out(&mut self, value: &[u8]) -> Result<(), Malformed> {
         self.seen = true;
@@ -203,7 +208,7 @@ fn ordinary(
     pseudo.check_scheme()?;
     let path = pseudo.checked_path(method)?;
     let authority = regular.authority(pseudo)?;
-    let mut head = start(method, path, authority, regular.lines.len());
+    let mut head = start(method, path, authority, regular.len());
     let upload = match (body, regular.length) {
         (Body::None, Some(1..)) => return Err(Malformed::LengthMismatch),
         (Body::None, _) => Upload::None,
@@ -242,7 +247,7 @@ fn extended_connect(
     if protocol != b"websocket" {
         return Ok(refused_connect(authority));
     }
-    let mut head = start(b"GET", path, authority, regular.lines.len());
+    let mut head = start(b"GET", path, authority, regular.len());
     head.extend_from_slice(b"connection: upgrade\r\nupgrade: websocket\r\n");
     push_line(&mut head, b"sec-websocket-key", key.as_bytes());
     Ok(Downgraded { head: finish(head, &regular), upload: Upload::Tunnel })

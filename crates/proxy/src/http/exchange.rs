@@ -101,6 +101,8 @@ fn prepare_forwarding<'a>(
         forwarded: session.settings.forwarded_headers,
         client_certificate: identity.map_or(&[], |identity| &identity.fields),
     };
+    // Not by doubling: a hundred requests of one connection may each hold a long head here.
+    message.reserve_exact(head.len() + ADDED);
     forward::write_request(&mut message, head, request, &via, &edits);
     let key = key_for(session, pool);
     let idempotence = Idempotence::of(request.method(head));
@@ -121,6 +123,9 @@ fn judged_by(session: &RequestContext<'_>, pool: &PoolPlan) -> Option<Peer> {
         _ => session.client_behind_proxies(),
     }
 }
+
+/// Room for the lines that a forwarded head has beyond those of the client: `Via`, `X-Forwarded-For` and the like.
+const ADDED: usize = 512;
 
 /// A request that is forwarded to a pool.
 struct Forwarding<'a> {

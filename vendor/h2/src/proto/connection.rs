@@ -24,6 +24,18 @@ where
     codec: Codec<T, Prioritized<B>>,
 
     inner: ConnectionInner<P, B>,
+
+    /// Penstock: what the caller of the current poll wants.
+    waiting: Waiting,
+}
+
+/// Penstock: what the caller of a poll wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// The next request. The connection decodes no more of them than a few while one waits.
+    ToAccept,
+    /// Progress only: frames of open streams must be read also while requests wait.
+    Otherwise,
 }
 
 // Extracted part of `Connection` which does not depend on `T`. Reduces the amount of duplicated
@@ -170,6 +182,7 @@ where
                 span,
                 _phantom: PhantomData,
             },
+            waiting: Waiting::Otherwise,
         }
     }
 
@@ -300,6 +313,12 @@ where
 
     /// Advances the internal state of the connection.
     pub fn poll(&mut self, cx: &mut Context) -> Poll<Result<(), Error>> {
+        self.poll_for(Waiting::Otherwise, cx)
+    }
+
+    /// Penstock: advances the connection for a caller that waits for this.
+    pub(crate) fn poll_for(&mut self, waiting: Waiting, cx: &mut Context) -> Poll<Result<(), Error>> {
+        self.waiting = waiting;
         // XXX(eliza): cloning the span is unfortunately necessary here in
         // order to placate the borrow checker — `self` is mutably borrowed by
         // `poll2`, which means that we can't borrow `self.span` to enter it.
@@ -383,6 +402,11 @@ where
                 );
             }
             ready!(self.poll_ready(cx))?;
+
+            // Penstock: the caller takes the waiting requests before more are decoded.
+            if self.waiting == Waiting::ToAccept && self.inner.streams.has_enough_requests() {
+                return Poll::Pending;
+            }
 
             match self
                 .inner

@@ -266,7 +266,8 @@ impl Recv {
                 .convert_poll_message(pseudo, fields, stream_id)?;
 
             // Penstock: flow control does not limit these.
-            if !self.hold_fields(cost(message_fields(&message)), MOST_WITH_HEADS) {
+            let most = if counts.peer().is_server() { MOST_WITH_REQUESTS } else { MOST_WITH_RESPONSES };
+            if !self.hold_fields(cost(message_fields(&message)), most) {
                 return Err(Error::library_reset(stream_id, Reason::REFUSED_STREAM).into());
             }
 
@@ -461,6 +462,7 @@ impl Recv {
         &mut self,
         frame: frame::Headers,
         stream: &mut store::Ptr,
+        counts: &Counts,
     ) -> Result<(), Error> {
         // Transition the state
         stream.state.recv_close()?;
@@ -479,7 +481,8 @@ impl Recv {
         let trailers = frame.into_fields();
 
         // Penstock: flow control does not limit these.
-        if !self.hold_fields(cost(&trailers), MOST_FIELDS) {
+        let most = if counts.peer().is_server() { MOST_IN_REQUEST_TRAILERS } else { MOST_IN_RESPONSE_TRAILERS };
+        if !self.hold_fields(cost(&trailers), most) {
             return Err(Error::library_reset(stream.id, Reason::ENHANCE_YOUR_CALM));
         }
 
@@ -1281,6 +1284,12 @@ impl Recv {
         }
     }
 
+    /// Penstock: whether a request waits to be accepted, and the memory of heads and trailers is better let go before
+    /// the next one is decoded.
+    pub fn has_enough_requests(&self) -> bool {
+        self.held_fields >= ENOUGH_FIELDS && !self.pending_accept.is_empty()
+    }
+
     pub fn next_incoming(&mut self, store: &mut Store) -> Option<store::Key> {
         self.pending_accept.pop(store).map(|ptr| ptr.key())
     }
@@ -1420,11 +1429,15 @@ impl From<Error> for RecvHeaderBlockError {
 /// Penstock: largest length of joined DATA frames.
 const MOST_JOINED: usize = 4096;
 
-/// Penstock: see `cost`. Trailers of one connection that wait to be read cost at most so much together; heads may cost
-/// more, because they are read at once.
-const EACH_FIELD: usize = 96;
-const MOST_FIELDS: usize = 1024 * 1024;
-const MOST_WITH_HEADS: usize = 4 * 1024 * 1024;
+/// Penstock: see `cost`. Fields of one connection that wait to be read cost at most so much together. The heads of
+/// requests may cost more than their trailers: from `ENOUGH_FIELDS` on, a request that waits is accepted before the next
+/// one is decoded. Nothing makes responses wait before they are decoded.
+const EACH_FIELD: usize = 128;
+const ENOUGH_FIELDS: usize = 256 * 1024;
+const MOST_IN_REQUEST_TRAILERS: usize = 256 * 1024;
+const MOST_WITH_REQUESTS: usize = 1024 * 1024;
+const MOST_IN_RESPONSE_TRAILERS: usize = 1024 * 1024;
+const MOST_WITH_RESPONSES: usize = 4 * 1024 * 1024;
 
 /// Penstock: limit of the sizes of all interim responses on a stream, and what the smallest counts.
 const MOST_INTERIM: usize = 64 * 1024;

@@ -139,6 +139,11 @@ where
         Ok(())
     }
 
+    /// Penstock: see `Recv::has_enough_requests`.
+    pub fn has_enough_requests(&self) -> bool {
+        self.inner.lock().unwrap().actions.recv.has_enough_requests()
+    }
+
     pub fn next_incoming(&mut self) -> Option<StreamRef<B>> {
         let mut me = self.inner.lock().unwrap();
         let me = &mut *me;
@@ -590,7 +595,7 @@ impl Inner {
                     return Err(Error::library_reset(stream.id, Reason::PROTOCOL_ERROR));
                 }
 
-                actions.recv.recv_trailers(frame, stream)
+                actions.recv.recv_trailers(frame, stream, counts)
             };
 
             actions.reset_on_recv_stream_err_deferred(send_buffer, stream, counts, res)
