@@ -17,6 +17,7 @@ use tls::{Handshake, Issuer, ProxyAdditions};
 
 use crate::admission;
 use crate::arrival::{Arrival, ClientConnection, Entry, canonical};
+use crate::boxed::boxed;
 use crate::http::{self, Http2Client, Served};
 use crate::outcome::{Outcome, TlsDetail};
 use crate::snapshot::ListenerPlan;
@@ -45,8 +46,8 @@ pub fn serve(entry: Entry, plain: Plain, peer: Peer) -> Service {
         let client = ClientConnection { stream: Stream::plain(plain), early: Vec::new(), arrival };
         return speak(entry, client, ClientProtocol::Http1);
     }
-    let arriving = Box::pin(arrive(entry, plain, arrival));
-    Box::pin(async move {
+    let arriving = boxed(|| arrive(entry, plain, arrival));
+    boxed(|| async move {
         if let Some(service) = arriving.await {
             service.await;
         }
@@ -116,8 +117,8 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
 fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Service {
     let plan = entry.plan.clone();
     match &plan.settings.protocol {
-        Protocol::Tcp(settings) => Box::pin(tcp::serve(entry, settings, client)),
-        Protocol::TlsPassthrough(settings) => Box::pin(passthrough::serve(entry, settings, client)),
+        Protocol::Tcp(settings) => boxed(|| tcp::serve(entry, settings, client)),
+        Protocol::TlsPassthrough(settings) => boxed(|| passthrough::serve(entry, settings, client)),
         // The accept loop takes no plan of another transport.
         Protocol::Udp(_) => Box::pin(std::future::ready(())),
         Protocol::Http(_) if spoken == ClientProtocol::Http2 => {

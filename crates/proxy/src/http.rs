@@ -16,6 +16,7 @@ use tls::plain::Parked;
 
 use crate::admission::Admitted;
 use crate::arrival::ClientConnection;
+use crate::boxed::boxed;
 use crate::http2::preface;
 use crate::idle_sessions::{IdleConnection, IdleSession};
 use crate::outcome::Outcome;
@@ -108,7 +109,7 @@ async fn serve_requests(mut connection: Http1Connection<'_>) -> Served {
             return Served::Http2(Box::new(Http2Client { current, plan, client }));
         }
         // Boxed, so that a connection between two requests does not hold the state of an exchange.
-        match Box::pin(connection.answer_request()).await {
+        match boxed(|| connection.answer_request()).await {
             After::KeepAlive => {}
             after => break after,
         }

@@ -26,6 +26,7 @@ use tls::linger::linger;
 use tokio::task::JoinSet;
 
 use crate::arrival::{Arrival, ClientConnection};
+use crate::boxed::boxed;
 use crate::http as exchange;
 use crate::outcome::Outcome;
 use crate::snapshot::ListenerPlan;
@@ -383,7 +384,8 @@ impl Http2Connection<'_> {
                     ClientConnection { stream, early: downgraded.head, arrival: self.arrival.clone() };
                 let (worker, current) = (self.worker.clone(), self.current.clone());
                 let (handle, plan) = (self.handle.clone(), self.plan.clone());
-                self.open.spawn_local(exchange::serve_stream(worker, handle, current, plan, client));
+                self.open
+                    .spawn_local(boxed(|| exchange::serve_stream(worker, handle, current, plan, client)));
             }
             Err(malformed) => {
                 respond.send_reset(Reason::PROTOCOL_ERROR);

@@ -58,6 +58,7 @@
 pub mod accept;
 mod admission;
 pub mod arrival;
+mod boxed;
 pub mod connect;
 pub mod connection;
 pub mod fallback;

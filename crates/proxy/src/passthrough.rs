@@ -17,6 +17,7 @@ use state::ending::{Ending, TlsFault};
 use tls::ClientFacts;
 
 use crate::arrival::{ClientConnection, Entry};
+use crate::boxed::boxed;
 use crate::outcome::{Outcome, TlsDetail};
 use crate::snapshot::ListenerPlan;
 use crate::stream::Stream;
@@ -34,7 +35,7 @@ pub(crate) fn serve(
     let plan = entry.plan.clone();
     let outcome = Outcome::new(&entry.worker, &plan.state, Kind::Tcp, client.arrival.peer, None);
     let idle = settings.idle_timeout;
-    let arriving = Box::pin(serve_session(plan, settings.handshake_timeout, client, outcome));
+    let arriving = boxed(|| serve_session(plan, settings.handshake_timeout, client, outcome));
     async move {
         if let Some((pool, client, outcome)) = arriving.await {
             tcp::carry(entry, pool, idle, client, outcome).await;

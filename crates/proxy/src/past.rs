@@ -88,13 +88,15 @@ impl Entry {
             return;
         };
         let (head, request) = (&received.head[..], &received.request);
-        text.extend_from_slice(request.method.of(head));
-        *method = text.len();
-        text.extend_from_slice(request.authority.of(head));
-        *host = text.len();
+        let (words, named) = (request.method.of(head), request.authority.of(head));
         let target = request.target.of(head);
         *is_cut = target.len() > TARGET;
-        text.extend_from_slice(&target[..target.len().min(TARGET)]);
+        let target = &target[..target.len().min(TARGET)];
+        (*method, *host) = (words.len(), words.len() + named.len());
+        text.reserve_exact(*host + target.len());
+        text.extend_from_slice(words);
+        text.extend_from_slice(named);
+        text.extend_from_slice(target);
     }
 
     fn is_of(&self, id: &str) -> bool {
@@ -171,7 +173,9 @@ pub struct PastSession {
 
 impl Past {
     pub fn new(workers: usize) -> Self {
-        Self { entries: Vec::new(), next: 0, most: (MOST / workers.max(1)).max(LEAST) }
+        let most = (MOST / workers.max(1)).max(LEAST);
+        // The kernel gives the memory when an entry is first written.
+        Self { entries: Vec::with_capacity(most), next: 0, most }
     }
 
     /// Lets `fill` write the newest entry over the oldest one.

@@ -22,6 +22,7 @@ use tls::plain::Parked;
 
 use crate::admission::Admitted;
 use crate::arrival::{Arrival, ClientConnection, Entry};
+use crate::boxed::boxed;
 use crate::connect::ConnectFault;
 use crate::fallback;
 use crate::idle_sessions::{IdleRelay, IdleSession};
@@ -55,7 +56,7 @@ pub fn carry(
     client: ClientConnection,
     outcome: Outcome,
 ) -> impl Future<Output = ()> + use<> {
-    let beginning = Box::pin(begin(entry, pool, idle, client, outcome));
+    let beginning = boxed(|| begin(entry, pool, idle, client, outcome));
     async move {
         if let Some(Pair { session, client, backend, early }) = beginning.await {
             relay(session, client, backend, early).await;

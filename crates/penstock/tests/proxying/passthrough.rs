@@ -38,6 +38,29 @@ fn fetch(server: &Server, listener: &str, name: &str, authority: &Path) -> Resul
 }
 
 #[test]
+fn the_access_list_of_a_route_closes_its_names_only_to_whom_it_denies() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    let _backends = [backend(&a, &["a.example"], "first"), backend(&b, &["b.example"], "second")];
+    let server = Server::start(&format!(
+        "[access-log]\ntarget = \"@DIR@/access.log\"\n\
+         [acl.nobody]\nentries = [\"deny 127.0.0.1\"]\ndefault = \"deny\"\n\
+         [listener.named]\nbind = \"127.0.0.1:0\"\nprotocol = \"tls-passthrough\"\n\
+         [[listener.named.route]]\nhost = \"a.example\"\npool = \"a\"\nacl = \"nobody\"\n\
+         [[listener.named.route]]\nhost = \"b.example\"\npool = \"b\"\n\
+         [pool.a]\nbackends = [\"unix:{}/tls.sock\"]\n[pool.b]\nbackends = [\"unix:{}/tls.sock\"]\n",
+        a.display(),
+        b.display()
+    ));
+    assert!(fetch(&server, "named", "a.example", &a.join("pair.pem")).is_err());
+    assert_eq!(fetch(&server, "named", "b.example", &b.join("pair.pem")).as_deref(), Ok("second"));
+    let log = server.dir.path().join("access.log");
+    eventually("the denial is in the log", secs(10), || {
+        fs::read_to_string(&log).unwrap_or_default().contains(" denied").then_some(())
+    });
+}
+
+#[test]
 fn the_name_chooses_the_backend_and_the_handshake_is_made_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));

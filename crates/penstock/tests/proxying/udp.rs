@@ -13,6 +13,7 @@ use testing::server::Setup;
 use testing::tools::program;
 use testing::{Server, eventually, millis, port, secs};
 
+mod access;
 mod forged;
 mod losses;
 mod proxy_header;
