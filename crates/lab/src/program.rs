@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hosts::fleet::watcher;
+use hosts::fleet::{script as sent, watcher};
 use russh::server::Msg;
 use russh::{ChannelWriteHalf, Sig};
 use tokio::io::AsyncReadExt as _;
@@ -99,7 +99,10 @@ impl<'a> Program<'a> {
         self.print(Sink::Stdout, watched.mark).await?;
         let command = watched.command.as_bytes();
         if watched.input == watcher::Input::Sent {
-            return self.script(command).await;
+            return match sent::end_of(&watched.command) {
+                Some(end) => self.sent_script(end).await,
+                None => self.script(command).await,
+            };
         }
         let nothing = Stdin { feed: mpsc::unbounded_channel().1, taken: Arc::clone(&self.stdin.taken) };
         let mut watched = std::mem::replace(&mut self.stdin, nothing);
@@ -111,14 +114,32 @@ impl<'a> Program<'a> {
 
     /// Runs the script on standard input, for `sh`, `sh -s` and an empty command.
     async fn stdin_script(&mut self) -> Result<Next, ClientClosed> {
+        match self.whole_stdin().await? {
+            Some(text) => self.script(&text).await,
+            None => Ok(Next::Status(2)),
+        }
+    }
+
+    /// Reads standard input to its end. Says so and returns `None` if it is too long for a script.
+    async fn whole_stdin(&mut self) -> Result<Option<Vec<u8>>, ClientClosed> {
         let mut text = Vec::new();
         while let Some(bytes) = self.stdin.next().await {
             if text.len() + bytes.len() > LONGEST_SCRIPT {
-                return self.complain(2, "sh: a script of more than 1 MiB").await;
+                self.complain(2, "sh: a script of more than 1 MiB").await?;
+                return Ok(None);
             }
             text.extend_from_slice(&bytes);
         }
-        self.script(&text).await
+        Ok(Some(text))
+    }
+
+    /// Runs the script of `penstock run --script` on standard input, if it arrives up to its last line `end`.
+    async fn sent_script(&mut self, end: &str) -> Result<Next, ClientClosed> {
+        let Some(text) = self.whole_stdin().await? else { return Ok(Next::Status(2)) };
+        match text.trim_ascii_end().strip_suffix(end.as_bytes()) {
+            Some(script) => self.script(script).await,
+            None => self.complain(126, "sh: the script was truncated on its way").await,
+        }
     }
 
     async fn script(&mut self, text: &[u8]) -> Result<Next, ClientClosed> {
@@ -158,6 +179,14 @@ impl<'a> Program<'a> {
         match program {
             "true" | ":" => {}
             "false" => return Ok(Next::Status(1)),
+            "exec" if !rest.is_empty() => {
+                let replacing = Step { words: step.words[1..].to_vec(), ..step.clone() };
+                return Ok(match Box::pin(self.step(&replacing)).await? {
+                    Next::Status(status) => Next::Exit(status),
+                    end => end,
+                });
+            }
+            "exec" => {}
             "exit" => {
                 let status = number(u64::from(self.status)).and_then(|status| u32::try_from(status).ok());
                 return Ok(Next::Exit(status.unwrap_or(2)));

@@ -104,6 +104,8 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
                     let subject = refused.certificate.map(TlsDetail::RefusedCertificate);
                     let name = refused.server_name.map(|name| TlsDetail::Sni(name.into_boxed_bytes()));
                     outcome.tls_detail = subject.or(name).map(Box::new);
+                    outcome.status = refused.status.unwrap_or(0);
+                    outcome.bytes_out = refused.bytes_out;
                     outcome.end(refused.ending);
                     return None;
                 }

@@ -31,6 +31,13 @@ impl Failed {
         Self::new(fault, plain, tls_alert::fatal(description).to_vec())
     }
 
+    /// Makes the failure of a client that speaks plain HTTP, and is told so by a page with that status.
+    pub(crate) fn with_page(plain: Plain, status: u16, page: Vec<u8>) -> Self {
+        let mut failed = Self::new(TlsFault::NotTls, plain, page);
+        failed.refused.status = Some(status);
+        failed
+    }
+
     /// Makes the failure of a client for whose server name there is no certificate. `description` is its alert.
     pub(crate) fn no_certificate(plain: Plain, server_name: Option<&str>, description: u8) -> Self {
         let mut failed = Self::with_alert(TlsFault::NoCertificate, plain, description);
@@ -39,10 +46,13 @@ impl Failed {
     }
 
     /// Sends the last bytes, and closes the connection so that the client gets them.
-    pub(crate) async fn part(self) -> Refused {
+    pub(crate) async fn part(mut self) -> Refused {
         if let Some((mut plain, last)) = self.last {
             // The client may have closed the connection; nothing depends on the alert.
-            let _ = plain.write_all(&last).await;
+            match plain.write_all(&last).await {
+                Ok(()) => self.refused.bytes_out = last.len() as u64,
+                Err(_) => self.refused.status = None,
+            }
             // The client may already have sent more: a TCP reset would arrive before the alert.
             linger(plain).await;
         }
@@ -65,11 +75,15 @@ pub struct Refused {
     pub certificate: Option<Box<str>>,
     /// Server name that the client sent, if no certificate is for it.
     pub server_name: Option<Box<str>>,
+    /// Status of the page that told a client of plain HTTP what this port is.
+    pub status: Option<u16>,
+    /// Bytes of that page, or of the alert and what was queued before it.
+    pub bytes_out: u64,
 }
 
 impl From<Ending> for Refused {
     fn from(ending: Ending) -> Self {
-        Self { ending, certificate: None, server_name: None }
+        Self { ending, certificate: None, server_name: None, status: None, bytes_out: 0 }
     }
 }
 

@@ -548,7 +548,7 @@ pub async fn accept(
             None => plain_http::first_byte(&plain).await,
         };
         if first.is_some_and(|first| first.is_ascii_uppercase()) {
-            return Err(Failed::new(TlsFault::NotTls, plain, plain_http::answer()));
+            return Err(Failed::with_page(plain, plain_http::STATUS, plain_http::answer()));
         }
         let mut place = terminator.handshakes.begin();
         tokio::select! {

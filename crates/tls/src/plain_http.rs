@@ -6,6 +6,9 @@ use state::events::http_date;
 
 use crate::plain::Plain;
 
+/// Status of the answer.
+pub(crate) const STATUS: u16 = 400;
+
 /// Returns the client's first byte without consuming it. `None` if the byte cannot be peeked at.
 pub(crate) async fn first_byte(plain: &Plain) -> Option<u8> {
     let Plain::Tcp(tcp) = plain else { return None };
@@ -23,7 +26,7 @@ pub(crate) fn answer() -> Vec<u8> {
     error_page::write(
         &mut page,
         &Page {
-            status: 400,
+            status: STATUS,
             detail: "This port speaks HTTPS, and the request came in plain HTTP.",
             request_id: "",
             accept: None,

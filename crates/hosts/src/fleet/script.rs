@@ -47,6 +47,13 @@ pub fn sent(source: &[u8], name: &str, arguments: &[String], nonce: &str) -> Sen
     Sent { command: format!("exec sh -c {} {}{arguments}", quote(&run), quote(name)), input }
 }
 
+/// Returns the line that ends the input of `command`, if that is the command of a [`sent`] script for a shell.
+#[must_use]
+pub fn end_of(command: &str) -> Option<&str> {
+    let after = command.strip_prefix("exec ")?.split_once("case $s in *")?.1;
+    after.split_once(')').map(|(end, _)| end)
+}
+
 /// Returns the interpreter in the first line of the script.
 fn interpreter(source: &[u8]) -> String {
     let first = source.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -87,6 +94,15 @@ mod tests {
     fn script_gets_its_name_its_arguments_and_no_input() {
         let script = "echo \"$0 $# $2\"\ncat\nexit 7";
         assert_eq!(told(script, &["a", "b c"]), ("it's.sh 2 b c\n".to_owned(), Some(7)));
+    }
+
+    #[test]
+    fn the_end_of_a_sent_script_is_found_in_its_command() {
+        let of = |source: &[u8]| sent(source, "s", &["x".to_owned()], "a1").command;
+        assert_eq!(end_of(&of(b"echo")), Some("#penstock-end-a1"));
+        assert_eq!(end_of(&of(b"#!/bin/bash -e\necho")), Some("#penstock-end-a1"));
+        assert_eq!(end_of(&of(b"#!/usr/bin/python3\n")), None);
+        assert_eq!(end_of("exec true"), None);
     }
 
     #[test]

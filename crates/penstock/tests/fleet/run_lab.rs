@@ -119,6 +119,19 @@ fn every_fault_of_the_lab_ends_in_its_phase_with_its_verdict_and_its_exit_status
 }
 
 #[test]
+fn a_script_runs_on_the_hosts_of_the_lab() {
+    let lab = Lab::start(2, &[]);
+    let fleet = fleet(&lab);
+    let script = fleet.home.path().join("job.sh");
+    fs::write(&script, "#!/bin/sh -e\necho from $HOSTNAME; exec printf '%s\\n' last\necho never\n").unwrap();
+    let told = fleet.run(&["--hosts", &lab.path("hosts"), "--script", script.to_str().unwrap()]);
+    for line in ["lab001 -> from lab001", "lab002 -> from lab002", "lab001 -> last", "lab002 -> last"] {
+        assert!(told.stdout.contains(line), "{line}: {}", told.stdout);
+    }
+    assert!(!told.stdout.contains("never") && told.code == Some(0), "{}", told.stdout);
+}
+
+#[test]
 fn more_hosts_than_descriptors_are_all_reached() {
     const HOSTS: usize = 1_000;
     let lab = Lab::start(HOSTS, &[]);

@@ -308,6 +308,10 @@ fn plain_http_on_a_tls_port_gets_an_answer_in_words_and_the_log_its_reason() {
     for reason in ["tls-not-tls", "tls-no-certificate", " sni=unknown.example "] {
         eventually(reason, secs(10), || fs::read_to_string(&log).ok()?.contains(reason).then_some(()));
     }
+    let log = fs::read_to_string(&log).unwrap();
+    let line = log.lines().find(|line| line.contains("tls-not-tls")).unwrap();
+    let sent = format!(" bytes_out={} ", answer.len());
+    assert!(line.contains(" tcp 400 tls-not-tls ") && line.contains(&sent), "{line}");
 }
 
 #[test]
