@@ -3,10 +3,13 @@
 //!
 //! `crates/config/src/edit/path.rs` reads the path of a value, `crates/config/src/edit/value.rs` the value,
 //! `crates/config/src/edit/find.rs` finds it, `crates/config/src/edit/change.rs` changes the document, and
-//! `crates/config/src/edit/layout.rs` keeps the lines. A change can make the configuration invalid: the caller loads
+//! `crates/config/src/edit/layout.rs` keeps the lines. Where the configuration has several files,
+//! `crates/config/src/edit/several.rs` says which one changes. A change can make the configuration invalid: the caller loads
 //! the text again, with the same faults as for a file.
 
 use toml_edit::DocumentMut;
+
+use crate::files;
 
 mod change;
 mod error;
@@ -15,6 +18,7 @@ mod layout;
 mod list;
 pub(crate) mod path;
 mod removal;
+mod several;
 mod value;
 
 pub use error::EditError;
@@ -58,7 +62,15 @@ impl Edit {
 ///
 /// # Errors
 /// The reason, if the path or the value cannot be used. Whether the configuration is valid is not checked.
-pub fn apply(text: &str, edit: &Edit) -> Result<String, EditError> {
+pub fn apply(joined: &str, edit: &Edit) -> Result<String, EditError> {
+    let files = files::split(joined);
+    let at = several::file_of(&files, edit.path())?;
+    let text = apply_to(files[at].text, edit)?;
+    let start = files[at].text.as_ptr() as usize - joined.as_ptr() as usize;
+    Ok([&joined[..start], &text, &joined[start + files[at].text.len()..]].concat())
+}
+
+fn apply_to(text: &str, edit: &Edit) -> Result<String, EditError> {
     let (mark, text) = match text.strip_prefix('\u{feff}') {
         Some(text) => ("\u{feff}", text),
         None => ("", text),

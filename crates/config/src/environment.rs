@@ -13,11 +13,17 @@ pub struct Environment {
     pub variables: BTreeMap<String, String>,
     /// Reads a file; of a longer one than the limit at least one byte more than that.
     pub read: fn(&Path, usize) -> io::Result<Vec<u8>>,
+    /// Returns the names in a directory, in any order; names that are not UTF-8 may be missing.
+    pub list: fn(&Path) -> io::Result<Vec<String>>,
 }
 
 impl Default for Environment {
     fn default() -> Self {
-        Self { variables: BTreeMap::new(), read: |_, _| Err(io::ErrorKind::Unsupported.into()) }
+        Self {
+            variables: BTreeMap::new(),
+            read: |_, _| Err(io::ErrorKind::Unsupported.into()),
+            list: |_| Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::json;
 
 mod render;
 
+use crate::files::{self, Places};
 use crate::tree::{NodeId, Nodes, Origin};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub enum Severity {
     Warning,
 }
 
-/// A range of the file's text.
+/// A range of the text of its file. `start` and `end` count from the first file where there are several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Line, from 1.
@@ -48,7 +49,9 @@ pub struct Position {
 #[derive(Clone, Debug)]
 pub struct Faults {
     file: String,
+    /// The text of all files.
     text: String,
+    places: Box<Places>,
     /// Byte ranges of secrets; `None` if the text is not valid TOML.
     masked: Option<Vec<Range<usize>>>,
     list: Vec<Fault>,
@@ -82,7 +85,7 @@ impl Faults {
 
     /// Formats the faults for programs: `{ "file", "ok", "errors", "warnings", "faults": [...] }`.
     pub fn to_json(&self) -> serde_json::Value {
-        let faults: Vec<_> = self.list.iter().map(fault_json).collect();
+        let faults: Vec<_> = self.list.iter().map(|fault| self.fault_json(fault)).collect();
         let errors = self.count(Severity::Error);
         json!({
             "file": self.file,
@@ -90,6 +93,31 @@ impl Faults {
             "errors": errors,
             "warnings": self.count(Severity::Warning),
             "faults": faults,
+        })
+    }
+
+    /// Returns the name of the file that a place is in, and the offset of its first byte.
+    fn file_of(&self, place: Position) -> (&str, usize) {
+        self.places.file(place.start).unwrap_or((&self.file, 0))
+    }
+
+    fn fault_json(&self, fault: &Fault) -> serde_json::Value {
+        let (file, first) = fault.place.map_or((&*self.file, 0), |place| self.file_of(place));
+        json!({
+            "severity": match fault.severity {
+                Severity::Error => "error",
+                Severity::Warning => "warning",
+            },
+            "file": file,
+            "line": fault.place.map(|place| place.line),
+            "column": fault.place.map(|place| place.column),
+            "start": fault.place.map(|place| place.start - first),
+            "end": fault.place.map(|place| place.end - first),
+            // `check` takes no values from flags, so `from` is an environment variable.
+            "variable": fault.from.as_ref().and_then(|from| from.strip_prefix("environment ")),
+            "path": fault.path,
+            "message": fault.message,
+            "hint": fault.hint,
         })
     }
 
@@ -117,49 +145,40 @@ impl<'a> IntoIterator for &'a Faults {
     }
 }
 
-fn fault_json(fault: &Fault) -> serde_json::Value {
-    json!({
-        "severity": match fault.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        },
-        "line": fault.place.map(|place| place.line),
-        "column": fault.place.map(|place| place.column),
-        "start": fault.place.map(|place| place.start),
-        "end": fault.place.map(|place| place.end),
-        // `check` takes no values from flags, so `from` is an environment variable.
-        "variable": fault.from.as_ref().and_then(|from| from.strip_prefix("environment ")),
-        "path": fault.path,
-        "message": fault.message,
-        "hint": fault.hint,
-    })
-}
-
-/// Collects the faults of one text.
+/// Collects the faults of one configuration.
 #[derive(Debug)]
 pub(crate) struct Report {
     faults: Faults,
-    /// Byte offset of each line's start.
-    lines: Vec<usize>,
 }
 
 impl Report {
     pub(crate) fn new(file: &str, text: &str) -> Self {
-        let starts = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
         Report {
             faults: Faults {
                 file: file.to_owned(),
                 text: text.to_owned(),
+                places: Box::new(Places::new(text)),
                 masked: None,
                 list: Vec::new(),
                 left_out: 0,
             },
-            lines: std::iter::once(0).chain(starts).collect(),
         }
     }
 
+    /// The text of all files.
     pub(crate) fn text(&self) -> &str {
         &self.faults.text
+    }
+
+    pub(crate) fn places(&self) -> &Places {
+        &self.faults.places
+    }
+
+    /// Appends an included file. Returns the offset of its first byte.
+    pub(crate) fn add_file(&mut self, path: &str, shown: String, text: &str) -> usize {
+        let start = files::append(&mut self.faults.text, path, text);
+        self.faults.places.add(shown, &self.faults.text, start);
+        start
     }
 
     /// Reports whether `MAX_FAULTS` was reached: callers can then skip the work of wording further faults.
@@ -214,7 +233,7 @@ impl Report {
     pub(crate) fn whereabouts(&self, nodes: &Nodes, id: NodeId) -> String {
         match (nodes.origin(id).outside(), nodes.key_span(id)) {
             (Some(from), _) => format!(" ({from})"),
-            (None, Some(span)) => format!(" (line {})", self.place(span).line),
+            (None, Some(span)) => format!(" ({})", self.faults.places.words(span.start, &self.faults.file)),
             (None, None) => String::new(),
         }
     }
@@ -223,7 +242,7 @@ impl Report {
         let text = &self.faults.text;
         let start = floor_char(text, span.start);
         let end = floor_char(text, span.end.max(start));
-        let line = self.lines.partition_point(|first| *first <= start);
+        let line = self.faults.places.line(start);
         // `into_faults` computes the columns in one pass: a line may be as long as the file.
         Position { line, column: 0, start, end }
     }
@@ -233,7 +252,7 @@ impl Report {
         self.faults.list.sort_by_key(|fault| (fault.place.is_none(), fault.place.map(|place| place.start)));
         let (mut at, mut column) = (0, 1);
         for place in self.faults.list.iter_mut().filter_map(|fault| fault.place.as_mut()) {
-            let first = self.lines[place.line - 1];
+            let first = self.faults.places.line_start(place.start);
             if at < first {
                 (at, column) = (first, 1);
             }

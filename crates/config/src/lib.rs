@@ -4,6 +4,7 @@
 //! # The path of a configuration
 //!
 //! 1. `crates/sys/src/file.rs` reads the file, `crates/config/src/syntax.rs` parses the text with its places;
+//!    `crates/config/src/include.rs` adds the files that it includes, `crates/config/src/files.rs` makes one text of all;
 //!    `crates/config/src/env.rs` applies the environment,
 //!    `crates/config/src/url.rs` takes URLs of backends for addresses.
 //! 2. `crates/config/src/raw.rs` mirrors the file: its doc comments are the reference page `docs/config.md` and the
@@ -27,6 +28,8 @@ pub mod edit;
 mod env;
 mod environment;
 pub mod error;
+pub mod files;
+mod include;
 mod parse;
 mod part;
 mod print;
@@ -42,16 +45,15 @@ mod url;
 
 pub use environment::{Environment, MAX_VARIABLE_FILE, VariableFile};
 pub use error::{Fault, Faults, Position, Severity};
+pub use files::MAX_TEXT;
 pub use part::Part;
 pub use quick::{Quick, VARIABLES as QUICK_VARIABLES};
 pub use types::Config;
 
 use error::Report;
+use files::Places;
 use raw::RawConfig;
 use tree::{Nodes, Table};
-
-/// Largest size of a configuration file in bytes.
-pub const MAX_TEXT: usize = 4 * 1024 * 1024;
 
 /// A configuration file's text.
 #[derive(Clone, Debug)]
@@ -86,6 +88,7 @@ pub struct Loaded {
     root: Table,
     nodes: Nodes,
     text: String,
+    places: Places,
 }
 
 impl Loaded {
@@ -93,10 +96,11 @@ impl Loaded {
     /// `# default`, `# line 12`, `# environment PENSTOCK_X`, `# line 12, ${APP_PORT}` or `# --backend`. Loading the
     /// text again gives an equal configuration.
     pub fn print(&self) -> String {
-        print::print(&self.root, &self.nodes, &self.text)
+        print::print(&self.root, &self.nodes, &self.places)
     }
 
-    /// The text without a byte order mark; for flags, what a file would have in their place.
+    /// The text of all files ([`files::split`] separates them) without byte order marks; for flags, what a file would have
+    /// in their place.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -110,33 +114,76 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     parse::duration_of(text)
 }
 
-/// Loads a configuration file. `env` is the environment of the process, which this function reads only through its `read`.
+/// Loads a configuration file, and the files that it includes. `env` is the environment of the process, which this
+/// function reads only through its `read` and `list`. The directory of the file is that of the source's name.
 pub fn load(source: &Source, env: &Environment) -> Result<Loaded, Faults> {
     let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
-    if text.len() > MAX_TEXT {
-        return Err(syntax::too_long(&source.name, text.len()));
-    }
+    load_from(&source.name, text, include::From::Disk, env)
+}
+
+/// Loads the text of a [`Loaded`] again, after changes. Its files are in the text: none is read.
+pub fn load_joined(source: &Source, env: &Environment) -> Result<Loaded, Faults> {
+    let files = files::split(&source.text);
+    load_from(&source.name, files[0].text, include::From::Joined(&files[1..]), env)
+}
+
+/// Returns the text of a configuration as [`Loaded::text`] has it: with the files that it includes.
+pub fn join(source: &Source, env: &Environment) -> Result<String, Faults> {
+    let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
     let mut report = Report::new(&source.name, text);
     let mut nodes = Nodes::default();
-    match syntax::read(text, &mut nodes, &mut report) {
-        Some(root) => finish(root, nodes, report, env),
+    let included = include::read(&source.name, text, include::From::Disk, &mut nodes, &mut report, env);
+    match included {
+        Some(_) => Ok(report.text().to_owned()),
         None => Err(report.into_faults()),
     }
 }
 
+fn load_from(name: &str, text: &str, from: include::From<'_>, env: &Environment) -> Result<Loaded, Faults> {
+    if text.len() > MAX_TEXT {
+        return Err(syntax::too_long(name, text.len()));
+    }
+    let mut report = Report::new(name, text);
+    let mut nodes = Nodes::default();
+    let Some(included) = include::read(name, text, from, &mut nodes, &mut report, env) else {
+        return Err(report.into_faults());
+    };
+    let include::Included { root, paths, variables } = included;
+    let mut loaded = finish(root, nodes, report, env)?;
+    loaded.config.variable_files.extend(variables);
+    loaded.config.included = paths;
+    Ok(loaded)
+}
+
 /// Returns the control socket named by a file, for programs that connect to the server of that file. Reads only
 /// `[control]` and its environment variables: faults in other sections must not prevent a connection. `None` if no
-/// control socket is named.
+/// control socket is named. The files that it includes are read only if it has no `[control]` itself.
 ///
 /// # Errors
 /// The faults of `[control]`, or those of the text if they may affect that section.
 pub fn control_socket(source: &Source, env: &Environment) -> Result<Option<PathBuf>, Faults> {
-    const SECTION: &str = "control";
     let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
     if text.len() > MAX_TEXT {
         return Err(syntax::too_long(&source.name, text.len()));
     }
-    let mut report = Report::new(&source.name, text);
+    let own = control_socket_in(&source.name, text, env)?;
+    if own.is_some() || !text.contains(include::KEY) {
+        return Ok(own);
+    }
+    let joined = join(source, env)?;
+    let directory = std::path::Path::new(&source.name).parent().unwrap_or(std::path::Path::new(""));
+    for file in &files::split(&joined)[1..] {
+        let name = directory.join(file.path.unwrap_or_default()).display().to_string();
+        if let Some(socket) = control_socket_in(&name, file.text, env)? {
+            return Ok(Some(socket));
+        }
+    }
+    Ok(None)
+}
+
+fn control_socket_in(name: &str, text: &str, env: &Environment) -> Result<Option<PathBuf>, Faults> {
+    const SECTION: &str = "control";
+    let mut report = Report::new(name, text);
     let mut nodes = Nodes::default();
     let Some(mut root) = syntax::read_section(text, SECTION, &mut nodes, &mut report) else {
         return Err(report.into_faults());
@@ -147,7 +194,7 @@ pub fn control_socket(source: &Source, env: &Environment) -> Result<Option<PathB
         |name: &str| name.starts_with("PENSTOCK_") && !name.starts_with("PENSTOCK_CONTROL_");
     let own = env.variables.iter().filter(|(name, _)| !of_other_sections(name));
     let own = own.map(|(name, value)| (name.clone(), value.clone())).collect();
-    let own = Environment { variables: own, read: env.read };
+    let own = Environment { variables: own, ..*env };
     let schema = schema::root();
     env::lay_over(&mut root, &mut nodes, schema, &own, &mut report);
     env::substitute(&mut root, &mut nodes, env, &mut report);
@@ -186,11 +233,11 @@ fn finish(
     let raw = de::read::<RawConfig>(&root, &mut report);
     let config = raw.and_then(|raw| parse::parse(&raw, &nodes, &mut report, env));
     let config = config.map(|config| Config { variable_files: files, ..config });
-    let text = report.text().to_owned();
+    let (text, places) = (report.text().to_owned(), report.places().clone());
     let faults = report.into_faults();
     match config {
         Some(config) if !faults.has_errors() => {
-            Ok(Loaded { config, warnings: faults, unknown_variables, root, nodes, text })
+            Ok(Loaded { config, warnings: faults, unknown_variables, root, nodes, text, places })
         }
         _ => Err(faults),
     }

@@ -89,6 +89,7 @@ pub(crate) fn parse(
         acme: acme?,
         tunnels: tunnels?,
         variable_files: Vec::new(),
+        included: Vec::new(),
     })
 }
 

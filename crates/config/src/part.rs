@@ -26,7 +26,7 @@ impl Loaded {
     /// The part of the path that does not exist, with the most similar name.
     pub fn part(&self, path: &Path) -> Result<Part, EditError> {
         let Found { name, node, schema } = self.find(path)?;
-        let text = print::part(name, node, schema, &self.nodes, &self.text);
+        let text = print::part(name, node, schema, &self.nodes, &self.places);
         Ok(Part { text, value: json_of(&node.value) })
     }
 

@@ -6,12 +6,13 @@ use serde_json::Value as Json;
 
 use text::terminal::plain;
 
+use crate::files::Places;
 use crate::schema::{self, branch, named, properties};
 use crate::shape::{Applies, applies};
 use crate::tree::{Node, NodeId, Nodes, Origin, Table, Value, is_bare};
 
-pub(crate) fn print(root: &Table, nodes: &Nodes, text: &str) -> String {
-    let mut printer = Printer { nodes, lines: line_starts(text), out: String::new() };
+pub(crate) fn print(root: &Table, nodes: &Nodes, places: &Places) -> String {
+    let mut printer = Printer { nodes, places, out: String::new() };
     printer.sections(root, schema::root(), "");
     printer.out
 }
@@ -43,8 +44,8 @@ pub(crate) fn document(root: &Table) -> String {
 }
 
 /// Writes one value, or each value of a table in a line of its own.
-pub(crate) fn part(name: &str, node: &Node, schema: &Json, nodes: &Nodes, text: &str) -> String {
-    let mut printer = Printer { nodes, lines: line_starts(text), out: String::new() };
+pub(crate) fn part(name: &str, node: &Node, schema: &Json, nodes: &Nodes, places: &Places) -> String {
+    let mut printer = Printer { nodes, places, out: String::new() };
     match &node.value {
         Value::Table(table) => {
             let object = branch(schema, "object").unwrap_or(&Json::Null);
@@ -62,7 +63,7 @@ pub(crate) fn part(name: &str, node: &Node, schema: &Json, nodes: &Nodes, text: 
 
 struct Printer<'a> {
     nodes: &'a Nodes,
-    lines: Vec<usize>,
+    places: &'a Places,
     out: String,
 }
 
@@ -154,7 +155,7 @@ impl Printer<'_> {
     fn origin(&self, id: NodeId) -> String {
         let line = || {
             let at = self.nodes.value_span(id).map_or(0, |span| span.start);
-            format!("line {}", self.lines.partition_point(|start| *start <= at))
+            plain(&self.places.origin(at))
         };
         match self.nodes.origin(id) {
             Origin::Default => "default".into(),
@@ -233,9 +234,4 @@ fn write_text(text: &str) -> String {
     }
     out.push('"');
     out
-}
-
-fn line_starts(text: &str) -> Vec<usize> {
-    let starts = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
-    std::iter::once(0).chain(starts).collect()
 }

@@ -23,7 +23,8 @@ pub(crate) use acl::RawAcl;
 pub(crate) use acme::RawAcme;
 pub(crate) use clients::RawClientCertificates;
 pub(crate) use forms::{
-    BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, Scalar, SizeText, TextOr,
+    BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, PatternText, Scalar,
+    SizeText, TextOr,
 };
 pub(crate) use http2::{RawBackendHttp2, RawFlood, RawHttp2};
 pub(crate) use pool::{
@@ -35,6 +36,11 @@ pub(crate) use tunnel::{RawForward, RawTunnel};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawConfig {
+    /// Further files: a path, or several, from the directory of this file or absolute. Their names may have `*` and `?`,
+    /// as in `conf.d/*.toml`: such files are read in the order of their names, and there may be none; a file without a
+    /// wildcard must exist. See [several files](#several-files).
+    #[expect(dead_code, reason = "it is for the schema: include.rs has read the files before this is made")]
+    pub(crate) include: Key<OneOrMany<PatternText>>,
     /// The process itself: threads, user, limits.
     #[schemars(extend("default" = json!({}), "x-example" = r#"[process]
 workers = "auto"

@@ -6,16 +6,17 @@ use std::string::FromUtf8Error;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::MAX_TEXT;
 use crate::error::{Faults, Report};
+use crate::files::MAX_TEXT;
 use crate::quote::quote;
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
 
-/// Parses the text. `None` if it is not TOML; the report contains the reason.
-pub(crate) fn read(text: &str, nodes: &mut Nodes, report: &mut Report) -> Option<Table> {
+/// Parses the text of a file, which begins at `base` in the text of all files. `None` if it is not TOML; the report
+/// contains the reason.
+pub(crate) fn read(text: &str, base: usize, nodes: &mut Nodes, report: &mut Report) -> Option<Table> {
     let (document, errors) = DeTable::parse_recoverable(text);
-    let mut reader = Reader { text, nodes, report };
-    let root = reader.nodes.add(None, Step::Root, Spans::default(), Origin::File);
+    let mut reader = Reader { text, base, nodes, report };
+    let root = reader.nodes.root();
     if errors.is_empty() {
         return Some(reader.table(document.get_ref(), root));
     }
@@ -23,7 +24,7 @@ pub(crate) fn read(text: &str, nodes: &mut Nodes, report: &mut Report) -> Option
         Some((line, program)) => {
             let message = format!("not TOML: this looks like a configuration of {program}");
             let hint = "docs/config.md has every key: clients arrive at a [listener.NAME], servers are listed in a [pool.NAME]";
-            drop(reader.report.stretch(Some(line), message).hint(hint));
+            drop(reader.report.stretch(reader.placed(Some(line)), message).hint(hint));
         }
         None => reader.syntax_faults(&errors, document.get_ref()),
     }
@@ -39,7 +40,7 @@ pub(crate) fn read_section(
 ) -> Option<Table> {
     let (document, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
-        return read(text, nodes, report);
+        return read(text, 0, nodes, report);
     }
     // Each part begins at a line that starts with the section's name, and ends before the next header.
     let is_header = |at: usize| text[at..].trim_start_matches([' ', '\t']).starts_with('[');
@@ -72,11 +73,11 @@ pub(crate) fn read_section(
     let (alone, errors) = DeTable::parse_recoverable(&alone);
     let document = match errors.is_empty() && alone.get_ref().contains_key(section) {
         true => alone,
-        false if is_faulty || !is_named => return read(text, nodes, report),
+        false if is_faulty || !is_named => return read(text, 0, nodes, report),
         false => document,
     };
-    let mut reader = Reader { text, nodes, report };
-    let root = reader.nodes.add(None, Step::Root, Spans::default(), Origin::File);
+    let mut reader = Reader { text, base: 0, nodes, report };
+    let root = reader.nodes.root();
     Some(reader.table(document.get_ref(), root))
 }
 
@@ -108,6 +109,8 @@ pub(crate) fn not_utf8(name: &str, error: &FromUtf8Error) -> Faults {
 
 struct Reader<'a> {
     text: &'a str,
+    /// Place of the text in the text of all files.
+    base: usize,
     nodes: &'a mut Nodes,
     report: &'a mut Report,
 }
@@ -119,7 +122,7 @@ impl Reader<'_> {
         keys.sort_by_key(|(key, _)| key.span().start);
         let mut table = Table::default();
         for (key, value) in keys {
-            let spans = Spans { key: Some(key.span()), value: self.span_of(value) };
+            let spans = Spans { key: self.placed(Some(key.span())), value: self.span_of(value) };
             let name = key.get_ref().to_string();
             let child = self.nodes.add(Some(id), Step::Key(name.clone()), spans, Origin::File);
             match self.value(value, child) {
@@ -161,6 +164,11 @@ impl Reader<'_> {
         })
     }
 
+    /// The place in the text of all files.
+    fn placed(&self, span: Option<Range<usize>>) -> Option<Range<usize>> {
+        span.map(|span| self.base + span.start..self.base + span.end)
+    }
+
     /// Place of a value; `None` for a table with a header, whose key has the place.
     fn span_of(&self, value: &Spanned<DeValue<'_>>) -> Option<Range<usize>> {
         let span = value.span();
@@ -175,12 +183,12 @@ impl Reader<'_> {
             }
             _ => true,
         };
-        (!span.is_empty() && (is_written || !is_table)).then_some(span)
+        self.placed((!span.is_empty() && (is_written || !is_table)).then_some(span))
     }
 
     /// Place of the header of an entry in a list of tables.
     fn header_of(&self, entry: &Spanned<DeValue<'_>>) -> Option<Range<usize>> {
-        is_header(self.text, entry).then(|| entry.span())
+        self.placed(is_header(self.text, entry).then(|| entry.span()))
     }
 
     /// Reports only the first fault of each line, because it usually causes the others.
@@ -210,7 +218,8 @@ impl Reader<'_> {
                 let written = error.span().and_then(|span| self.text.get(span)).unwrap_or_default();
                 let hint = syntax_hint(error.message(), first_line(&self.text[line..]), written);
                 let message = format!("not TOML: {}", plain_words(error.message(), written));
-                drop(self.report.stretch(error.span(), message).maybe_hint(hint.map(str::to_owned)));
+                let place = self.placed(error.span());
+                drop(self.report.stretch(place, message).maybe_hint(hint.map(str::to_owned)));
             }
         }
     }
@@ -225,11 +234,12 @@ impl Reader<'_> {
         } else {
             let before = span.as_ref().map_or(0, |span| span.start);
             let first = first_key(self.text, document, key, before);
-            (key, first.map(|first| self.report.place(first).line))
+            (key, self.placed(first).map(|first| self.report.place(first).line))
         };
         let hint = first.map(|first| format!("the first one is in line {first}: keep one of them"));
         let message = format!("{} is given twice", quote(written));
-        drop(self.report.stretch(span, message).maybe_hint(hint));
+        let place = self.placed(span);
+        drop(self.report.stretch(place, message).maybe_hint(hint));
     }
 }
 

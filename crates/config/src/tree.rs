@@ -131,6 +131,14 @@ impl Nodes {
         id
     }
 
+    /// Makes the root table, which all files share.
+    pub(crate) fn root(&mut self) -> NodeId {
+        if self.infos.is_empty() {
+            return self.add(None, Step::Root, Spans::default(), Origin::File);
+        }
+        Self::ROOT
+    }
+
     /// The root table, which is always the first node.
     pub(crate) const ROOT: NodeId = NodeId(0);
 
@@ -198,6 +206,12 @@ impl Nodes {
 
     pub(crate) fn is_broken(&self, table: NodeId, key: &str) -> bool {
         self.broken.contains(&(table, key.to_owned()))
+    }
+
+    /// The keys of one table are taken into another.
+    pub(crate) fn move_broken(&mut self, from: NodeId, to: NodeId) {
+        let keys: Vec<_> = self.broken.extract_if(|(table, _)| *table == from).map(|(_, key)| key).collect();
+        self.broken.extend(keys.into_iter().map(|key| (to, key)));
     }
 
     pub(crate) fn mark_incomplete(&mut self, list: NodeId) {

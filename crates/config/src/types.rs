@@ -58,6 +58,8 @@ pub struct Config {
     pub tunnels: Vec<Tunnel>,
     /// Files that variables of the environment name, and that hold values of this configuration.
     pub variable_files: Vec<VariableFile>,
+    /// Files of `include`, and the directories of its patterns.
+    pub included: Vec<std::path::PathBuf>,
 }
 
 /// `[process]`

@@ -144,7 +144,7 @@ fn file(path: &Path, _: usize) -> io::Result<Vec<u8>> {
 
 fn env(pairs: &[(&str, &str)]) -> Environment {
     let variables = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Environment { variables, read: file }
+    Environment { variables, read: file, ..Environment::default() }
 }
 
 fn good(text: &str, pairs: &[(&str, &str)]) -> Loaded {

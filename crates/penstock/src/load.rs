@@ -25,7 +25,7 @@ pub(crate) fn environment() -> Environment {
             variables.entry(format!("{name}_FILE")).or_insert(path);
         }
     }
-    Environment { variables, read: |path, limit| sys::file::read(path, limit as u64) }
+    Environment { variables, read: |path, limit| sys::file::read(path, limit as u64), list: sys::file::names }
 }
 
 /// Reads the text of a configuration file; `-` is standard input.

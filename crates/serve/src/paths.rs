@@ -34,6 +34,9 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
         // A path that cannot be made absolute cannot be read again either: a reload says so.
         add("FILE".to_owned(), &path::absolute(file).unwrap_or_default(), Access::Read);
     }
+    for path in &config.included {
+        add("include".to_owned(), &path::absolute(path).unwrap_or_default(), Access::Read);
+    }
     for file in &config.variable_files {
         add(format!("environment {}", file.variable), &file.path, Access::Read);
     }

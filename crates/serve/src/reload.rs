@@ -273,6 +273,7 @@ impl Supervisor {
             acme: _,
             tunnels: _,
             variable_files: _,
+            included: _,
         } = new;
         let Process {
             workers,

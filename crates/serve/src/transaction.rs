@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use config::difference::Difference;
 use config::edit::{self, Edit, EditError, Path};
 use config::{Config, Environment, Loaded, Source};
 use logic::transaction::{Ask, Goes, Ledger, Now, Operator, Refused, Target};
@@ -222,7 +221,7 @@ impl Live {
             None => "the configuration with this change".to_owned(),
         };
         let source = Source { name, text: text.to_owned() };
-        config::load(&source, &self.environment).map_err(|faults| faults.render())
+        config::load_joined(&source, &self.environment).map_err(|faults| faults.render())
     }
 
     /// Takes over the result of serving a plan. Returns the answer, and what is recorded.
@@ -287,8 +286,8 @@ impl Live {
             |why: String| Denied { message: format!("{name} was not saved: {why}"), details: String::new() };
         let bytes = file.map_err(|error| cannot(format!("it cannot be read: {error}")))?;
         let source = Source::from_bytes(name.clone(), bytes).map_err(|faults| cannot(faults.render()))?;
-        let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
-        if text != &**self.ledger.served() {
+        let text = config::join(&source, &self.environment).map_err(|faults| cannot(faults.render()))?;
+        if text != **self.ledger.served() {
             return Err(cannot("it does not have the configuration that is served".to_owned()));
         }
         let saved = self.unsaved();
@@ -349,7 +348,7 @@ fn summary(old: &Config, new: &Config) -> String {
 type Text = Arc<str>;
 
 fn unified(old: &Text, new: &Text) -> String {
-    Difference::between(old, new).unified(old)
+    config::files::unified(old, new)
 }
 
 fn value(text: &Text) -> Value {

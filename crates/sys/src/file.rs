@@ -23,6 +23,23 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Returns the names in a directory, without those that are not UTF-8. More than [`MOST_NAMES`] are an error.
+pub fn names(directory: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        if let Ok(name) = entry?.file_name().into_string() {
+            names.push(name);
+        }
+        if names.len() > MOST_NAMES {
+            return Err(io::Error::other(format!("it has more than {MOST_NAMES} files")));
+        }
+    }
+    Ok(names)
+}
+
+/// Largest number of names in a directory of configuration files.
+const MOST_NAMES: usize = 10_000;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,7 +28,8 @@ fn head(out: &mut String, faults: &Faults, fault: &Fault) {
     });
     match (fault.place, &fault.from) {
         (Some(place), _) => {
-            let _ = write!(out, "{}:{}:{}: ", faults.file, place.line, place.column);
+            let (file, _) = faults.file_of(place);
+            let _ = write!(out, "{file}:{}:{}: ", place.line, place.column);
         }
         (None, Some(from)) => {
             let _ = write!(out, "{from}: ");

@@ -75,6 +75,10 @@ text_form!(
     EntryText, "list entry"
 );
 text_form!(
+    /// Path of files of the configuration.
+    PatternText, "path"
+);
+text_form!(
     /// An absolute path.
     PathText, "path"
 );

@@ -8,6 +8,17 @@ use super::{branch, branches, named, properties, words};
 
 pub(super) fn page(root: &Value) -> String {
     let mut out = String::from(PREFACE);
+    out.push_str("\n## Before the sections\n\n| key | type | default | meaning |\n|---|---|---|---|\n");
+    let single = |property: &Value| branch(property, "object").is_none();
+    for (key, property) in properties(root).into_iter().flatten().filter(|(_, property)| single(property)) {
+        let _ = writeln!(
+            out,
+            "| `{key}` | {} | {} | {} |",
+            types(property),
+            default(property, false),
+            cell(&meaning(property))
+        );
+    }
     for section in sections(root) {
         let _ = writeln!(out, "\n{} `{}`\n", "#".repeat(section.depth), section.title);
         let _ = writeln!(out, "{}\n", section.meaning);
@@ -227,4 +238,14 @@ A variable that begins with `PENSTOCK_` and names no key is a
 warning with the nearest name, and with `--strict` an error. Nothing is said of `PENSTOCK_CONFIG`, `PENSTOCK_LOG` and others that are
 no keys but known to Penstock, nor of what Kubernetes sets beside a Service named `penstock`: `PENSTOCK_SERVICE_HOST`,
 `PENSTOCK_SERVICE_PORT`, `PENSTOCK_SERVICE_PORT_*`, `PENSTOCK_PORT`, `PENSTOCK_PORT_<n>_TCP` and `PENSTOCK_PORT_<n>_TCP_*`.
+
+## Several files
+
+`include` names further files, as in `include = ["conf.d/*.toml"]`, which stands before the first section. Relative paths are from the directory of
+the file that has the line; a file may include others, four in a row. Sections add up: `[pool.app]` in one file and `[pool.shop]` in another are two
+pools. A name (`pool.app`), or a key of a section without names (`process.user`), belongs to one file: in two files it is an error that names both, as
+is a file that is included twice. Every fault names the file with line and column. A reload reads all files again, and finds new ones.
+
+Live changes (`penstock ctl set`) go into the file that has the name or the section, and `penstock ctl save` writes each file that changed. A new name
+goes into the first file; `include` itself is changed in the file, by a reload.
 "#;

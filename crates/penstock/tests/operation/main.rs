@@ -5,6 +5,7 @@ mod admin;
 mod confinement;
 mod control;
 mod first_minute;
+mod include;
 mod live;
 mod live_load;
 mod operator;

@@ -53,11 +53,17 @@ pub(super) fn run(
     };
     let (path, done) = match (own, file) {
         (Some(own), _) => {
-            write_own(&own, &wanted, existing)?;
+            write_all(&own, &wanted, existing)?;
             // The server compares the file with what it serves.
             let answer = client.ask("save done json")?.lines.concat();
             let answer: Value = serde_json::from_str(&answer).map_err(Failure::runtime)?;
             (own, answer["saved_changes"].as_u64().unwrap_or(0))
+        }
+        (None, Some(_)) if config::files::split(&wanted.text).len() > 1 => {
+            return Err(Failure::usage(
+                "this server's configuration has several files: it cannot be saved into another one\n  hint: penstock \
+                 ctl save writes each of its own files; penstock ctl show prints all",
+            ));
         }
         (None, Some(file)) => {
             write_other(file, &wanted.text, existing)?;
@@ -93,12 +99,38 @@ fn same(given: &Path, own: &Path) -> bool {
     given == own || real(given).is_some_and(|given| real(own) == Some(given))
 }
 
-/// Writes the file of the server, if it is as the server read it.
-fn write_own(path: &Path, wanted: &Wanted, existing: Existing) -> Result<(), Failure> {
+/// Writes each file of the server that has changes. Before the first one is written, all are looked at.
+fn write_all(own: &Path, wanted: &Wanted, existing: Existing) -> Result<(), Failure> {
+    let (loaded, served) = (config::files::split(&wanted.loaded), config::files::split(&wanted.text));
+    let directory = own.parent().unwrap_or(Path::new(""));
+    let path_of = |path: Option<&str>| path.map_or_else(|| own.to_owned(), |path| directory.join(path));
+    if let Some(gone) = loaded.iter().find(|file| served.iter().all(|other| other.path != file.path)) {
+        let shown = plain(&path_of(gone.path).display().to_string());
+        return Err(Failure::runtime(format_args!(
+            "{shown} is not part of what is served any more: nothing is written\n  hint: remove it, or what includes \
+             it, then save again"
+        )));
+    }
+    let mut changed = Vec::new();
+    for file in served {
+        let loaded = loaded.iter().find(|other| other.path == file.path).map_or("", |file| file.text);
+        if loaded == file.text && file.path.is_some() {
+            continue;
+        }
+        let wanted = Wanted { file: None, text: file.text.to_owned(), loaded: loaded.to_owned() };
+        let path = path_of(file.path);
+        look_at(&path, &wanted, existing)?;
+        changed.push((path, wanted));
+    }
+    changed.iter().try_for_each(|(path, wanted)| write_own(path, wanted, existing))
+}
+
+/// Reads a file of the server. `None` if it is to be made.
+fn look_at(path: &Path, wanted: &Wanted, existing: Existing) -> Result<Option<Vec<u8>>, Failure> {
     let bytes = match sys::file::read(path, config::MAX_TEXT as u64 + 3) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound && existing == Existing::Replace => {
-            return write(path, wanted.text.as_bytes(), None).map_err(|error| unwritable(path, &error));
+            return Ok(None);
         }
         Err(error) => {
             let shown = plain(&path.display().to_string());
@@ -107,19 +139,28 @@ fn write_own(path: &Path, wanted: &Wanted, existing: Existing) -> Result<(), Fai
             )));
         }
     };
+    let text = bytes.strip_prefix(MARK).unwrap_or(&bytes);
+    if text != wanted.text.as_bytes() && text != wanted.loaded.as_bytes() && existing == Existing::Refuse {
+        let shown = plain(&path.display().to_string());
+        return Err(Failure::runtime(format_args!(
+            "{shown} was changed since the server read it: it is not written\n  hint: penstock ctl show prints what is \
+             served; --force replaces the file"
+        )));
+    }
+    Ok(Some(bytes))
+}
+
+/// Writes a file of the server, if it is as the server read it.
+fn write_own(path: &Path, wanted: &Wanted, existing: Existing) -> Result<(), Failure> {
+    let Some(bytes) = look_at(path, wanted, existing)? else {
+        return write(path, wanted.text.as_bytes(), None).map_err(|error| unwritable(path, &error));
+    };
     let (mark, text) = match bytes.strip_prefix(MARK) {
         Some(text) => (MARK, text),
         None => (&b""[..], &bytes[..]),
     };
     if text == wanted.text.as_bytes() {
         return Ok(());
-    }
-    if text != wanted.loaded.as_bytes() && existing == Existing::Refuse {
-        let shown = plain(&path.display().to_string());
-        return Err(Failure::runtime(format_args!(
-            "{shown} was changed since the server read it: it is not written\n  hint: penstock ctl show prints what is \
-             served; --force replaces the file"
-        )));
     }
     let bytes = [mark, wanted.text.as_bytes()].concat();
     write(path, &bytes, Some(text)).map_err(|error| unwritable(path, &error))
