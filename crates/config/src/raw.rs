@@ -15,6 +15,7 @@ mod clients;
 mod forms;
 mod http2;
 mod pool;
+mod syslog;
 mod tunnel;
 
 use crate::de::{At, Key, Named};
@@ -30,6 +31,7 @@ pub(crate) use http2::{RawBackendHttp2, RawFlood, RawHttp2};
 pub(crate) use pool::{
     RawBackend, RawBackendTls, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky,
 };
+pub(crate) use syslog::RawSyslog;
 pub(crate) use tunnel::{RawForward, RawTunnel};
 
 /// A Penstock configuration.
@@ -221,12 +223,22 @@ pub(crate) struct RawShares {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawAccessLog {
-    /// `"stdout"`, `"stderr"`, `"off"`, or the absolute path of a file. A file is reopened on SIGHUP and SIGUSR1.
+    /// `"stdout"`, `"stderr"`, `"off"`, or the absolute path of a file, which is reopened on SIGHUP and SIGUSR1. Or a
+    /// receiver of syslog messages (RFC 5424): `"syslog+udp://10.0.0.9:514"` (RFC 5426), `"syslog+tcp://10.0.0.9:601"`
+    /// (RFC 6587, counted) or `"syslog+unix:/dev/log"` (datagrams or a stream). A receiver that is away delays no traffic:
+    /// up to 1 MiB of lines wait for it, others are counted (`log_lines_failed`), and an event says when it went and came.
     #[schemars(extend("default" = "stdout", "x-also" = ["stdout", "stderr", "off"]))]
     pub(crate) target: Key<PathText>,
     /// `"text"` is `key=value` pairs for people, `"json"` one object per line for programs.
     #[schemars(extend("default" = "text", "enum" = ["text", "json"]))]
     pub(crate) format: Key<String>,
+    /// What the messages for `target = "syslog+..."` say of their sender.
+    #[schemars(extend("default" = json!({}), "x-example" = r#"[access-log]
+target = "syslog+tcp://10.0.0.9:601"
+format = "json"
+syslog = { facility = "local3", app-name = "edge" }
+"#))]
+    pub(crate) syslog: Key<RawSyslog>,
 }
 
 /// `[control]`

@@ -24,11 +24,13 @@ use rustls_pki_types::ServerName;
 use crate::environment::VariableFile;
 
 mod acme;
+mod syslog;
 mod tls;
 mod udp;
 
 pub(crate) use acme::certificates_directory;
 pub use acme::{Acme, AcmeCertificate, AcmeChallenge, DnsUpdates, ExternalAccount};
+pub use syslog::{Syslog, SyslogAddress};
 pub use tls::{
     AcmeSource, BackendTls, Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader,
     Group, Identity, MinVersion, Ocsp, TlsPolicy, TlsSettings, UnknownRevocation, Verify,
@@ -121,6 +123,8 @@ pub enum LogTarget {
     Stderr,
     /// Appended to a file, reopened on SIGHUP and SIGUSR1.
     File(PathBuf),
+    /// Sent to a receiver of syslog messages.
+    Syslog(Syslog),
 }
 
 /// Format of an access-log line.

@@ -23,6 +23,7 @@ pub mod proxy_header;
 pub mod rate;
 pub mod retry;
 pub mod route;
+pub mod syslog;
 pub mod tls_alert;
 pub mod transaction;
 pub mod tsig_key;

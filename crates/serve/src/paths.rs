@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{self, Path, PathBuf};
 
 use config::Config;
-use config::types::{AcmeChallenge, BackendAddress, BindAddress, LogTarget, Verify};
+use config::types::{AcmeChallenge, BackendAddress, BindAddress, LogTarget, Syslog, SyslogAddress, Verify};
 
 /// A path, and the key that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,9 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
     }
     if let LogTarget::File(path) = &config.access_log.target {
         add("access-log.target".to_owned(), parent(path), Access::Change);
+    }
+    if let LogTarget::Syslog(Syslog { to: SyslogAddress::Unix(path), .. }) = &config.access_log.target {
+        add("access-log.target".to_owned(), path, Access::Connect);
     }
     let usual = Path::new(state::state_directory::USUAL);
     if let Some(path) = config.process.state_directory.as_deref().or(usual.is_dir().then_some(usual)) {

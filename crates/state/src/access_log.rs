@@ -1,7 +1,7 @@
 //! Access log: workers pass batches of lines to one writer thread.
 //!
 //! Traffic never waits for the log: a full channel drops the batch and counts its lines; a full disk is counted, and
-//! reported once. `logic/src/access_log.rs` defines the line format.
+//! reported once. `crates/state/src/access_log/syslog.rs` sends lines elsewhere. `logic/src/access_log.rs` defines the line format.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,6 +19,7 @@ use crate::State;
 use crate::lock::lock;
 
 mod allowance;
+mod syslog;
 mod writer;
 
 pub use allowance::{Allowance, LINES_PER_SECOND};
@@ -173,6 +174,7 @@ enum Output {
     Stdout,
     Stderr,
     File(File),
+    Syslog(Box<syslog::Sender>),
 }
 
 impl Output {
@@ -181,6 +183,7 @@ impl Output {
             LogTarget::Off => Self::Off,
             LogTarget::Stdout => Self::Stdout,
             LogTarget::Stderr => Self::Stderr,
+            LogTarget::Syslog(settings) => Self::Syslog(Box::new(syslog::Sender::new(settings))),
             LogTarget::File(path) => Self::File(
                 OpenOptions::new()
                     .append(true)

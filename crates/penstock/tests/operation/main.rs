@@ -12,4 +12,5 @@ mod operator;
 mod reload;
 mod running;
 mod supervisor;
+mod syslog;
 mod why;

@@ -152,7 +152,13 @@ impl Writer {
     }
 
     fn recovered(&mut self) {
-        if self.degraded.as_ref().is_some_and(|degraded| degraded.announced.elapsed() >= ANNOUNCE_EVERY) {
+        // A receiver of messages is tried seldom while it is away, so it cannot come and go often.
+        let soon = matches!(self.output, Output::Syslog(_)) && self.backlog.is_empty();
+        if self
+            .degraded
+            .as_ref()
+            .is_some_and(|degraded| soon || degraded.announced.elapsed() >= ANNOUNCE_EVERY)
+        {
             self.degraded = None;
             self.shared.state.restore(SUBJECT);
         }
@@ -170,6 +176,7 @@ impl Output {
                 Self::Stdout => nix::unistd::write(io::stdout(), bytes).map_err(io::Error::from),
                 Self::Stderr => nix::unistd::write(io::stderr(), bytes).map_err(io::Error::from),
                 Self::File(file) => file.write(bytes),
+                Self::Syslog(sender) => sender.write(bytes),
             };
             match result {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && start.elapsed() < STALL_LIMIT => {
