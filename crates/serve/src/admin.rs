@@ -1,5 +1,5 @@
-//! The admin listener: `/metrics` for Prometheus, `/healthz` for monitors of this process, `/status` for programs. It
-//! is read-only. It runs on the slow runtime with its own limits, so that an admin client can delay neither traffic nor
+//! The admin listener: `/metrics` for Prometheus, `/healthz` for monitors of this process, `/status` for programs,
+//! `/status.html` for people. It is read-only. It runs on the slow runtime with its own limits, so that an admin client can delay neither traffic nor
 //! other admin clients. `admin/connection.rs` serves one connection; `admin/page.rs` writes the expensive pages.
 
 use std::io;
@@ -12,8 +12,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State as Shared;
-use axum::http::StatusCode;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, VARY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use config::types::{BindAddress, Transport};
@@ -28,9 +31,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
 
 use crate::client_slots::ClientSlotSet;
-use crate::exposition;
 use crate::pace::{self, Pace, Paced};
 use crate::report::Status;
+use crate::{exposition, report};
 
 mod connection;
 mod page;
@@ -151,6 +154,7 @@ struct Pages {
     front: Arc<Front>,
     metrics: Arc<Page>,
     status: Arc<Page>,
+    html: Arc<Page>,
 }
 
 impl Clients {
@@ -202,13 +206,16 @@ pub fn router(front: Arc<Front>) -> Router {
         front,
         metrics: Arc::new(Page::new(pages.client(), write_metrics)),
         status: Arc::new(Page::new(pages.client(), write_status)),
+        html: Arc::new(Page::new(pages.client(), write_html)),
     };
     // GET also answers HEAD; other methods get 405.
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/status", get(status))
-        .fallback(async || (StatusCode::NOT_FOUND, "not found; there are /metrics, /healthz and /status\n"))
+        .route("/status.html", get(html))
+        .route("/", get(root))
+        .fallback(async || not_found())
         .with_state(Arc::new(pages))
 }
 
@@ -218,6 +225,40 @@ fn write_metrics(front: &Arc<Front>) -> Result<Bytes, String> {
 
 fn write_status(front: &Arc<Front>) -> Result<Bytes, String> {
     serde_json::to_vec(&Status::read(front)).map(Bytes::from).map_err(|error| error.to_string())
+}
+
+fn not_found() -> Response {
+    let there = "not found; there are /metrics, /healthz, /status and /status.html\n";
+    (StatusCode::NOT_FOUND, there).into_response()
+}
+
+/// Number of events on the page for people.
+const EVENTS: usize = 30;
+
+fn write_html(front: &Arc<Front>) -> Result<Bytes, String> {
+    Ok(Bytes::from(report::html::page(&Status::read(front), &front.state.events.last(EVENTS))))
+}
+
+/// The page for people, for who wants HTML.
+async fn root(pages: Shared<Arc<Pages>>, headers: HeaderMap) -> Response {
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut ranges = accepts.flat_map(|value| value.split(','));
+    match ranges.any(|range| {
+        range.split(';').next().is_some_and(|range| range.trim().eq_ignore_ascii_case("text/html"))
+    }) {
+        true => html(pages).await,
+        false => not_found(),
+    }
+}
+
+async fn html(Shared(pages): Shared<Arc<Pages>>) -> Response {
+    let mut response = given(pages.html.read(&pages.front).await, "text/html; charset=utf-8");
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(report::html::POLICY));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(VARY, HeaderValue::from_static("accept"));
+    response
 }
 
 async fn metrics(Shared(pages): Shared<Arc<Pages>>) -> Response {

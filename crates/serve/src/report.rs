@@ -24,6 +24,7 @@ pub mod descriptors;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod hsts;
+pub mod html;
 pub mod past;
 pub mod tables;
 pub mod why;

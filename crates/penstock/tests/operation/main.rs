@@ -11,6 +11,7 @@ mod live_load;
 mod operator;
 mod reload;
 mod running;
+mod status_page;
 mod supervisor;
 mod syslog;
 mod why;

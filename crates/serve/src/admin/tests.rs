@@ -44,6 +44,8 @@ async fn only_reading_is_allowed() {
     assert!(ask(address, "POST /status").await.starts_with("HTTP/1.1 405 "));
     assert!(ask(address, "DELETE /metrics").await.starts_with("HTTP/1.1 405 "));
     assert!(ask(address, "GET /").await.starts_with("HTTP/1.1 404 "));
+    assert!(ask(address, "HEAD /status.html").await.starts_with("HTTP/1.1 200 "));
+    assert!(ask(address, "POST /status.html").await.starts_with("HTTP/1.1 405 "));
     let head = ask(address, "HEAD /healthz").await;
     assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
 }

@@ -239,7 +239,7 @@ const WIDTH: usize = 100;
 const NAME: usize = 23;
 
 /// Sort key: backends that do not serve come first.
-fn rank(backend: &BackendReport) -> u8 {
+pub(super) fn rank(backend: &BackendReport) -> u8 {
     match (backend.state, backend.admission) {
         ("down", _) => 0,
         ("ejected", _) => 1,
@@ -277,8 +277,9 @@ fn backend_row(backend: &BackendReport) -> [String; 10] {
     ]
 }
 
-fn counters(out: &mut String, counters: &Counters) {
-    let rare: Vec<_> = [
+/// Counts of rare events that happened.
+pub(super) fn rare(counters: &Counters) -> Vec<(&'static str, u64)> {
+    [
         ("idle client connections closed to make room", counters.idle_clients_closed),
         ("pauses in accepting connections", counters.accept_pauses),
         ("log lines dropped", counters.log_lines_dropped),
@@ -290,7 +291,11 @@ fn counters(out: &mut String, counters: &Counters) {
     ]
     .into_iter()
     .filter(|(_, count)| *count > 0)
-    .collect();
+    .collect()
+}
+
+fn counters(out: &mut String, counters: &Counters) {
+    let rare = rare(counters);
     if rare.is_empty() {
         return;
     }
@@ -302,7 +307,7 @@ fn counters(out: &mut String, counters: &Counters) {
     out.push_str(&table.render());
 }
 
-fn milliseconds(value: Option<f64>) -> String {
+pub(super) fn milliseconds(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| units::duration(Duration::from_secs_f64(value / 1e3)))
 }
 
