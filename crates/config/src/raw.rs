@@ -177,6 +177,12 @@ shares = { source = 20 }
         "string": "write shares = { connection = 10, source = 50 }: both are percent, from 1 to 100",
     })))]
     pub(crate) shares: Key<RawShares>,
+    /// File with the number of the process, made with mode 0644 before its user changes, locked (flock(2)) while the
+    /// process lives, and removed at its end. One that another process left is replaced; if a process that lives holds
+    /// it, the start is refused. The directory should belong to the user of the process: else the file is emptied at the
+    /// end, not removed.
+    #[schemars(extend("examples" = ["/run/penstock/penstock.pid"]))]
+    pub(crate) pid_file: Key<PathText>,
     /// Directory for data that must outlive the process: certificates and keys of `[acme]`, and OCSP responses from
     /// responders. Penstock makes it with mode 0700 if it is missing. `[acme]` needs one; without one, OCSP responses
     /// are kept in memory only, and fetched again after a restart.

@@ -81,6 +81,8 @@ pub struct Process {
     pub shares: Shares,
     /// Prefix length of IPv6 networks: all addresses of one network count as one source.
     pub source_ipv6_prefix: u8,
+    /// File with the number of the process.
+    pub pid_file: Option<PathBuf>,
     /// Directory for data that outlives the process; `None`: the default directory if it exists.
     pub state_directory: Option<PathBuf>,
 }

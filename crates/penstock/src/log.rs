@@ -18,6 +18,12 @@ const QUEUE: usize = 1024;
 /// Time limit for writing the remaining lines at the end of the process.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+type Change = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
+
+/// Filter of the start.
+static START: OnceLock<String> = OnceLock::new();
+static LEVEL: OnceLock<Change> = OnceLock::new();
+
 static LINES: OnceLock<SyncSender<Message>> = OnceLock::new();
 static DROPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -28,23 +34,38 @@ enum Message {
 
 /// Starts the log: colours only on a terminal; PENSTOCK_LOG sets the level.
 pub(crate) fn start() -> Result<(), Failure> {
-    let filter = match std::env::var("PENSTOCK_LOG") {
-        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text).map_err(|error| {
-            Failure::usage(format_args!(
-                "PENSTOCK_LOG: {error}\n  hint: use error, warn, info, debug or trace, or MODULE=LEVEL with commas"
-            ))
-        })?,
-        // rustls would warn of each failed handshake, which the access log already contains.
-        _ => EnvFilter::new("info,rustls=error"),
-    };
+    let named = std::env::var("PENSTOCK_LOG").ok().filter(|text| !text.is_empty());
+    let text = START.get_or_init(|| named.unwrap_or_else(|| filter_of("info")));
+    let filter = EnvFilter::try_new(text).map_err(|error| {
+        Failure::usage(format_args!(
+            "PENSTOCK_LOG: {error}\n  hint: use error, warn, info, debug or trace, or MODULE=LEVEL with commas"
+        ))
+    })?;
     let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(ToThread)
         .with_ansi(io::stderr().is_terminal() && !no_colour)
         .with_target(false)
-        .try_init()
-        .map_err(|error| Failure::runtime(format_args!("cannot start the log: {error}")))
+        .with_filter_reloading();
+    let handle = log.reload_handle();
+    let _ = LEVEL.set(Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())));
+    log.try_init().map_err(|error| Failure::runtime(format_args!("cannot start the log: {error}")))
+}
+
+/// Changes the level of the log; `None` is that of the start.
+pub(crate) fn apply(level: Option<&str>) -> Result<(), String> {
+    let text = match level {
+        Some(level) => filter_of(level),
+        None => START.get().cloned().unwrap_or_else(|| filter_of("info")),
+    };
+    let filter = EnvFilter::try_new(text).map_err(|error| error.to_string())?;
+    LEVEL.get().ok_or("the log has not started")?(filter)
+}
+
+fn filter_of(level: &str) -> String {
+    // rustls would warn of each failed handshake, which the access log already contains.
+    format!("{level},rustls=error")
 }
 
 /// Waits until all queued lines are written, at most `LAST_WORDS`.

@@ -73,7 +73,7 @@ fn why_root(config: &Config, needs: &[Need]) -> Result<Option<String>, Privilege
             "backends behind SSH use the keys of root; set process.user to log in as another user than root or {DEFAULT_USER}"
         )));
     }
-    let asked = needs.iter().map(|need| {
+    let asked = needs.iter().filter(|need| need.key != paths::PID_FILE).map(|need| {
         let reach = match need.access {
             Access::Read => Reach::Read,
             Access::Change => Reach::Change,

@@ -26,6 +26,9 @@ pub enum Access {
     Connect,
 }
 
+/// Key of the file with the number of the process. It is made before the user of the process changes.
+pub const PID_FILE: &str = "process.pid-file";
+
 /// Returns the paths of a configuration, with the file that it came from.
 pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
     let mut needs = Vec::new();
@@ -51,6 +54,9 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
     }
     if let LogTarget::Syslog(Syslog { to: SyslogAddress::Unix(path), .. }) = &config.access_log.target {
         add("access-log.target".to_owned(), path, Access::Connect);
+    }
+    if let Some(path) = &config.process.pid_file {
+        add(PID_FILE.to_owned(), parent(path), Access::Change);
     }
     let usual = Path::new(state::state_directory::USUAL);
     if let Some(path) = config.process.state_directory.as_deref().or(usual.is_dir().then_some(usual)) {

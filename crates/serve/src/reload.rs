@@ -280,6 +280,7 @@ impl Supervisor {
             user,
             group,
             state_directory,
+            pid_file,
             drain_timeout: _,
             max_connections: _,
             shares: _,
@@ -289,6 +290,7 @@ impl Supervisor {
         let bind_of = |admin: &Option<Admin>| admin.as_ref().map(|admin| admin.bind.clone());
         let fixed: Vec<_> = [
             ("process.workers", old.process.workers != *workers),
+            ("process.pid-file", old.process.pid_file != *pid_file),
             ("process.user", (&old.process.user, &old.process.group) != (user, group)),
             ("process.state-directory", old.process.state_directory != *state_directory),
             ("control.socket", old.control != *control),

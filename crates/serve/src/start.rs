@@ -23,8 +23,10 @@ use state::State;
 use state::access_log::AccessLog;
 use state::events::Level;
 use state::listen::{BindError, OpenAddress, Passed};
+use state::log_level::{self, LogLevel};
 use state::state_directory::StateDirectory;
 use sys::file;
+use sys::pid_file::{PidFile, PidFileError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -92,6 +94,8 @@ pub struct Options {
     pub config: Loaded,
     pub strict: Strictness,
     pub sandbox: Sandbox,
+    /// Changes the level of the process log.
+    pub log_level: Option<log_level::Apply>,
 }
 
 /// Reason why the front door did not start, or ended with an error.
@@ -108,6 +112,8 @@ pub enum StartError {
     Admin(#[from] admin::AdminError),
     #[error("access-log.target: {0}")]
     AccessLog(#[from] state::access_log::AccessLogError),
+    #[error("process.pid-file: {0}")]
+    PidFile(#[from] PidFileError),
     #[error("process.user: {0}")]
     Privilege(#[from] sys::privilege::PrivilegeError),
     /// With `--strict`: the degraded parts.
@@ -156,6 +162,7 @@ fn system(doing: &'static str) -> impl FnOnce(io::Error) -> StartError {
 pub fn run(options: Options) -> Result<(), StartError> {
     let config = Arc::new(options.config.config.clone());
     let mut passed = Passed::take()?;
+    let mut pid_file = config.process.pid_file.as_deref().map(PidFile::take).transpose()?;
     let limit = sys::descriptors::raise_limit().map_err(system("raise the limit of descriptors"))?;
     let base = sys::descriptors::open_count().map_err(system("count open descriptors"))?;
     let workers = match config.process.workers {
@@ -172,6 +179,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let control = control.map_err(StartError::Control)?;
     let needs = paths::of(&config, options.source.file());
     let mut state = State::new(workers);
+    state.log_level = LogLevel::new(options.log_level);
     state.confinement = confinement::drop_privileges(&config, &needs)?;
     open_state_directory(&config, &mut state);
     confinement::restrict(&mut state.confinement, &config, &needs, options.sandbox);
@@ -249,6 +257,9 @@ pub fn run(options: Options) -> Result<(), StartError> {
             descriptors,
             started_with: config.clone(),
         };
+        if let Some(file) = &mut pid_file {
+            file.write()?;
+        }
         say_where(&config, &supervisor, admin.as_ref().zip(config.admin.as_ref()).map(admin_address));
         let control = match control {
             Some(bound) => Some(bound.run(front.clone()).map_err(StartError::Control)?),

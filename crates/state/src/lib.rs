@@ -29,6 +29,7 @@ pub mod ending;
 pub mod events;
 pub mod listen;
 pub mod lock;
+pub mod log_level;
 pub mod look_up;
 pub mod metrics;
 pub mod queue;
@@ -94,6 +95,8 @@ pub struct State {
     /// Certificate orders and pending ACME challenges.
     pub acme: Board,
     pub events: Events,
+    /// Level of the process log.
+    pub log_level: log_level::LogLevel,
     /// Addresses on which this process receives datagrams.
     pub listening_for_datagrams: ArcSwap<Listening>,
     /// Degraded subjects with the reason; `status` prints them first.
@@ -461,6 +464,7 @@ impl State {
             confinement: Confinement::default(),
             acme: Board::default(),
             events: Events::default(),
+            log_level: log_level::LogLevel::default(),
             listening_for_datagrams: ArcSwap::default(),
             degraded: Mutex::default(),
             backends: Mutex::default(),

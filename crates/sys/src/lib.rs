@@ -17,6 +17,7 @@ pub mod lock;
 pub mod low_water;
 pub mod memory;
 pub mod peer;
+pub mod pid_file;
 pub mod privilege;
 pub mod process;
 pub mod sandbox;

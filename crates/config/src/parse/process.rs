@@ -30,6 +30,10 @@ impl Parser<'_> {
             Some(path) => self.file(path).map(Some),
             None => Some(None),
         };
+        let pid_file = match &raw.pid_file {
+            Some(path) => self.file(path).map(Some),
+            None => Some(None),
+        };
         Some(Process {
             workers: workers?,
             user: user?,
@@ -38,6 +42,7 @@ impl Parser<'_> {
             max_connections: max_connections?,
             shares: shares?.0,
             source_ipv6_prefix: shares?.1,
+            pid_file: pid_file?,
             state_directory: state_directory?,
         })
     }

@@ -92,6 +92,15 @@ enum Command {
         #[arg(value_name = "[POOL] BACKEND WEIGHT", num_args = 2..=3, required = true, value_parser = parse_word)]
         words: Vec<String>,
     },
+    /// Show the level of the process log, or change it for a time; then it is that of the start again
+    LogLevel {
+        /// error, warn, info, debug, trace; or default, which ends a change at once
+        #[arg(value_parser = parse_word)]
+        level: Option<String>,
+        /// Time of the change, at most 24h [default: 10m]
+        #[arg(long = "for", value_name = "TIME", requires = "level", value_parser = parse_word)]
+        time: Option<String>,
+    },
     #[command(flatten)]
     Change(Change),
     /// Read the configuration file again; a file with a mistake changes nothing
@@ -126,6 +135,7 @@ Examples:
   penstock ctl add pool.app.backends 10.0.0.13:8000
   penstock ctl set pool.app.timeouts.connect 2s
   penstock ctl undo
+  penstock ctl log-level debug --for 5m
   penstock ctl begin; penstock ctl remove pool.old; penstock ctl diff; penstock ctl commit --confirm 60s
   penstock ctl save
   penstock ctl --config /etc/penstock/penstock.toml reload";
@@ -180,6 +190,10 @@ impl Command {
             Command::Drain(target) => ("drain", words(&target.words)),
             Command::Ready(target) => ("ready", words(&target.words)),
             Command::Weight { words: all } => ("weight", words(all)),
+            Command::LogLevel { level, time } => {
+                let time = time.iter().flat_map(|time| ["for", time.as_str()]);
+                ("log-level", level.iter().map(String::as_str).chain(time).collect())
+            }
             Command::Reload => ("reload", Vec::new()),
             Command::Stop => ("stop", Vec::new()),
         };
@@ -327,6 +341,8 @@ mod tests {
         (&["history"], "history"),
         (&["history", "7"], "history 7"),
         (&["save"], "save"),
+        (&["log-level"], "log-level"),
+        (&["log-level", "debug", "--for", "5m"], "log-level debug for 5m"),
         (&["reload"], "reload"),
         (&["stop"], "stop"),
     ];

@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let strict = if arguments.strict { Strictness::Strict } else { Strictness::Degrade };
     let sandbox = if arguments.no_sandbox { Sandbox::Off } else { Sandbox::On };
-    begin(Options { source, environment, config, strict, sandbox })
+    begin(Options { source, environment, config, strict, sandbox, log_level: Some(log::apply) })
 }
 
 /// Serves a configuration that was made from the command line of another program.
@@ -108,7 +108,8 @@ pub(crate) fn run_text(source: Source) -> Result<(), Failure> {
     let environment = load::environment();
     let config = config::load(&source, &environment).map_err(|faults| Failure::Usage(faults.render()))?;
     let source = ConfigSource::Text(source);
-    begin(Options { source, environment, config, strict: Strictness::Degrade, sandbox: Sandbox::On })
+    let (strict, sandbox) = (Strictness::Degrade, Sandbox::On);
+    begin(Options { source, environment, config, strict, sandbox, log_level: Some(log::apply) })
 }
 
 fn begin(options: Options) -> Result<(), Failure> {

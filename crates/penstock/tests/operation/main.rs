@@ -9,6 +9,7 @@ mod include;
 mod live;
 mod live_load;
 mod operator;
+mod pid_file;
 mod reload;
 mod running;
 mod status_page;

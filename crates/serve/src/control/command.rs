@@ -16,6 +16,7 @@ use super::client::PeerCredentials;
 use super::words::{Quotes, Word, split};
 use crate::report::{self, Status, tables};
 
+mod log_level;
 mod why;
 
 /// Largest weight that an operator may set, equal to the limit in the configuration.
@@ -252,6 +253,12 @@ const COMMANDS: &[Command] = &[
         arguments: "[done]",
         help: "what is to be written to the file; `done`: it was written",
         run: |call| change::save(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
+    },
+    Command {
+        name: "log-level",
+        arguments: "[LEVEL [for TIME]|default]",
+        help: "the level of the process log: show it, or change it for a time",
+        run: log_level::run,
     },
     Command {
         name: "reload",
