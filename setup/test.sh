@@ -44,6 +44,8 @@ need unbound unbound
 need kdig knot-dnsutils
 need pv pv
 need rsyslogd rsyslog
+need keepalived keepalived
+need ip iproute2
 need lynx lynx
 need w3m w3m
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3 python3-venv"

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use crate::ctl::client::{Client, ClientError};
 use crate::duration;
 use crate::load;
-use crate::output::{Failure, plain, print};
+use crate::output::{Failure, plain, print, print_failed};
 
 mod change;
 mod save;
@@ -92,6 +92,14 @@ enum Command {
         #[arg(value_name = "[POOL] BACKEND WEIGHT", num_args = 2..=3, required = true, value_parser = parse_word)]
         words: Vec<String>,
     },
+    /// Whether clients should come to this server: exit code 0, or 1 with the reason; for keepalived and the like
+    ///
+    /// It is healthy while it serves, is not told to stop, and a pool has an available backend.
+    Health {
+        /// Pools that must have an available backend each: NAME of [pool.NAME]
+        #[arg(value_parser = parse_word)]
+        pools: Vec<String>,
+    },
     /// Show the level of the process log, or change it for a time; then it is that of the start again
     LogLevel {
         /// error, warn, info, debug, trace; or default, which ends a change at once
@@ -144,7 +152,12 @@ Examples:
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named_by_environment = std::env::var_os("PENSTOCK_CONTROL_SOCKET").filter(|path| !path.is_empty());
     let socket = socket_path(arguments, named_by_environment.map(PathBuf::from))?;
-    let mut client = Client::connect(&socket, arguments.timeout).map_err(failed)?;
+    let client = Client::connect(&socket, arguments.timeout).map_err(failed);
+    let mut client = match (&arguments.command, client) {
+        // A server that does not run is as unhealthy as one that says so.
+        (Command::Health { .. }, Err(Failure::Usage(text))) => return Err(print_failed(&text, 1)),
+        (_, client) => client?,
+    };
     if let Command::Change(Change::Save { file, force }) = &arguments.command {
         let existing = if *force { save::Existing::Replace } else { save::Existing::Refuse };
         let format = if arguments.json { save::Format::Json } else { save::Format::Text };
@@ -190,6 +203,7 @@ impl Command {
             Command::Drain(target) => ("drain", words(&target.words)),
             Command::Ready(target) => ("ready", words(&target.words)),
             Command::Weight { words: all } => ("weight", words(all)),
+            Command::Health { pools } => ("health", words(pools)),
             Command::LogLevel { level, time } => {
                 let time = time.iter().flat_map(|time| ["for", time.as_str()]);
                 ("log-level", level.iter().map(String::as_str).chain(time).collect())
@@ -341,6 +355,8 @@ mod tests {
         (&["history"], "history"),
         (&["history", "7"], "history 7"),
         (&["save"], "save"),
+        (&["health"], "health"),
+        (&["health", "app", "shop", "--json"], "health app shop json"),
         (&["log-level"], "log-level"),
         (&["log-level", "debug", "--for", "5m"], "log-level debug for 5m"),
         (&["reload"], "reload"),

@@ -6,6 +6,7 @@ mod confinement;
 mod control;
 mod first_minute;
 mod include;
+mod keepalived;
 mod live;
 mod live_load;
 mod operator;

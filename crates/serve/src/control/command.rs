@@ -16,6 +16,7 @@ use super::client::PeerCredentials;
 use super::words::{Quotes, Word, split};
 use crate::report::{self, Status, tables};
 
+mod health;
 mod log_level;
 mod why;
 
@@ -253,6 +254,12 @@ const COMMANDS: &[Command] = &[
         arguments: "[done]",
         help: "what is to be written to the file; `done`: it was written",
         run: |call| change::save(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
+    },
+    Command {
+        name: "health",
+        arguments: "[POOL ...]",
+        help: "whether clients should come here: an error says why not",
+        run: health::run,
     },
     Command {
         name: "log-level",
