@@ -145,8 +145,8 @@ impl Command {
         ControlAcl: "[N]", "the list for the control port; 0 without it",
             Needless("the control socket is a Unix socket of mode 0600, which the network cannot reach"),
             "control_acl 2", "dropped: pen.cfg:1: the control socket";
-        Debug: "[N]", "debug messages", Elsewhere("PENSTOCK_LOG=debug says what happens"),
-            "debug 2", "dropped: pen.cfg:1: PENSTOCK_LOG";
+        Debug: "[N]", "debug messages", Elsewhere("`penstock ctl log-level debug`, or PENSTOCK_LOG=debug from the start"),
+            "debug 2", "dropped: pen.cfg:1: `penstock ctl log-level debug`";
         DelayedForward: "", "in the manual, but not in Pen", Gone("Pen has no such command: it ignores the line too"),
             "delayed_forward", "dropped: pen.cfg:1: Pen has no such command";
         DsrIf: "IF", "direct server return", Missing("this version has no direct server return"),
@@ -169,7 +169,7 @@ impl Command {
         Idlers: "[N]", "idle connections to servers, a test feature",
             Gone("idle connections for no client only load the backends"),
             "idlers 3", "dropped: pen.cfg:1: idle connections";
-        Include: "FILE", "another file", Keys("its commands are translated as well"),
+        Include: "FILE", "another file", Keys("its commands are translated as well; here `include` takes several files, with `*`"),
             "include /etc/pen.cfg", "ejection = \"7s\"";
         Keepalive: "", "SO_KEEPALIVE to servers", Needless("`idle-timeout` ends connections whose peer is gone"),
             "keepalive", "dropped: pen.cfg:1: `idle-timeout`";
@@ -177,7 +177,7 @@ impl Command {
             "kqueue", "dropped: pen.cfg:1: epoll";
         Listen: "[[addr:]port]", "where Pen listens", Keys("`bind` of the listener"),
             "listen 127.0.0.1:81\nserver 0 address 10.0.0.1 port 80", "bind = \"127.0.0.1:81\"";
-        Log: "[FILE]", "as `-l`", Keys("`target` of `[access-log]`"),
+        Log: "[FILE]", "as `-l`", Keys("`target` of `[access-log]`, or `penstock ctl set access-log.target` while it serves"),
             "log /var/log/pen.log", "target = \"/var/log/pen.log\"";
         Mode: "", "shows switches", Elsewhere("it is for a running Pen; `penstock check --print FILE`"),
             "mode", "dropped: pen.cfg:1: it is for a running Pen";
@@ -193,7 +193,8 @@ impl Command {
             "poll", "dropped: pen.cfg:1: epoll";
         Prio: "", "the servers of the lowest priority number first", Keys("`priority` of the backends"),
             "prio\nserver 1 address 10.0.0.2 port 80 prio 3", "priority = 3";
-        Recent: "[N]", "shows clients", Elsewhere("it is for a running Pen; the access log has every session"),
+        Recent: "[N]", "shows clients of the last N seconds",
+            Elsewhere("it is for a running Pen; `penstock ctl clients`: the latest first, each with the time since it was seen"),
             "recent 60", "dropped: pen.cfg:1: it is for a running Pen";
         RoundRobin: "", "as `-r`", Keys("`balance = \"round-robin\"`"),
             "roundrobin\nserver 1 address 10.0.0.2 port 80", "balance = \"round-robin\"";
@@ -222,7 +223,7 @@ impl Command {
             "ssl_option no_tlsv1.2", "min-version = \"1.3\"";
         SslNames: "DIR", "certificates by server name", Keys("`tls.certificates`: the same files, watched"),
             "ssl_sni_path /etc/pen", "certificates = \"/etc/pen\"";
-        Status: "", "shows the status page", Elsewhere("it is for a running Pen; `penstock ctl status`"),
+        Status: "", "shows the status page", Elsewhere("it is for a running Pen; `penstock ctl status`, and `/status.html` of `[admin]`"),
             "status", "dropped: pen.cfg:1: it is for a running Pen";
         Stubborn: "", "as `-s`", Keys("`retries = 0`"),
             "stubborn\nserver 1 address 10.0.0.2 port 80", "retries = 0";
@@ -240,12 +241,12 @@ impl Command {
         Transparent: "", "the client's address towards servers, IPv4 only",
             Missing("not in this version; `send-proxy` of the pool or `-H` tells backends the client's address"),
             "transparent", "missing: pen.cfg:1: not in this version";
-        WebStats: "[FILE]", "as `-w`", Elsewhere("`penstock ctl status`, and `/metrics` and `/status` of `[admin]`"),
-            "web_stats /tmp/pen.html", "dropped: pen.cfg:1: `penstock ctl status`";
+        WebStats: "[FILE]", "as `-w`", Elsewhere("`/status.html` of `[admin]`"),
+            "web_stats /tmp/pen.html", "dropped: pen.cfg:1: `/status.html`";
         Weight: "", "as `-W`", Keys("`weight` of the backends"),
             "weight\nserver 1 address 10.0.0.2 port 80 weight 3", "weight = 3";
         Write: "[FILE]", "writes the state as a file",
-            Elsewhere("it is for a running Pen; here the file is the configuration"),
+            Elsewhere("it is for a running Pen; `penstock ctl save` writes live changes into the file, with its comments"),
             "write /etc/pen.cfg", "dropped: pen.cfg:1: it is for a running Pen";
     }
 }

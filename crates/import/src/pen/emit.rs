@@ -78,13 +78,18 @@ impl Emitter {
             }
             Some(user) => section.put("user", quoted(&user.value), &[]),
         }
+        if let Some(pid_file) = &self.pen.pid_file {
+            section.put("pid-file", quoted(&pid_file.value), &[]);
+        }
         match self.pen.log.clone() {
             None => document.section("access-log").put("target", quoted("off"), &["without -l".to_owned()]),
             Some(log) if log.value.contains(':') && !log.value.starts_with('/') => {
-                let text = "penlogd is gone: backends learn the client's address from X-Forwarded-For (-H) or `send-proxy`, and \
-                            the access log has all sessions";
-                let comment = self.note(Effect::Dropped, &log.place, text);
-                document.section("access-log").put("target", quoted("off"), &[comment]);
+                // penlogd joined the lines of Pen and of the servers, so that a line had the client's address.
+                let text = "messages of syslog (RFC 5424) go there, not lines for penlogd: rsyslog or syslog-ng can receive them; \
+                            backends learn the client's address from X-Forwarded-For (-H) or `send-proxy`";
+                let comment = self.note(Effect::Changed, &log.place, text);
+                let target = format!("syslog+udp://{}", log.value);
+                document.section("access-log").put("target", quoted(&target), &[comment]);
             }
             Some(log) => {
                 let text = "one line for each session, in the format of docs/outcomes-and-metrics.md";

@@ -47,6 +47,7 @@ pub(crate) struct Pen {
     pub(crate) control: Given<String>,
     pub(crate) log: Given<String>,
     pub(crate) user: Given<String>,
+    pub(crate) pid_file: Given<String>,
     pub(crate) tls: Tls,
 }
 

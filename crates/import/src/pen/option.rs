@@ -95,8 +95,8 @@ impl Opt {
         ClientsMax: "N", "number of clients that are remembered",
             Keys("`sticky.entries`; without `-c` 65536, not 2048"),
             "-c 4096 80 10.0.0.1 10.0.0.2", "entries = 4096";
-        Debug: "", "debug messages", Elsewhere("PENSTOCK_LOG=debug says what happens"),
-            "-dd 80 10.0.0.1", "dropped: -d: PENSTOCK_LOG=debug";
+        Debug: "", "debug messages", Elsewhere("`penstock ctl log-level debug`, or PENSTOCK_LOG=debug from the start"),
+            "-dd 80 10.0.0.1", "dropped: -d: `penstock ctl log-level debug`";
         Emergency: "host:port", "server of last resort", Keys("`fallback` of the pool, and a pool `emergency`"),
             "-e 10.0.0.9:80 80 10.0.0.1", "fallback = \"emergency\"";
         Foreground: "", "stay in the foreground", Needless("always so: systemd keeps the process"),
@@ -109,14 +109,14 @@ impl Opt {
         Jail: "dir", "chroot",
             Needless("Landlock and seccomp leave the process only the files and system calls that it needs"),
             "-j /var/empty 80 10.0.0.1", "dropped: -j /var/empty: Landlock";
-        Log: "file\\|host:port", "log", Keys("`target` of `[access-log]`, in another format; penlogd is gone"),
+        Log: "file\\|host:port", "log", Keys("`target` of `[access-log]`, in another format; in place of penlogd a receiver of syslog messages: `syslog+udp://host:port`"),
             "-l /var/log/pen.log 80 10.0.0.1", "target = \"/var/log/pen.log\"";
         MultiAccept: "n", "connections accepted at once", Needless("every worker accepts what has arrived"),
             "-m 10 80 10.0.0.1", "dropped: -m 10: every worker";
         NonBlocking: "", "nothing since Pen 0.26", Gone("Pen ignores it too"),
             "-n 80 10.0.0.1", "dropped: -n: Pen ignores it too";
-        PidFile: "file", "process id", Needless("systemd knows the process; `penstock ctl` reaches it by its socket"),
-            "-p /run/pen.pid 80 10.0.0.1", "dropped: -p /run/pen.pid: systemd";
+        PidFile: "file", "process id", Keys("`pid-file` of `[process]`"),
+            "-p /run/pen.pid 80 10.0.0.1", "pid-file = \"/run/pen.pid\"";
         Backlog: "n", "clients that wait in the kernel; at least 50", Keys("`backlog` of the listener"),
             "-q 900 80 10.0.0.1", "backlog = 900";
         RoundRobin: "", "do not remember clients", Keys("`balance = \"round-robin\"`"),
@@ -129,8 +129,9 @@ impl Opt {
             "-u www-data 80 10.0.0.1", "user = \"www-data\"";
         ConnMax: "N", "connections; default 500", Keys("`max-connections` of `[process]`; with UDP `max-flows`"),
             "-x 77 80 10.0.0.1", "max-connections = 77";
-        Status: "file", "status page", Elsewhere("`penstock ctl status`, and `/metrics` and `/status` of `[admin]`"),
-            "-w /tmp/pen.html 80 10.0.0.1", "dropped: -w /tmp/pen.html: `penstock ctl status`";
+        Status: "file", "status page",
+            Elsewhere("`/status.html` of `[admin]`, with `bind = \"127.0.0.1:9900\"`: live, and not a file that is as old as its signal"),
+            "-w /tmp/pen.html 80 10.0.0.1", "dropped: -w /tmp/pen.html: `/status.html`";
         Certificate: "file", "certificate", Keys("`tls.certificates` and `tls.default` of the listener"),
             "-E /etc/pen/site.pem 443 10.0.0.1", "default = \"site\"";
         Key: "file", "its key", Keys("beside the certificate in the directory `tls.certificates`"),

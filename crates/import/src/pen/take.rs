@@ -37,6 +37,7 @@ impl Reader<'_> {
             }
             Opt::Hash => self.pen.choice.hash = on(),
             Opt::Log => self.pen.log = text(),
+            Opt::PidFile => self.pen.pid_file = self.path(argument, &place),
             Opt::Backlog => self.pen.backlog = self.number(argument, &place),
             Opt::RoundRobin => self.pen.choice.roundrobin = on(),
             Opt::Stubborn => self.pen.choice.stubborn = on(),
@@ -66,7 +67,6 @@ impl Reader<'_> {
             | Opt::Jail
             | Opt::MultiAccept
             | Opt::NonBlocking
-            | Opt::PidFile
             | Opt::Status
             | Opt::SslCompat
             | Opt::SslProtocol => self.left_out(option.row().form, &place),

@@ -255,3 +255,19 @@ fn a_large_file_takes_no_long_time() {
     let translation = run("-F pen.cfg 80", &file, keys::of_this_version).unwrap();
     assert!(translation.notes.len() > 20_000);
 }
+
+#[test]
+fn the_log_of_another_machine_and_the_pid_file_have_their_keys() {
+    let translation = good("-l loghost:10000 -p /run/p -w /tmp/a 80 a");
+    assert!(translation.toml.contains("target = \"syslog+udp://loghost:10000\""), "{}", translation.toml);
+    assert!(translation.toml.contains("pid-file = \"/run/p\""), "{}", translation.toml);
+    let notes: Vec<_> = translation.notes.iter().map(ToString::to_string).collect();
+    assert!(
+        notes.iter().any(|note| note.starts_with("changed: -l loghost:10000: messages of syslog")),
+        "{notes:?}"
+    );
+    assert!(
+        notes.iter().any(|note| note.starts_with("dropped: -w /tmp/a: `/status.html` of `[admin]`")),
+        "{notes:?}"
+    );
+}

@@ -14,15 +14,18 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn a_translation_is_a_configuration_that_serves() {
     let server = Scripted::answering("a");
-    let output =
-        penstock(&["import", "pen", "-rf", "-b", "5", "-p", "/run/pen.pid", "127.0.0.1:1", &server.address]);
+    let directory = tempfile::tempdir().unwrap();
+    let pid = directory.path().join("pen.pid");
+    let file = pid.to_str().unwrap();
+    let output = penstock(&["import", "pen", "-rf", "-b", "5", "-p", file, "127.0.0.1:1", &server.address]);
     assert!(output.status.success(), "{output:?}");
     let notes = text(&output.stderr);
-    assert!(notes.contains("dropped: -p /run/pen.pid: systemd knows the process"), "{notes}");
+    assert!(notes.contains("dropped: -f: always so"), "{notes}");
     let toml = text(&output.stdout);
-    assert!(toml.contains("# -p /run/pen.pid: systemd knows the process"), "{toml}");
+    assert!(toml.contains("# -f: always so"), "{toml}");
     let front = Server::start(&toml.replace("127.0.0.1:1\"", "127.0.0.1:0\""));
     assert_eq!(testing::client::get(&front.address("main"), "/").text(), "a");
+    assert_eq!(std::fs::read_to_string(&pid).unwrap(), format!("{}\n", front.pid()));
 }
 
 #[test]
@@ -78,7 +81,8 @@ fn under_its_name_the_options_that_have_no_effect_are_told() {
     let notes = door.process.stderr.all().join("\n");
     assert!(notes.contains("note: -m 10: every worker accepts"), "{notes}");
     assert!(notes.contains("stays in the foreground"), "{notes}");
-    assert!(!door.dir.path().join("pid").exists());
+    let number = fs::read_to_string(door.dir.path().join("pid")).unwrap();
+    assert!(number.trim_end().parse::<u32>().is_ok(), "-p has one: {number}");
 }
 
 #[test]
