@@ -45,6 +45,8 @@ need kdig knot-dnsutils
 need pv pv
 need rsyslogd rsyslog
 need keepalived keepalived
+need tshark tshark
+need tcpdump tcpdump
 need ip iproute2
 need lynx lynx
 need w3m w3m

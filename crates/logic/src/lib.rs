@@ -18,6 +18,7 @@ pub mod http1;
 pub mod http2;
 pub mod ocsp;
 pub mod pace;
+pub mod pcapng;
 pub mod peers;
 pub mod proxy_header;
 pub mod rate;

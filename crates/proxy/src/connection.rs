@@ -22,9 +22,9 @@ use crate::http::{self, Http2Client, Served};
 use crate::outcome::{Outcome, TlsDetail};
 use crate::snapshot::ListenerPlan;
 use crate::stream::Stream;
-use crate::tcp;
 use crate::worker::{Current, Worker};
 use crate::{http2, passthrough};
+use crate::{tap, tcp};
 
 /// Time limit of a PROXY header: its sender is a proxy nearby.
 const PROXY_HEADER_LIMIT: Duration = Duration::from_secs(5);
@@ -118,6 +118,11 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
 /// Starts the protocol of the listener; `spoken` is the HTTP version that TLS agreed on.
 fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Service {
     let plan = entry.plan.clone();
+    // An HTTP/2 connection has many sessions at once.
+    let client = match spoken {
+        ClientProtocol::Http2 => client,
+        ClientProtocol::Http1 => tap::attach(&entry.worker, &plan, client),
+    };
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => boxed(|| tcp::serve(entry, settings, client)),
         Protocol::TlsPassthrough(settings) => boxed(|| passthrough::serve(entry, settings, client)),

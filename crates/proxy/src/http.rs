@@ -22,6 +22,7 @@ use crate::idle_sessions::{IdleConnection, IdleSession};
 use crate::outcome::Outcome;
 use crate::snapshot::{ListenerPlan, http_settings};
 use crate::stream::{Carriage, Stream};
+use crate::tap;
 use crate::timer::Timer;
 use crate::worker::{ConnectionHandle, Current, WaitEnd, Worker};
 
@@ -153,7 +154,8 @@ impl IdleConnection for ParkedConnection {
         self.admitted.handle().resumed();
         tokio::task::spawn_local(async move {
             let Self { worker, admitted, waiting } = *self;
-            let stream = Stream::parked(client);
+            let Waiting { plan, arrival, .. } = &waiting;
+            let stream = tap::attach_again(&worker, plan, arrival, Stream::parked(client));
             let mut buffer = Vec::new();
             // A request that has arrived is answered, also after the idle timeout or when the connection is to close.
             // The runtime does not know of it yet. An error or the end is met again by the wait for a request.

@@ -75,6 +75,7 @@ pub mod question;
 pub mod relay;
 pub mod snapshot;
 pub mod stream;
+mod tap;
 pub mod tcp;
 mod timer;
 mod udp;

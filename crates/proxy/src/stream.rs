@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use state::capture::Tap;
 use tls::backend::{Endpoint, Outbound};
 use tls::established;
 use tls::linger::Lingering;
@@ -31,7 +32,8 @@ thread_local! {
 }
 
 /// A connection. One task polls both directions, and each borrow of the cell ends before the poll returns.
-pub struct Stream(RefCell<Transport>);
+/// The tap is there while an operator captures it.
+pub struct Stream(RefCell<Transport>, Option<Box<RefCell<Tap>>>);
 
 enum Transport {
     Plain(Plain),
@@ -66,20 +68,25 @@ pub enum Quiet {
 
 impl Stream {
     pub fn plain(plain: Plain) -> Self {
-        Self(RefCell::new(Transport::Plain(plain)))
+        Self(RefCell::new(Transport::Plain(plain)), None)
     }
 
     pub fn tls(tls: Box<TlsStream<Plain>>) -> Self {
-        Self(RefCell::new(Transport::Tls(tls)))
+        Self(RefCell::new(Transport::Tls(tls)), None)
     }
 
     /// Wraps a parked connection. The runtime watches it again when a task must wait for it.
     pub fn parked(parked: Parked) -> Self {
-        Self(RefCell::new(Transport::Parked(parked)))
+        Self(RefCell::new(Transport::Parked(parked)), None)
     }
 
     pub fn outbound(outbound: Outbound) -> Self {
-        Self(RefCell::new(Transport::Outbound(Box::new(outbound))))
+        Self(RefCell::new(Transport::Outbound(Box::new(outbound))), None)
+    }
+
+    /// Lets an operator see what is read and written, if there is a tap.
+    pub fn tapped(self, tap: Option<Tap>) -> Self {
+        Self(self.0, tap.map(|tap| Box::new(RefCell::new(tap))))
     }
 
     /// TLS settings of the handshake with a backend; `None` for other transports.
@@ -99,11 +106,11 @@ impl Stream {
     }
 
     pub fn http2(side: Side) -> Self {
-        Self(RefCell::new(Transport::Http2(Box::new(side))))
+        Self(RefCell::new(Transport::Http2(Box::new(side))), None)
     }
 
     pub fn call(call: Call) -> Self {
-        Self(RefCell::new(Transport::Call(Box::new(call))))
+        Self(RefCell::new(Transport::Call(Box::new(call))), None)
     }
 
     /// Whether a backend processed a request on a connection that ended without a response.
@@ -115,6 +122,10 @@ impl Stream {
     }
 
     pub fn carriage(&self) -> Carriage {
+        // splice(2) would lead bytes past the tap.
+        if self.1.is_some() {
+            return Carriage::Encrypted;
+        }
         match &*self.0.borrow() {
             Transport::Tls(_) | Transport::Outbound(_) => Carriage::Encrypted,
             Transport::Http2(_) | Transport::Call(_) => Carriage::Multiplexed,
@@ -131,6 +142,7 @@ impl Stream {
 
     /// Reads into `buffer`; an empty `buffer` is the end.
     pub fn poll_read_buffer(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
         let mut transport = self.0.borrow_mut();
         let read = match transport.watched()? {
             Watched::Plain(plain) => Pin::new(plain).poll_read(cx, buffer),
@@ -139,6 +151,9 @@ impl Stream {
             Watched::Http2(side) => side.poll_read(cx, buffer),
             Watched::Call(call) => call.poll_read(cx, buffer),
         };
+        if let Some(tap) = &self.1 {
+            tap.borrow_mut().read(&buffer.filled()[before..]);
+        }
         match ready!(read) {
             Ok(()) => Poll::Ready(Ok(())),
             // A TLS peer closed without close_notify. That is a normal end for what penstock carries: HTTP framing
@@ -284,7 +299,13 @@ impl Stream {
         let Transport::Plain(plain) = &*transport else { return Ok(0) };
         match io::Read::read(&mut &*socket2::SockRef::from(plain), into) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-            read => read,
+            Ok(count) => {
+                if let Some(tap) = &self.1 {
+                    tap.borrow_mut().read(&into[..count]);
+                }
+                Ok(count)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -301,10 +322,14 @@ impl Stream {
     pub fn write_now(&self, from: &[u8]) -> usize {
         let transport = self.0.borrow();
         let Transport::Plain(plain) = &*transport else { return 0 };
-        match from {
+        let sent = match from {
             [] => 0,
             _ => socket2::SockRef::from(plain).send(from).unwrap_or(0),
+        };
+        if let Some(tap) = &self.1 {
+            tap.borrow_mut().wrote(&[IoSlice::new(from)], sent);
         }
+        sent
     }
 
     /// Waits for bytes and appends them to `onto`. `Ok(0)` is the end.
@@ -328,7 +353,13 @@ impl Stream {
             Ok(0) if parts.iter().any(|part| !part.is_empty()) => {
                 Poll::Ready(Err(io::ErrorKind::WriteZero.into()))
             }
-            other => Poll::Ready(other),
+            Ok(count) => {
+                if let Some(tap) = &self.1 {
+                    tap.borrow_mut().wrote(parts, count);
+                }
+                Poll::Ready(Ok(count))
+            }
+            Err(error) => Poll::Ready(Err(error)),
         }
     }
 
@@ -499,10 +530,13 @@ impl Stream {
 
     /// Parks a plain connection and returns it. An error returns the connection that cannot be parked.
     pub fn into_parked(self) -> Result<Parked, Self> {
+        if self.1.is_some() {
+            return Err(self);
+        }
         self.park();
         match self.0.into_inner() {
             Transport::Parked(parked) => Ok(parked),
-            other => Err(Self(RefCell::new(other))),
+            other => Err(Self(RefCell::new(other), None)),
         }
     }
 

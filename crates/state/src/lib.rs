@@ -23,6 +23,7 @@ use tokio::sync::{Notify, watch};
 pub mod access_log;
 pub mod account;
 pub mod acme;
+pub mod capture;
 pub mod client_slots;
 pub mod confinement;
 pub mod ending;
@@ -95,6 +96,8 @@ pub struct State {
     /// Certificate orders and pending ACME challenges.
     pub acme: Board,
     pub events: Events,
+    /// Capture of sessions, for an operator.
+    pub captures: capture::Captures,
     /// Level of the process log.
     pub log_level: log_level::LogLevel,
     /// Addresses on which this process receives datagrams.
@@ -464,6 +467,7 @@ impl State {
             confinement: Confinement::default(),
             acme: Board::default(),
             events: Events::default(),
+            captures: capture::Captures::default(),
             log_level: log_level::LogLevel::default(),
             listening_for_datagrams: ArcSwap::default(),
             degraded: Mutex::default(),

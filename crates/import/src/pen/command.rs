@@ -124,8 +124,8 @@ impl Command {
             "abort_on_error", "dropped: pen.cfg:1: an aid";
         Acl: "N permit\\|deny ADDRESS [MASK]", "an entry of an access list", Keys("`[acl.list-N]`"),
             "client_acl 1\nacl 1 permit 10.0.0.0 255.0.0.0", "entries = [\"permit 10.0.0.0/8\"]";
-        Ascii: "", "dumps as text", Elsewhere("PENSTOCK_LOG=debug says what happens; traffic is not dumped"),
-            "ascii", "dropped: pen.cfg:1: PENSTOCK_LOG";
+        Ascii: "", "dumps as text", Elsewhere("`penstock ctl capture` writes the bytes of sessions into a file, and `tshark -r FILE -x` shows them"),
+            "ascii", "dropped: pen.cfg:1: `penstock ctl capture`";
         Blacklist: "[T]", "as `-b`", Keys("`passive`"),
             "blacklist 7", "ejection = \"7s\"";
         Block: "", "in the manual, but not in Pen", Gone("Pen has no such command: it ignores the line too"),

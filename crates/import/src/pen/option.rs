@@ -87,8 +87,8 @@ impl Opt {
         Exit: "", "`exit` on the control socket",
             Elsewhere("`penstock ctl stop` is always there, for the owner of the control socket"),
             "-X 80 10.0.0.1", "dropped: -X: `penstock ctl stop`";
-        Ascii: "", "dumps as text", Elsewhere("PENSTOCK_LOG=debug says what happens; traffic is not dumped"),
-            "-a 80 10.0.0.1", "dropped: -a: PENSTOCK_LOG=debug";
+        Ascii: "", "dumps as text", Elsewhere("`penstock ctl capture` writes the bytes of sessions into a file, and `tshark -r FILE -x` shows them"),
+            "-a 80 10.0.0.1", "dropped: -a: `penstock ctl capture`";
         Blacklist: "sec", "time without a server that did not answer; default 30",
             Keys("`passive = { failures = 1, ejection = ... }`"),
             "-b 7 80 10.0.0.1", "passive = { failures = 1, ejection = \"7s\" }";

@@ -12,6 +12,7 @@ use crate::duration;
 use crate::load;
 use crate::output::{Failure, plain, print, print_failed};
 
+mod capture;
 mod change;
 mod save;
 mod why;
@@ -92,6 +93,8 @@ enum Command {
         #[arg(value_name = "[POOL] BACKEND WEIGHT", num_args = 2..=3, required = true, value_parser = parse_word)]
         words: Vec<String>,
     },
+    /// Write the bytes of sessions into a file for Wireshark, tshark and tcpdump (pcapng), as packets made of them
+    Capture(capture::Capture),
     /// Whether clients should come to this server: exit code 0, or 1 with the reason; for keepalived and the like
     ///
     /// It is healthy while it serves, is not told to stop, and a pool has an available backend.
@@ -163,6 +166,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let format = if arguments.json { save::Format::Json } else { save::Format::Text };
         return save::run(&mut client, file.as_deref(), existing, format);
     }
+    if let Command::Capture(capture) = &arguments.command {
+        return capture.run(&mut client, arguments.json);
+    }
     let line = arguments.command.line(if arguments.json { Format::Json } else { Format::Text });
     if let Command::Events { follow: true, .. } = arguments.command {
         return client.follow(&line, |line| print(&format!("{}\n", plain(line))));
@@ -203,6 +209,10 @@ impl Command {
             Command::Drain(target) => ("drain", words(&target.words)),
             Command::Ready(target) => ("ready", words(&target.words)),
             Command::Weight { words: all } => ("weight", words(all)),
+            Command::Capture(capture) => {
+                changed = ("capture", capture.words());
+                (changed.0, words(&changed.1))
+            }
             Command::Health { pools } => ("health", words(pools)),
             Command::LogLevel { level, time } => {
                 let time = time.iter().flat_map(|time| ["for", time.as_str()]);
@@ -355,6 +365,22 @@ mod tests {
         (&["history"], "history"),
         (&["history", "7"], "history 7"),
         (&["save"], "save"),
+        (
+            &[
+                "capture",
+                "--listener",
+                "web",
+                "--to",
+                "x",
+                "--max-size",
+                "2MiB",
+                "--for",
+                "5s",
+                "--client",
+                "::1",
+            ],
+            "capture web for 5000ms size 2097152 client ::1",
+        ),
         (&["health"], "health"),
         (&["health", "app", "shop", "--json"], "health app shop json"),
         (&["log-level"], "log-level"),

@@ -86,8 +86,7 @@ impl Network {
         let at = |name: &str| directory.path().join(name).display().to_string();
         let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/keepalived.conf");
         // keepalived runs scripts that only root can replace.
-        let script =
-            format!("{} ctl --timeout 1 --socket {} health", binary(), self.socket(node));
+        let script = format!("{} ctl --timeout 1 --socket {} health", binary(), self.socket(node));
         let text = fs::read_to_string(recipe).unwrap();
         let text = text.replace("/usr/bin/penstock ctl --timeout 1 health", &script);
         assert!(text.contains(&script), "{text}");

@@ -16,6 +16,7 @@ use super::client::PeerCredentials;
 use super::words::{Quotes, Word, split};
 use crate::report::{self, Status, tables};
 
+pub(super) mod capture;
 mod health;
 mod log_level;
 mod why;
@@ -36,6 +37,8 @@ pub(super) enum Step {
     /// A change of the configuration: the supervisor makes it, and answers.
     Change(Ask, Format),
     Follow(Following),
+    /// Packets of sessions, until the time or the size is reached, or the client leaves.
+    Capture(capture::Running),
     /// An answer that others have a part in, such as the workers.
     Later(Later),
 }
@@ -256,16 +259,22 @@ const COMMANDS: &[Command] = &[
         run: |call| change::save(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
     },
     Command {
+        name: "capture",
+        arguments: "LISTENER for TIME size BYTES [client NETWORK]",
+        help: "packets of its sessions as pcapng in Base64, until you send a line",
+        run: capture,
+    },
+    Command {
         name: "health",
         arguments: "[POOL ...]",
         help: "whether clients should come here: an error says why not",
-        run: health::run,
+        run: judge_health,
     },
     Command {
         name: "log-level",
         arguments: "[LEVEL [for TIME]|default]",
         help: "the level of the process log: show it, or change it for a time",
-        run: log_level::run,
+        run: log_level,
     },
     Command {
         name: "reload",
@@ -439,6 +448,28 @@ fn clients(call: &Call<'_>) -> Result<Step, Refusal> {
         return Err(format!("{which} {verb} by \"sticky\": no clients are remembered").into());
     }
     Ok(call.answer(|| report::clients::text(&clients), || to_json(&clients)))
+}
+
+fn judge_health(call: &Call<'_>) -> Result<Step, Refusal> {
+    for pool in call.arguments {
+        call.expect_pool(pool)?;
+    }
+    let draining = call.front.state.draining.load(std::sync::atomic::Ordering::Relaxed);
+    let phase = if draining { report::Phase::Draining } else { report::Phase::Serving };
+    let pools = report::pools(call.front, None);
+    let good = health::judge(phase, &pools, call.arguments).map_err(Refusal::from)?;
+    Ok(call.answer(|| good.clone(), || json!({ "healthy": true, "reason": good }).to_string()))
+}
+
+fn log_level(call: &Call<'_>) -> Result<Step, Refusal> {
+    let said = log_level::run(&call.front.state, &call.who.to_string(), call.arguments);
+    let said = said.map_err(|wrong| wrong.map_or_else(|| call.usage(), Refusal::from))?;
+    Ok(call.answer(|| said.text.clone(), || said.json.clone()))
+}
+
+fn capture(call: &Call<'_>) -> Result<Step, Refusal> {
+    let running = capture::run(call.front, &call.who.to_string(), call.arguments);
+    running.map(Step::Capture).map_err(|wrong| wrong.map_or_else(|| call.usage(), Refusal::from))
 }
 
 fn events(call: &Call<'_>) -> Result<Step, Refusal> {

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64ct::{Base64, Encoding};
 use logic::client_slots::{ClientActivity, ClientDecision};
+use logic::pcapng;
 use logic::transaction::Ask;
 use proxy::front::Request;
+use state::capture::Capturing;
 use state::events::{Event, Level};
+use text::units;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::broadcast::Receiver;
@@ -16,6 +20,7 @@ use tokio::task::yield_now;
 use tokio::time::{timeout, timeout_at};
 
 use super::client::{PeerCredentials, Shared};
+use super::command::capture::Running;
 use super::command::{self, Following, Format, Step};
 use super::framing;
 use crate::client_slots::ClientSlot;
@@ -128,6 +133,14 @@ impl Session {
                 Err(refusal) => framing::refusal(&refusal.message, &refusal.details),
             },
             Step::Change(ask, format) => self.change(ask, format).await,
+            Step::Capture(running) => match self.slot.set(ClientActivity::Following) {
+                ClientDecision::Keeps => return self.capture(running).await,
+                ClientDecision::GivesWay => return Err(Over),
+                ClientDecision::TooManyFollow => {
+                    let most = self.slot.most_following();
+                    framing::refusal(&format!("{most} clients follow already: that is the limit"), "")
+                }
+            },
             Step::Follow(following) => match self.slot.set(ClientActivity::Following) {
                 ClientDecision::Keeps => return self.follow(following).await,
                 ClientDecision::GivesWay => return Err(Over),
@@ -231,6 +244,66 @@ impl Session {
             self.deliver(&wire).await?;
             // Yield, so that `Paced` charges the time of this step before the next one.
             yield_now().await;
+        }
+    }
+
+    /// Sends packets until the time or the size is reached, or the client disconnects, reads too slowly, or sends anything.
+    async fn capture(&mut self, running: Running) -> Result<(), Over> {
+        let Running { mut capturing, time, size, listener } = running;
+        let front = self.shared.front.clone();
+        let mut sent = 0;
+        let result = self.send_packets(&mut capturing, time, size, &listener, &mut sent).await;
+        let (sessions, left_out) = capturing.counts();
+        drop(capturing);
+        let lost =
+            if left_out == 0 { String::new() } else { format!(", {} left out", units::bytes(left_out)) };
+        let message = format!(
+            "capture of listener {listener} by {} ended: {}, {}{lost}",
+            self.who,
+            units::count(usize::try_from(sessions).unwrap_or(usize::MAX), "session"),
+            units::bytes(sent)
+        );
+        front.state.events.record(Level::Info, "capture", message);
+        result?;
+        self.send(framing::END).await
+    }
+
+    async fn send_packets(
+        &mut self,
+        capturing: &mut Capturing,
+        time: Duration,
+        size: u64,
+        listener: &str,
+        sent: &mut u64,
+    ) -> Result<(), Over> {
+        let mut wire = framing::ok();
+        let mut bytes = pcapng::start(concat!("penstock ", env!("CARGO_PKG_VERSION")), listener);
+        let end = tokio::time::Instant::now() + time;
+        loop {
+            *sent += bytes.len() as u64;
+            framing::push_text(&mut wire, &Base64::encode_string(&bytes));
+            self.deliver(&wire).await?;
+            wire.clear();
+            // Yield, so that `Paced` charges the time of this step before the next one.
+            yield_now().await;
+            bytes = tokio::select! {
+                packets = timeout_at(end, capturing.next()) => match packets {
+                    Ok(Some(packets)) => packets,
+                    Ok(None) => return Ok(()),
+                    // What was captured until now is still sent.
+                    Err(_) => {
+                        capturing.close();
+                        Vec::new()
+                    }
+                },
+                read = self.stream.read_buf(&mut self.input) => match read {
+                    Ok(some) if some > 0 => return Ok(()),
+                    _ => return Err(Over),
+                },
+            };
+            if *sent + bytes.len() as u64 > size {
+                return Ok(());
+            }
         }
     }
 

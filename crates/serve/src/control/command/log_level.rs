@@ -1,86 +1,81 @@
 //! `log-level`: shows or changes the level of the process log, for a time.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use proxy::front::Said;
 use serde_json::json;
+use state::State;
 use state::events::Level;
 use state::log_level::{Changed, LONGEST};
+use text::nearest::nearest;
 use text::units;
-
-use super::{Call, Refusal, Step, did_you_mean};
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 /// Time of a change that names none: nobody shall find a full disk because a level was forgotten.
 const USUAL: Duration = Duration::from_secs(600);
 
-pub(super) fn run(call: &Call<'_>) -> Result<Step, Refusal> {
-    let (level, time) = match *call.arguments {
-        [] => return Ok(shown(call)),
-        ["default"] => return reset(call),
+/// The error is a refusal with its reason, or `None` for wrong usage.
+pub(super) fn run(state: &Arc<State>, who: &str, arguments: &[&str]) -> Result<Said, Option<String>> {
+    let (level, time) = match *arguments {
+        [] => return Ok(shown(state)),
+        ["default"] => return reset(state, who).map_err(Some),
         [level] => (level, USUAL),
         [level, "for", time] => {
-            let read = config::duration(time).map_err(|why| Refusal::from(format!("for {time}: {why}")))?;
+            let read = config::duration(time).map_err(|why| format!("for {time}: {why}"))?;
             if read.is_zero() || read > LONGEST {
-                return Err(
-                    format!("for {time}: a level is changed for 24h at most, and for longer than 0").into()
-                );
+                return Err(Some(format!(
+                    "for {time}: a level is changed for 24h at most, and for longer than 0"
+                )));
             }
             (level, read)
         }
-        _ => return Err(call.usage()),
+        _ => return Err(None),
     };
     if !LEVELS.contains(&level) {
-        let hint = did_you_mean(level, LEVELS.into_iter());
+        let near = nearest(level, LEVELS).map_or(String::new(), |near| format!(", did you mean \"{near}\"?"));
         let shown: String = level.chars().take(40).collect();
-        return Err(
-            format!("\"{shown}\" is no level{hint}; there are {} and default", LEVELS.join(", ")).into()
-        );
+        return Err(Some(format!(
+            "\"{shown}\" is no level{near}; there are {} and default",
+            LEVELS.join(", ")
+        )));
     }
-    let state = call.front.state.clone();
-    let changed = state.log_level.set(level, call.who.to_string(), time).map_err(Refusal::from)?;
+    let changed = state.log_level.set(level, who.to_owned(), time)?;
     let lasts = units::duration(time);
-    state.events.record(Level::Info, "log", format!("{}: level {level} for {lasts}", call.who));
-    let number = changed.number;
+    state.events.record(Level::Info, "log", format!("{who}: level {level} for {lasts}"));
+    let (number, later) = (changed.number, state.clone());
     tokio::spawn(async move {
         tokio::time::sleep(time).await;
-        if let Some(Changed { level, .. }) = state.log_level.end(number) {
-            state.events.record(
-                Level::Info,
-                "log",
-                format!("level {level} has ended: it is that of the start again"),
-            );
+        if let Some(Changed { level, .. }) = later.log_level.end(number) {
+            let message = format!("level {level} has ended: it is that of the start again");
+            later.events.record(Level::Info, "log", message);
         }
     });
-    Ok(call.answer(
-        || format!("the log has level {level} for {lasts}, then that of the start again"),
-        || json!({ "level": level, "by": changed.by, "seconds_left": time.as_secs_f64() }).to_string(),
-    ))
+    Ok(Said {
+        text: format!("the log has level {level} for {lasts}, then that of the start again"),
+        json: json!({ "level": level, "by": changed.by, "seconds_left": time.as_secs_f64() }).to_string(),
+    })
 }
 
-fn shown(call: &Call<'_>) -> Step {
-    let changed = call.front.state.log_level.changed();
-    let left = |changed: &Changed| changed.until.saturating_duration_since(Instant::now());
-    call.answer(
-        || match &changed {
-            None => "the log has the level of the start: PENSTOCK_LOG, else info".to_owned(),
-            Some(it) => {
-                format!("the log has level {} for {} more, by {}", it.level, units::duration(left(it)), it.by)
-            }
-        },
-        || match &changed {
-            None => json!({ "level": null, "by": null, "seconds_left": null }).to_string(),
-            Some(it) => {
-                json!({ "level": it.level, "by": it.by, "seconds_left": left(it).as_secs_f64() }).to_string()
-            }
-        },
-    )
-}
-
-fn reset(call: &Call<'_>) -> Result<Step, Refusal> {
-    let state = &call.front.state;
-    if state.log_level.reset().map_err(Refusal::from)?.is_some() {
-        state.events.record(Level::Info, "log", format!("{}: the level of the start again", call.who));
+fn shown(state: &State) -> Said {
+    let Some(changed) = state.log_level.changed() else {
+        return Said {
+            text: "the log has the level of the start: PENSTOCK_LOG, else info".to_owned(),
+            json: json!({ "level": null, "by": null, "seconds_left": null }).to_string(),
+        };
+    };
+    let left = changed.until.saturating_duration_since(Instant::now());
+    let Changed { level, by, .. } = changed;
+    Said {
+        text: format!("the log has level {level} for {} more, by {by}", units::duration(left)),
+        json: json!({ "level": level, "by": by, "seconds_left": left.as_secs_f64() }).to_string(),
     }
-    Ok(shown(call))
+}
+
+fn reset(state: &State, who: &str) -> Result<Said, String> {
+    if state.log_level.reset()?.is_some() {
+        state.events.record(Level::Info, "log", format!("{who}: the level of the start again"));
+    }
+    Ok(shown(state))
 }

@@ -1,0 +1,233 @@
+//! Sessions as packets in a file of pcapng (draft-ietf-opsawg-pcapng), for tshark, tcpdump and the like. The packets are
+//! made here: of a session only its bytes are known, with both addresses.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Largest number of bytes in one packet.
+const SEGMENT: usize = 32 * 1024;
+
+/// LINKTYPE_RAW: each packet begins with its IP header.
+const RAW: u16 = 101;
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const PUSH: u8 = 8;
+const ACK: u8 = 16;
+
+/// Returns the beginning of a file: its section, and one interface with this name.
+pub fn start(program: &str, interface: &str) -> Vec<u8> {
+    const SECTION: u32 = 0x0a0d_0d0a;
+    const INTERFACE: u32 = 1;
+    const MAGIC: u32 = 0x1a2b_3c4d;
+    let mut out = Vec::new();
+    let mut body = Vec::new();
+    body.extend(MAGIC.to_le_bytes());
+    body.extend(1u16.to_le_bytes());
+    body.extend(0u16.to_le_bytes());
+    // The length of the section is not known yet.
+    body.extend(u64::MAX.to_le_bytes());
+    option(&mut body, 4, program);
+    body.extend([0; 4]);
+    block(&mut out, SECTION, &body);
+    body.clear();
+    body.extend(RAW.to_le_bytes());
+    body.extend([0; 2]);
+    // No limit of a packet's length.
+    body.extend(0u32.to_le_bytes());
+    option(&mut body, 2, interface);
+    body.extend([0; 4]);
+    block(&mut out, INTERFACE, &body);
+    out
+}
+
+fn option(out: &mut Vec<u8>, code: u16, text: &str) {
+    let text = &text.as_bytes()[..text.len().min(200)];
+    out.extend(code.to_le_bytes());
+    out.extend((text.len() as u16).to_le_bytes());
+    out.extend(text);
+    pad(out, text.len());
+}
+
+fn pad(out: &mut Vec<u8>, length: usize) {
+    out.extend(std::iter::repeat_n(0, length.next_multiple_of(4) - length));
+}
+
+fn block(out: &mut Vec<u8>, kind: u32, body: &[u8]) {
+    let length = (body.len() as u32 + 12).to_le_bytes();
+    out.extend(kind.to_le_bytes());
+    out.extend(length);
+    out.extend(body);
+    out.extend(length);
+}
+
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    Client,
+    Server,
+}
+
+/// One session as a TCP connection.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    client: SocketAddr,
+    server: SocketAddr,
+    /// Sequence numbers of the next bytes, of the client and of the server.
+    next: [u32; 2],
+}
+
+impl Flow {
+    pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
+        let (from, to): (IpAddr, IpAddr) = match (client.ip().to_canonical(), server.ip().to_canonical()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => (from.into(), to.into()),
+            (from, to) => (wide(from).into(), wide(to).into()),
+        };
+        let (client, server) = (SocketAddr::new(from, client.port()), SocketAddr::new(to, server.port()));
+        Self { client, server, next: [0, 0] }
+    }
+
+    /// Appends the handshake.
+    pub fn open(&mut self, at: SystemTime, out: &mut Vec<u8>) {
+        self.packet(From::Client, SYN, &[], at, out);
+        self.next[0] = 1;
+        self.packet(From::Server, SYN | ACK, &[], at, out);
+        self.next[1] = 1;
+        self.packet(From::Client, ACK, &[], at, out);
+    }
+
+    /// Appends bytes of one side.
+    pub fn data(&mut self, from: From, bytes: &[u8], at: SystemTime, out: &mut Vec<u8>) {
+        for segment in bytes.chunks(SEGMENT) {
+            self.packet(from, PUSH | ACK, segment, at, out);
+            self.skip(from, segment.len());
+        }
+    }
+
+    /// Counts bytes that are left out: a reader of the file sees a gap.
+    pub fn skip(&mut self, from: From, count: usize) {
+        let next = &mut self.next[from as usize];
+        *next = next.wrapping_add(count as u32);
+    }
+
+    /// Appends the end of both directions.
+    pub fn close(&mut self, at: SystemTime, out: &mut Vec<u8>) {
+        for from in [From::Client, From::Server] {
+            self.packet(from, FIN | ACK, &[], at, out);
+            self.skip(from, 1);
+        }
+        self.packet(From::Client, ACK, &[], at, out);
+    }
+
+    fn packet(&self, from: From, flags: u8, payload: &[u8], at: SystemTime, out: &mut Vec<u8>) {
+        const PACKET: u32 = 6;
+        let (source, destination) = match from {
+            From::Client => (self.client, self.server),
+            From::Server => (self.server, self.client),
+        };
+        let acknowledged = if flags & ACK == 0 { 0 } else { self.next[1 - from as usize] };
+        let mut tcp = Vec::with_capacity(20 + payload.len());
+        tcp.extend(source.port().to_be_bytes());
+        tcp.extend(destination.port().to_be_bytes());
+        tcp.extend(self.next[from as usize].to_be_bytes());
+        tcp.extend(acknowledged.to_be_bytes());
+        tcp.extend([5 << 4, flags]);
+        tcp.extend(u16::MAX.to_be_bytes());
+        tcp.extend([0; 4]);
+        tcp.extend(payload);
+        let mut packet = Vec::with_capacity(tcp.len() + 60);
+        let length = tcp.len() as u16;
+        match (source.ip(), destination.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                let pseudo = [&from.octets()[..], &to.octets(), &[0, 6], &length.to_be_bytes()].concat();
+                seal(&mut tcp, &pseudo);
+                packet.extend([0x45, 0]);
+                packet.extend((length + 20).to_be_bytes());
+                packet.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
+                packet.extend(from.octets());
+                packet.extend(to.octets());
+                let sum = checksum(&packet, 0);
+                packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            (from, to) => {
+                let (from, to) = (wide(from).octets(), wide(to).octets());
+                let pseudo = [&from[..], &to, &u32::from(length).to_be_bytes(), &[0, 0, 0, 6]].concat();
+                seal(&mut tcp, &pseudo);
+                packet.extend([0x60, 0, 0, 0]);
+                packet.extend(length.to_be_bytes());
+                packet.extend([6, 64]);
+                packet.extend(from);
+                packet.extend(to);
+            }
+        }
+        packet.extend(tcp);
+        let micros = at.duration_since(UNIX_EPOCH).map_or(0, |at| at.as_micros() as u64);
+        let mut body = Vec::with_capacity(packet.len() + 24);
+        body.extend(0u32.to_le_bytes());
+        body.extend(((micros >> 32) as u32).to_le_bytes());
+        body.extend((micros as u32).to_le_bytes());
+        body.extend((packet.len() as u32).to_le_bytes());
+        body.extend((packet.len() as u32).to_le_bytes());
+        body.extend(&packet);
+        pad(&mut body, packet.len());
+        block(out, PACKET, &body);
+    }
+}
+
+fn wide(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
+fn seal(tcp: &mut [u8], pseudo: &[u8]) {
+    let sum = checksum(tcp, partial(pseudo));
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// The checksum of the internet (RFC 1071).
+fn checksum(bytes: &[u8], before: u64) -> u16 {
+    let mut sum = before + partial(bytes);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+fn partial(bytes: &[u8]) -> u64 {
+    let word = |pair: &[u8]| u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+    bytes.chunks(2).map(word).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_have_their_lengths_and_checksums_fit() {
+        let mut out = start("penstock", "web");
+        let mut flow = Flow::new("192.0.2.1:5".parse().unwrap(), "[::ffff:192.0.2.2]:80".parse().unwrap());
+        flow.open(UNIX_EPOCH, &mut out);
+        flow.data(From::Client, b"odd", UNIX_EPOCH, &mut out);
+        flow.data(From::Server, &[b'x'; SEGMENT + 1], UNIX_EPOCH, &mut out);
+        flow.close(UNIX_EPOCH, &mut out);
+        let mut at = 0;
+        let mut packets = 0;
+        while at < out.len() {
+            let word = |at: usize| u32::from_le_bytes(out[at..at + 4].try_into().unwrap());
+            let length = word(at + 4) as usize;
+            assert_eq!((length % 4, word(at + length - 4) as usize), (0, length));
+            if word(at) == 6 {
+                packets += 1;
+                let packet = &out[at + 28..][..word(at + 20) as usize];
+                assert_eq!(checksum(&packet[..20], 0), 0, "the IP header");
+                let pseudo = [&packet[12..20], &[0, 6], &((packet.len() - 20) as u16).to_be_bytes()].concat();
+                assert_eq!(checksum(&packet[20..], partial(&pseudo)), 0, "TCP");
+            }
+            at += length;
+        }
+        assert_eq!((at, packets), (out.len(), 3 + 1 + 2 + 3));
+        assert_eq!(flow.next, [1 + 3 + 1, 1 + SEGMENT as u32 + 1 + 1]);
+    }
+}

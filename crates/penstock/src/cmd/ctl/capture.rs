@@ -1,0 +1,125 @@
+//! `penstock ctl capture`: writes the bytes of sessions into a file.
+//!
+//! The server may not write there. It sends the packets over its control socket, and the operator's own rights decide.
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base64ct::{Base64, Encoding};
+use clap::Args;
+use serde_json::json;
+use text::units;
+
+use super::parse_word;
+use crate::ctl::client::Client;
+use crate::duration;
+use crate::output::{Failure, complain, plain, print, print_json};
+
+#[derive(Debug, Args)]
+pub(super) struct Capture {
+    /// NAME of [listener.NAME]. TLS is captured decrypted; HTTP/2 and UDP are not captured
+    #[arg(long, value_name = "NAME", value_parser = parse_word)]
+    listener: String,
+    /// The file, which must not exist yet; it gets mode 0600, because it has what clients send. - is standard output
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+    /// Stop before the file is larger: KiB, MiB, GiB
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
+    max_size: u64,
+    /// Stop after this time; Ctrl-C stops at once
+    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = time)]
+    time: Duration,
+    /// Only sessions of this address or network, such as 203.0.113.0/24
+    #[arg(long, value_name = "NETWORK", value_parser = parse_word)]
+    client: Option<String>,
+}
+
+impl Capture {
+    pub(super) fn words(&self) -> Vec<String> {
+        let Self { listener, max_size, time, client, .. } = self;
+        let time = format!("{}ms", time.as_millis());
+        let words = [listener, "for", &time, "size", &max_size.to_string()].map(str::to_owned);
+        words
+            .into_iter()
+            .chain(client.iter().flat_map(|client| ["client".to_owned(), client.clone()]))
+            .collect()
+    }
+
+    pub(super) fn run(&self, client: &mut Client, as_json: bool) -> Result<(), Failure> {
+        let mut out = open(&self.to)?;
+        let mut written = 0;
+        let line = format!("capture {}", self.words().join(" "));
+        let result = client.follow(&line, |line| {
+            let bytes = Base64::decode_vec(line).map_err(|_| {
+                Failure::runtime("the server sent something else than packets: are both of one version?")
+            })?;
+            written += bytes.len() as u64;
+            match out.write_all(&bytes).and_then(|()| out.flush()) {
+                Ok(()) => Ok(()),
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
+                Err(error) => Err(unwritable(&self.to, &error)),
+            }
+        });
+        if let Err(failure) = result {
+            if written == 0 && !self.is_standard_output() {
+                // Nothing was captured. An error only means that the empty file stays.
+                let _ = std::fs::remove_file(&self.to);
+            }
+            return Err(failure);
+        }
+        if self.is_standard_output() {
+            return Ok(());
+        }
+        let shown = self.to.display().to_string();
+        if as_json {
+            return print_json(&format!("{}\n", json!({ "file": shown, "bytes": written })));
+        }
+        print(&format!("{}: {}\n", plain(&shown), units::bytes(written)))
+    }
+
+    fn is_standard_output(&self) -> bool {
+        self.to.as_os_str() == "-"
+    }
+}
+
+fn open(path: &Path) -> Result<Box<dyn Write>, Failure> {
+    if path.as_os_str() == "-" {
+        if io::IsTerminal::is_terminal(&io::stdout()) {
+            complain("warning: packets are no text: write them into a file, or into tshark -r -\n");
+        }
+        return Ok(Box::new(io::stdout()));
+    }
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(file) => Ok(Box::new(file)),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let shown = plain(&path.display().to_string());
+            Err(Failure::usage(format_args!(
+                "{shown} exists already\n  hint: name another file, or remove it"
+            )))
+        }
+        Err(error) => Err(unwritable(path, &error)),
+    }
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    Failure::runtime(format_args!("{} cannot be written: {error}", plain(&path.display().to_string())))
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    duration::between(text, Duration::from_millis(1), Duration::from_secs(24 * 3600))
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("G", 30), ("M", 20), ("K", 10), ("B", 0)];
+    let read = units.iter().find_map(|(unit, shift)| {
+        let number = text.strip_suffix(unit)?.parse::<u64>().ok()?;
+        number.checked_mul(1 << shift)
+    });
+    match read {
+        Some(size) if (1024..=1 << 40).contains(&size) => Ok(size),
+        _ => Err("it is a size from 1KiB to 1024GiB, such as 64MiB".to_owned()),
+    }
+}

@@ -1,0 +1,193 @@
+//! `ctl capture`: sessions as packets, as tshark and tcpdump read them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use testing::server::binary;
+use testing::tools::run;
+use testing::{Client, Scripted, Server, eventually, secs};
+
+fn server(backend: &str) -> Server {
+    Server::start(&format!(
+        "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
+         [listener.raw]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\n\
+         [pool.app]\nbackends = [\"{backend}\"]\nhealth = \"off\"\n"
+    ))
+}
+
+/// Starts a capture, and waits until it is one.
+fn capture(server: &Server, file: &Path, more: &[&str]) -> Child {
+    let events = || {
+        String::from_utf8(server.ctl(&["events"]).stdout).unwrap().matches(" captures the bytes of ").count()
+    };
+    let before = events();
+    let child = Command::new(binary())
+        .args(["ctl", "--socket"])
+        .arg(server.control_socket())
+        .args(["capture", "--to"])
+        .arg(file)
+        .args(more)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("the capture begins", secs(20), || (events() > before).then_some(()));
+    child
+}
+
+#[track_caller]
+fn ended(child: Child) -> String {
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn port_of(client: &Client) -> u16 {
+    match &client.stream {
+        testing::client::Stream::Tcp(tcp) => tcp.local_addr().unwrap().port(),
+        testing::client::Stream::Unix(_) => panic!("it is over TCP"),
+    }
+}
+
+/// What tshark prints of a file.
+#[track_caller]
+fn tshark(file: &Path, arguments: &[&str]) -> String {
+    let all: Vec<_> =
+        ["-r", file.to_str().unwrap(), "-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"]
+            .into_iter()
+            .chain(arguments.iter().copied())
+            .collect();
+    let output = run("tshark", &all, secs(60));
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_session_is_read_by_tshark_as_the_requests_and_responses_that_it_had() {
+    let backend = Scripted::answering("the answer");
+    let server = server(&backend.address);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("web.pcapng");
+    // This one began before the capture, and is idle.
+    let mut earlier = Client::connect(&server.address("web"));
+    assert_eq!(earlier.get("/before", &[]).text(), "the answer");
+
+    let child = capture(&server, &file, &["--listener", "web", "--for", "4s"]);
+    let mut client = Client::connect(&server.address("web"));
+    for path in ["/one", "/two"] {
+        assert_eq!(client.get(path, &[]).text(), "the answer");
+    }
+    let from = port_of(&client);
+    drop(client);
+    Client::connect(&server.address("raw")).send("GET /other HTTP/1.0\r\n\r\n");
+    let said = ended(child);
+    assert!(said.contains("web.pcapng: "), "{said}");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+
+    let requests =
+        tshark(&file, &["-Y", "http.request", "-T", "fields", "-e", "tcp.srcport", "-e", "http.request.uri"]);
+    assert_eq!(requests, format!("{from}\t/one\n{from}\t/two\n"));
+    let responses = tshark(
+        &file,
+        &["-Y", "http.response", "-T", "fields", "-e", "http.response.code", "-e", "http.file_data"],
+    );
+    assert_eq!(responses.lines().count(), 2, "{responses}");
+    assert!(responses.contains("200"), "{responses}");
+    let wrong = "tcp.checksum.status == \"Bad\" || ip.checksum.status == \"Bad\" || tcp.analysis.flags || _ws.malformed";
+    assert_eq!(tshark(&file, &["-Y", wrong]), "");
+    let port = server.address("web").rsplit(':').next().unwrap().to_owned();
+    let opened = tshark(
+        &file,
+        &["-Y", "tcp.flags.syn == 1 && tcp.flags.ack == 0", "-T", "fields", "-e", "tcp.dstport"],
+    );
+    assert_eq!(opened, format!("{port}\n"));
+    let read = run("tcpdump", &["-nnA", "-r", file.to_str().unwrap()], secs(30));
+    assert!(String::from_utf8_lossy(&read.stdout).contains("GET /one"), "{read:?}");
+
+    let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
+    assert!(events.contains(" captures the bytes of all clients of listener web for 4 s"), "{events}");
+    assert!(
+        events.contains("capture of listener web by ") && events.contains(" ended: 1 session, "),
+        "{events}"
+    );
+    // The idle one is served on.
+    assert_eq!(earlier.get("/after", &[]).text(), "the answer");
+}
+
+#[test]
+fn a_capture_is_bounded_exclusive_and_of_the_clients_that_are_named() {
+    let backend = Scripted::answering("x");
+    let server = server(&backend.address);
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let small = at("small");
+    let child = capture(&server, &small, &["--listener", "web", "--max-size", "16KiB", "--for", "1h"]);
+    let second = server.ctl(&["capture", "--listener", "web", "--to", at("second").to_str().unwrap()]);
+    let error = String::from_utf8(second.stderr).unwrap();
+    assert!(!second.status.success() && error.contains("one capture at a time"), "{error}");
+    assert!(!at("second").exists());
+    let mut client = Client::connect(&server.address("web"));
+    for _ in 0..200 {
+        assert_eq!(client.get(&format!("/{}", "x".repeat(500)), &[]).status, 200);
+    }
+    ended(child);
+    let size = fs::metadata(&small).unwrap().len();
+    assert!((8_000..=16_384).contains(&size), "{size}");
+    tshark(&small, &[]);
+
+    let none = at("none");
+    let child = capture(&server, &none, &["--listener", "web", "--for", "1s", "--client", "203.0.113.0/24"]);
+    assert_eq!(Client::connect(&server.address("web")).get("/", &[]).status, 200);
+    ended(child);
+    assert_eq!(tshark(&none, &[]), "");
+
+    // A client that leaves ends its capture.
+    let mut child = capture(&server, &at("left"), &["--listener", "raw", "--for", "1h"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("it has ended", secs(20), || {
+        let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
+        events.contains("capture of listener raw by ").then_some(())
+    });
+    for (arguments, said) in [
+        (&["--listener", "wbe", "--to", "/tmp/never"][..], "no listener \"wbe\", did you mean \"web\"?"),
+        (&["--listener", "web", "--to", "/tmp/never", "--client", "x"], "client: "),
+        (&["--listener", "web", "--to", small.to_str().unwrap()], "exists already"),
+        (&["--listener", "web", "--to", "/tmp/never", "--max-size", "1B"], "it is a size from 1KiB"),
+        (&["--listener", "web", "--to", "/nowhere/x"], "cannot be written"),
+    ] {
+        let output = server.ctl(&[&["capture"], arguments].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(said), "{arguments:?}: {error}");
+        assert!(!Path::new("/tmp/never").exists());
+    }
+}
+
+#[test]
+fn bulk_over_tcp_is_captured_whole() {
+    // Sends back what comes, as long as it comes.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = std::io::copy(&mut stream.try_clone().unwrap(), &mut stream);
+    });
+    let server = server(&address);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("raw");
+    let child = capture(&server, &file, &["--listener", "raw", "--for", "3s"]);
+    let mut client = Client::connect(&server.address("raw"));
+    for _ in 0..20 {
+        client.send(vec![b'y'; 50_000]);
+        client.read_exactly(50_000);
+    }
+    drop(client);
+    ended(child);
+    let bytes = tshark(&file, &["-T", "fields", "-e", "tcp.len"]);
+    let sum: u64 = bytes.lines().filter_map(|line| line.parse::<u64>().ok()).sum();
+    assert_eq!(sum, 2 * 20 * 50_000);
+}
