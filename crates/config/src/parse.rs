@@ -18,6 +18,7 @@ mod http2;
 mod listener;
 mod names;
 mod parser;
+mod passive;
 mod pool;
 mod process;
 mod refused;

@@ -11,12 +11,17 @@ use std::time::{Duration, Instant};
 
 use crate::balance::Availability;
 
+mod breaker;
 mod check;
 pub mod dns;
+pub mod outlier;
 mod verdict;
 
 pub use check::{Check, CheckMethod, DurationText, StatusRange, StatusRangeError};
 pub use verdict::{Cause, Source, Verdict, VerdictOutcome};
+
+use breaker::EjectedFor;
+use outlier::OutlierRule;
 
 /// When to check, and how many verdicts change the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +56,21 @@ pub struct PassiveRule {
     /// Duration of the first ejection without checks, and shortest duration of the second one with checks. Each further
     /// one lasts twice as long as the one before, up to [`PassiveRule::LONGEST`] times this duration.
     pub ejection: Duration,
+    pub outlier: OutlierRule,
+    /// Sessions that a half-open backend may have at a time, and that must go well before it gets its full share.
+    pub trials: u32,
+    /// Largest share of a pool's backends that failed traffic may eject, in percent.
+    pub most_ejected: u8,
 }
 
 impl PassiveRule {
-    pub const DEFAULT: PassiveRule = PassiveRule { failures: 5, ejection: Duration::from_secs(10) };
+    pub const DEFAULT: PassiveRule = PassiveRule {
+        failures: 5,
+        ejection: Duration::from_secs(10),
+        outlier: OutlierRule::OFF,
+        trials: 5,
+        most_ejected: 100,
+    };
 
     /// Longest ejection, as a multiple of the first.
     pub const LONGEST: u32 = 30;
@@ -84,15 +100,17 @@ text::meanings! {
         Up = "up",
         /// Checks failed, or the backend's name has no address.
         Down = "down",
-        /// Sessions failed; the backend returns after a time.
+        /// Sessions failed; the backend returns after a time (circuit breaker: open).
         Ejected = "ejected",
+        /// Its error rate or response time had it ejected: a few sessions try whether it is well again.
+        HalfOpen = "half-open",
     }
 }
 
 impl State {
     pub fn availability(self) -> Availability {
         match self {
-            State::Unchecked | State::Up => Availability::Available,
+            State::Unchecked | State::Up | State::HalfOpen => Availability::Available,
             State::Down | State::Ejected => Availability::Unavailable,
         }
     }
@@ -105,6 +123,7 @@ impl fmt::Display for State {
             State::Up => "up",
             State::Down => "down",
             State::Ejected => "ejected",
+            State::HalfOpen => "half-open",
         })
     }
 }
@@ -120,6 +139,8 @@ pub enum Event {
     Ejected,
     /// An ejection ended, or the backend's name has an address again.
     Readmitted,
+    /// An ejection for the error rate or the response time ended: a few sessions try the backend.
+    HalfOpen,
 }
 
 impl fmt::Display for Event {
@@ -129,6 +150,7 @@ impl fmt::Display for Event {
             Event::WentDown => "down",
             Event::Ejected => "ejected",
             Event::Readmitted => "readmitted",
+            Event::HalfOpen => "half-open",
         })
     }
 }
@@ -155,6 +177,7 @@ pub struct Health {
     /// [`PassiveRule::CALM`] and three times the last ejection.
     ejections: u32,
     last_ejection: SeenBy,
+    ejected_for: EjectedFor,
     verdicts: VecDeque<Verdict>,
 }
 
@@ -205,6 +228,7 @@ impl Health {
             ejected_at: None,
             ejections: 0,
             last_ejection: SeenBy::TrafficOnly,
+            ejected_for: EjectedFor::Failures,
             verdicts: VecDeque::with_capacity(VERDICTS_KEPT),
         }
     }
@@ -270,7 +294,9 @@ impl Health {
         self.judged = Judged::Yes;
         match (self.state, outcome) {
             (State::Unchecked, VerdictOutcome::Pass) => self.enter(State::Up, now, Event::WentUp),
-            (State::Unchecked | State::Up, VerdictOutcome::Fail) if first || self.failures >= rule.fall => {
+            (State::Unchecked | State::Up | State::HalfOpen, VerdictOutcome::Fail)
+                if first || self.failures >= rule.fall =>
+            {
                 self.enter(State::Down, now, Event::WentDown)
             }
             (State::Ejected, VerdictOutcome::Fail) if self.failures >= rule.fall => {
@@ -293,6 +319,11 @@ impl Health {
         if self.passive.failures == 0 || consecutive < self.passive.failures || !takes_sessions {
             return None;
         }
+        let why = if self.state == State::HalfOpen { EjectedFor::Outlier } else { EjectedFor::Failures };
+        self.eject(why, verdict, now)
+    }
+
+    fn eject(&mut self, why: EjectedFor, verdict: Verdict, now: Instant) -> Option<Event> {
         self.note(verdict);
         // Sessions that began before the last ejection may still fail for a while after it, but not for this long.
         let calm = self.ejection_time().saturating_mul(3).max(PassiveRule::CALM);
@@ -304,6 +335,7 @@ impl Health {
             self.ejections = self.ejections.saturating_add(1);
         }
         self.last_ejection = SeenBy::TrafficOnly;
+        self.ejected_for = why;
         self.ejected_at = Some(now);
         (self.passes, self.failures) = (0, 0);
         self.enter(State::Ejected, now, Event::Ejected)
@@ -416,8 +448,13 @@ impl Health {
     /// Shortest duration of the last ejection.
     fn ejection_time(&self) -> Duration {
         match (self.active, self.ejections) {
+            (_, 0) => Duration::ZERO,
+            // Checks do not say whether the error rate or the response time is good again.
+            (_, ejections) if self.ejected_for == EjectedFor::Outlier => {
+                self.passive.ejection_time(ejections - 1)
+            }
             // Checks say when the backend works again; only one that flaps has to wait.
-            (_, 0) | (Some(_), 1) => Duration::ZERO,
+            (Some(_), 1) => Duration::ZERO,
             (None, ejections) => self.passive.ejection_time(ejections - 1),
             (Some(_), ejections) => self.passive.ejection_time(ejections - 2),
         }
@@ -427,7 +464,10 @@ impl Health {
         if self.poll_return().is_none_or(|due| now < due) {
             return None;
         }
-        self.ejected_at = None;
+        let was_ejected = self.ejected_at.take().is_some();
+        if was_ejected && self.ejected_for == EjectedFor::Outlier {
+            return self.enter(State::HalfOpen, now, Event::HalfOpen);
+        }
         let event = if self.state == State::Ejected { Event::Readmitted } else { Event::WentUp };
         // Without checks the end of the ejection is no verdict.
         let next = if self.active.is_some() { State::Up } else { State::Unchecked };

@@ -60,7 +60,7 @@ pub(crate) fn chain<'a>(
 }
 
 fn can_serve(pool: &PoolPlan) -> bool {
-    pool.settings.all_down == AllDown::FailOpen || pool.backends.iter().any(serves)
+    pool.settings.all_down == AllDown::FailOpen || pool.backends.iter().any(|backend| serves(pool, backend))
 }
 
 /// Records when a fallback begins and ends to be used. The sessions themselves notice it, so a pool without traffic says

@@ -61,6 +61,7 @@ pub mod arrival;
 mod boxed;
 pub mod connect;
 pub mod connection;
+pub mod ejection;
 pub mod fallback;
 pub mod front;
 pub mod http;

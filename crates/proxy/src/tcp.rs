@@ -385,7 +385,7 @@ async fn connect(
             counters.latency.observe(took);
             upstream::note_latency(pool, &chosen.backend, took, started + took);
             outcome.connect = Some(took.into());
-            upstream::note_success(&chosen.backend);
+            upstream::note_answer(worker, pool, chosen.index, 0);
             Ok(stream)
         }
         Err(ConnectFault::Backend(cause)) => {

@@ -2,8 +2,8 @@
 //! one. `crates/logic/src/retry.rs` and `crates/proxy/src/http/exchange.rs` decide on retries, `crates/logic/src/health.rs` on health.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use logic::acl;
@@ -23,6 +23,7 @@ use sys::socket::Opening;
 use tls::backend::Endpoint;
 
 use crate::connect::{self, ConnectFault, Freshness, Link, Shortage};
+use crate::ejection;
 use crate::http2::backend::{Asked, Asker, Asking};
 use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
 use crate::stream::{Quiet, Stream};
@@ -34,9 +35,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Response time that a failure counts as.
 const FAILURE_COST: Duration = Duration::from_secs(1);
-
-/// Held while a backend is ejected, so that two workers do not eject the last two backends of a pool at once.
-static EJECTING: Mutex<()> = Mutex::new(());
 
 /// Reason why a session got no backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +62,29 @@ impl Drop for InFlight {
     }
 }
 
+/// One of the sessions with which a half-open backend is tried, until it is dropped. It is not a part of [`InFlight`]: every
+/// open session has one of these.
+pub struct Trial(Arc<BackendState>);
+
+impl Trial {
+    fn begin(backend: &Arc<BackendState>, most: u32) -> Option<Self> {
+        backend.breaker.begin(most).then(|| Self(backend.clone()))
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.0.breaker.end();
+    }
+}
+
 pub struct Chosen {
     /// Index of the backend in the pool.
     pub index: usize,
     pub backend: Arc<BackendState>,
     pub slot: InFlight,
+    /// Present if the backend is half-open; to be kept until it has answered.
+    pub trial: Option<Trial>,
     /// What the choice saw.
     pub view: View,
     /// Time that the session waited for the permit; `None` if it did not wait.
@@ -268,6 +284,7 @@ pub(crate) fn standings(
 ) -> impl Iterator<Item = Standing> {
     let window = pool.settings.slow_start;
     let by_latency = pool.settings.balance == Policy::PeakEwma;
+    let trials = pool.settings.passive.trials;
     pool.backends.iter().map(move |backend| {
         let state = &backend.state;
         let configured = state.weight_override().unwrap_or(backend.settings.weight);
@@ -287,6 +304,7 @@ pub(crate) fn standings(
             verdict: verdict(backend, judged),
             priority: backend.settings.priority,
             latency: if by_latency { state.latency(now) } else { 0 },
+            trials: state.breaker.free(trials),
         }
     })
 }
@@ -301,21 +319,30 @@ fn verdict(backend: &BackendPlan, judged: Option<Peer>) -> acl::Verdict {
 }
 
 /// Returns true if a backend takes new sessions: healthy, not drained, and with a weight.
-pub(crate) fn serves(backend: &BackendPlan) -> bool {
-    let weight = backend.state.weight_override().unwrap_or(backend.settings.weight);
-    backend.state.is_up() && backend.state.admission() == Admission::Ready && weight > 0
+pub(crate) fn serves(pool: &PoolPlan, backend: &BackendPlan) -> bool {
+    let state = &backend.state;
+    let weight = state.weight_override().unwrap_or(backend.settings.weight);
+    let takes = match state.health_state() {
+        HealthState::HalfOpen => state.breaker.free(pool.settings.passive.trials) > 0,
+        health => health.availability() == Availability::Available,
+    };
+    takes && state.admission() == Admission::Ready && weight > 0
 }
 
 /// Takes a permit at a backend with fewer sessions than `limit`. `None` if no permit is free.
 fn take(pool: &PoolPlan, index: usize, limit: Option<u32>, view: View) -> Option<Chosen> {
     let plan = &pool.backends[index];
     let limit = limit.unwrap_or(u32::MAX);
+    let trial = match plan.state.health_state() {
+        HealthState::HalfOpen => Some(Trial::begin(&plan.state, pool.settings.passive.trials)?),
+        _ => None,
+    };
     plan.state
         .in_flight
         .fetch_update(Relaxed, Relaxed, |in_flight| (in_flight < limit).then_some(in_flight + 1))
         .ok()?;
     let slot = InFlight { backend: plan.state.clone(), queue: pool.queue.clone() };
-    Some(Chosen { index, backend: plan.state.clone(), slot, view, queued: None })
+    Some(Chosen { index, backend: plan.state.clone(), slot, trial, view, queued: None })
 }
 
 /// Returns an idle connection to the backend that is still open, if there is one.
@@ -452,13 +479,14 @@ pub fn has_another(pool: &PoolPlan, asked: usize, tried: &Tried, judged: Option<
 /// Records a failure of real traffic at a backend; ejects the backend after too many in a row.
 pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause) {
     let backend = &pool.backends[index].state;
-    backend.counters.of(worker.index).failures.add(1);
+    let counters = backend.counters.of(worker.index);
+    counters.failures.add(1);
+    counters.errors.add(1);
     if pool.settings.balance == Policy::PeakEwma {
         // A backend that fails at once must not look fast.
         backend.observe_latency(FAILURE_COST, Instant::now());
     }
     let failures = backend.failures.fetch_add(1, Relaxed) + 1;
-    let limit = pool.settings.passive.failures;
     if failures == 1 {
         if let Cause::Tls(_) = &cause {
             // A status code does not show that the certificate is the cause.
@@ -477,26 +505,10 @@ pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause
             took: Duration::ZERO,
         });
     }
-    if limit == 0 || failures < limit || !backend.is_up() {
-        return;
+    match backend.health_state() {
+        HealthState::HalfOpen => ejection::note_trial(worker, pool, index, Some(cause)),
+        _ => ejection::note_failures(worker, pool, index, failures, cause),
     }
-    let _one_at_a_time = lock(&EJECTING);
-    // The last serving backend is not ejected: a bad response is better than none, and its errors show the fault. Where
-    // there is a fallback, that is better.
-    if pool.settings.fallback.is_none()
-        && !pool.backends.iter().any(|other| !Arc::ptr_eq(&other.state, backend) && serves(other))
-    {
-        if failures == limit {
-            let message = format!(
-                "traffic fails: {cause} ({failures} in a row); not ejected: it is the last healthy one"
-            );
-            worker.front.state.events.record(Level::Warning, backend.subject(), message);
-        }
-        return;
-    }
-    *lock(&backend.last_failure) = Some(cause);
-    backend.publish_health(HealthState::Ejected, Instant::now());
-    backend.wake_health.notify_one();
 }
 
 /// Notes how long a backend took to respond, if its pool balances by that.
@@ -506,9 +518,18 @@ pub fn note_latency(pool: &PoolPlan, backend: &BackendState, took: Duration, now
     }
 }
 
-/// Records a success of real traffic.
-pub fn note_success(backend: &BackendState) {
+/// Records an answer of real traffic. `status` is 0 without HTTP.
+pub fn note_answer(worker: &Worker, pool: &PoolPlan, index: usize, status: u16) {
+    let backend = &*pool.backends[index].state;
     if backend.failures.load(Relaxed) != 0 {
         backend.failures.store(0, Relaxed);
+    }
+    let counters = backend.counters.of(worker.index);
+    let counter = if status >= 500 { &counters.errors } else { &counters.passes };
+    counter.add(1);
+    if backend.health_state() == HealthState::HalfOpen {
+        // Statuses count only where there is a limit for them.
+        let is_failure = status >= 500 && pool.settings.passive.outlier.errors.is_some();
+        ejection::note_trial(worker, pool, index, is_failure.then_some(Cause::HttpStatus(status)));
     }
 }

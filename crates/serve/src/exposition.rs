@@ -242,7 +242,10 @@ fn encode_pools(
     });
     out.gauges("pool_healthy_backends", "Backends that are not down or ejected", healthy)?;
     let fallen = pools.iter().map(|plan| (name(plan), plan.state.fallback_sessions.load(Relaxed)));
-    out.counters("pool_fallback_sessions", "Sessions that went to the fallback of the pool", fallen)
+    out.counters("pool_fallback_sessions", "Sessions that went to the fallback of the pool", fallen)?;
+    let stopped = pools.iter().map(|plan| (name(plan), plan.state.ejections_stopped.load(Relaxed)));
+    let help = "Backends not ejected although traffic fails, because too few others would be left";
+    out.counters("pool_ejections_stopped", help, stopped)
 }
 
 fn backend_gauges(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan)]) -> fmt::Result {

@@ -38,24 +38,28 @@ use state::lock::lock;
 use state::{Admission, BackendState, State};
 use tokio::sync::watch;
 
+mod outliers;
 mod probe;
 
+use outliers::Outliers;
 use probe::{Finding, Way};
 
 /// Runs the checks of all backends. Dropping the checker aborts them.
 pub struct Checker {
     state: Arc<State>,
     tasks: HashMap<Key, Task>,
+    outliers: Outliers,
 }
 
 impl Checker {
     pub fn new(state: Arc<State>) -> Self {
-        Self { state, tasks: HashMap::new() }
+        Self { state, tasks: HashMap::new(), outliers: Outliers::default() }
     }
 
     /// Starts the checks of new backends, ends those of removed backends and gives the other tasks their new settings.
     /// Must be called on a tokio runtime.
     pub fn reconcile(&mut self, snapshot: &Snapshot) {
+        self.outliers.reconcile(&self.state, snapshot);
         let mut gone = std::mem::take(&mut self.tasks);
         for pool in &snapshot.pools {
             let watch = Arc::new(PoolWatch {
@@ -303,7 +307,7 @@ impl Target {
     /// Records an ejection that a worker made. The cause comes from `last_failure`: the published state and the failure
     /// count may have changed since.
     fn handle_traffic(&self) {
-        let Some(cause) = lock(&self.backend.last_failure).take() else { return };
+        let Some(cause) = lock(&self.backend.last_failure).take() else { return self.handle_trials() };
         let failures = self.backend.failures.load(Relaxed).max(self.passive.failures);
         let said = cause.to_string();
         let verdict = Verdict {
@@ -313,15 +317,46 @@ impl Target {
             cause,
             took: Duration::ZERO,
         };
-        let event = self.backend.lock_health().handle_traffic_failure(failures, verdict, Instant::now());
+        let now = Instant::now();
+        let is_outlier = verdict.cause.is_outlier();
+        let mut health = self.backend.lock_health();
+        let (event, why) = match health.state() {
+            HealthState::HalfOpen => {
+                (health.handle_trial_failure(verdict, now), "it was half-open".to_owned())
+            }
+            _ if is_outlier => (health.handle_outlier(verdict, now), "passive".to_owned()),
+            _ => {
+                let event = health.handle_traffic_failure(failures, verdict, now);
+                (event, format!("{failures} failures of traffic in a row"))
+            }
+        };
+        drop(health);
         if event.is_some() {
-            self.record(Level::Warning, format!("ejected: {said} ({failures} failures of traffic in a row)"));
+            self.record(Level::Warning, format!("ejected: {said} ({why})"));
+        }
+    }
+
+    /// Ends the trials of a half-open backend if enough of them went well.
+    fn handle_trials(&self) {
+        let passed = self.backend.breaker.passed();
+        if passed < self.passive.trials {
+            return;
+        }
+        let event = self.backend.lock_health().handle_trials_passed(Instant::now());
+        if event.is_some() {
+            self.record(Level::Info, format!("readmitted: {passed} sessions on trial went well"));
         }
     }
 
     fn record_return(&self, event: Event, before: HealthState, since: Instant, now: Instant) {
         let away = DurationText(now.saturating_duration_since(since));
         let message = match (event, before) {
+            (Event::HalfOpen, _) => {
+                let trials = self.passive.trials;
+                format!(
+                    "half-open after {away}: gets at most {trials} sessions at a time, until {trials} went well"
+                )
+            }
             (_, HealthState::Unchecked) => "up: first check passed".to_owned(),
             (Event::Readmitted, _) => format!("readmitted after {away}"),
             _ => format!("up again after {away}"),

@@ -176,6 +176,8 @@ pub struct PoolReport {
     pub queued: usize,
     /// Number of backends that take new sessions.
     pub available: usize,
+    /// Backends that traffic would have ejected, if another one could take their sessions.
+    pub ejections_stopped: u64,
     /// Pool that gets the sessions while no backend is available.
     pub fallback: Option<FallbackReport>,
     pub backends: Vec<BackendReport>,
@@ -192,7 +194,7 @@ pub struct FallbackReport {
 pub struct BackendReport {
     /// Address as configured.
     pub name: String,
-    /// `unchecked`, `up`, `down` or `ejected`.
+    /// `unchecked`, `up`, `down`, `ejected` or `half-open`.
     pub state: &'static str,
     /// Seconds since the last change of state.
     pub state_seconds: u64,
@@ -391,6 +393,7 @@ impl PoolReport {
             balance: plan.settings.balance.to_string(),
             queued: plan.queue.waiting(),
             available: backends.iter().filter(|backend| backend.takes_sessions()).count(),
+            ejections_stopped: plan.state.ejections_stopped.load(Relaxed),
             fallback: plan.settings.fallback.map(|fallback| FallbackReport {
                 pool: config.pools[fallback.0].name.to_string(),
                 sessions: plan.state.fallback_sessions.load(Relaxed),

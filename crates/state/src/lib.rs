@@ -14,8 +14,8 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use config::types::{BackendAddress, Sticky};
 pub use logic::balance::Admission;
-use logic::balance::StickyTable;
 use logic::balance::latency::PeakEwma;
+use logic::balance::{Availability, StickyTable};
 use logic::health::{Health, State as HealthState};
 use logic::udp::Listening;
 use tokio::sync::{Notify, watch};
@@ -23,6 +23,7 @@ use tokio::sync::{Notify, watch};
 pub mod access_log;
 pub mod account;
 pub mod acme;
+pub mod breaker;
 pub mod capture;
 pub mod client_slots;
 pub mod confinement;
@@ -40,6 +41,7 @@ pub mod state_directory;
 use crate::access_log::Allowance;
 use crate::account::Account;
 use crate::acme::{Board, Challenges};
+use crate::breaker::Breaker;
 use crate::confinement::Confinement;
 use crate::events::{Events, RateLimitedEvent};
 use crate::lock::lock;
@@ -118,6 +120,8 @@ pub struct PoolState {
     pub fallback_told: AtomicBool,
     /// Sessions that went to the fallback.
     pub fallback_sessions: AtomicU64,
+    /// Backends that traffic would have ejected, if another one could take their sessions.
+    pub ejections_stopped: AtomicU64,
 }
 
 /// Pool and address text of a backend.
@@ -273,6 +277,8 @@ pub struct BackendState {
     latency: AtomicU64,
     /// Failed client sessions in a row.
     pub failures: AtomicU32,
+    /// Sessions with which the backend is tried while it is half-open.
+    pub breaker: Breaker,
     /// Cause of the last failed client session, for the verdict.
     pub last_failure: Mutex<Option<logic::health::Cause>>,
     health_state: AtomicU8,
@@ -293,7 +299,7 @@ const NO_OVERRIDE: u32 = u32::MAX;
 impl BackendState {
     /// Whether the backend's health allows sessions.
     pub fn is_up(&self) -> bool {
-        matches!(self.health_state(), HealthState::Up | HealthState::Unchecked)
+        self.health_state().availability() == Availability::Available
     }
 
     /// How often the backend became down or ejected since the start.
@@ -321,6 +327,7 @@ impl BackendState {
             wake_health: Notify::new(),
             latency: AtomicU64::new(0),
             failures: AtomicU32::new(0),
+            breaker: Breaker::default(),
             last_failure: Mutex::new(None),
             admission: AtomicU8::new(0),
             drain: Mutex::default(),
@@ -363,6 +370,7 @@ impl BackendState {
             1 => HealthState::Up,
             2 => HealthState::Down,
             3 => HealthState::Ejected,
+            4 => HealthState::HalfOpen,
             _ => HealthState::Unchecked,
         }
     }
@@ -371,9 +379,11 @@ impl BackendState {
     /// sessions that wait at the backend decide anew.
     pub fn publish_health(&self, state: HealthState, now: Instant) {
         let before = self.health_state();
-        let was_away = matches!(before, HealthState::Down | HealthState::Ejected);
-        let is_here = matches!(state, HealthState::Up | HealthState::Unchecked);
-        if was_away && is_here {
+        let was_away = before.availability() != Availability::Available;
+        let is_here = state.availability() == Availability::Available;
+        if state == HealthState::HalfOpen {
+            self.breaker.restart();
+        } else if (was_away || before == HealthState::HalfOpen) && is_here {
             let elapsed = now.saturating_duration_since(self.started).as_millis() as u64;
             self.up_since.store(elapsed + 1, Relaxed);
             self.failures.store(0, Relaxed);
@@ -437,6 +447,7 @@ fn encode(state: HealthState) -> u8 {
         HealthState::Up => 1,
         HealthState::Down => 2,
         HealthState::Ejected => 3,
+        HealthState::HalfOpen => 4,
     }
 }
 

@@ -118,6 +118,10 @@ pub struct BackendCounters {
     /// Copies among [`Self::hedges`] whose response began first.
     pub hedge_wins: Counter,
     pub failures: Counter,
+    /// Sessions that went well, for the error rate.
+    pub passes: Counter,
+    /// Failures and answers of class 5xx, for the error rate.
+    pub errors: Counter,
     /// Connections whose TLS handshake failed.
     pub tls_failures: Counter,
     /// HTTP/2 connections that ended because the backend exceeded a budget of frames.
@@ -188,6 +192,16 @@ impl Default for LatencySum {
 }
 
 impl LatencySum {
+    /// What was observed since `before`. The longest time is that of all.
+    #[must_use]
+    pub fn since(&self, before: &LatencySum) -> LatencySum {
+        LatencySum {
+            buckets: std::array::from_fn(|at| self.buckets[at].saturating_sub(before.buckets[at])),
+            total_micros: self.total_micros.saturating_sub(before.total_micros),
+            longest_micros: self.longest_micros,
+        }
+    }
+
     /// Number of observed times.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use logic::balance::{Bound, ChoosesBy, HashKey, Policy};
-use logic::health::PassiveRule;
 use logic::hedge::{self, After};
 use logic::proxy_header;
 use logic::route::PoolId;
@@ -15,9 +14,7 @@ use super::duration::{self, DAY, YEAR};
 use super::parser::{Parser, Zero, count, small};
 use crate::de::At;
 use crate::quote::quote;
-use crate::raw::{
-    BackendText, RawBackend, RawConfig, RawPassive, RawPool, RawPoolTimeouts, RawSticky, TextOr,
-};
+use crate::raw::{BackendText, RawBackend, RawConfig, RawPool, RawPoolTimeouts, RawSticky, TextOr};
 use crate::tree::{NodeId, Origin};
 use crate::types::{
     AllDown, Backend, BackendAddress, BackendHttp, BackendHttp2, Listener, Pool, PoolTimeouts, Protocol,
@@ -79,7 +76,7 @@ impl Parser<'_> {
             backends = None;
         }
         let health = raw.health.as_ref().and_then(|health| self.health(health, backends.as_deref()));
-        let passive = raw.passive.as_ref().and_then(|passive| self.passive(&passive.value));
+        let passive = raw.passive.as_ref().and_then(|passive| self.passive(passive));
         let all_down = raw.when_all_down.as_ref().map(|word| match word.value.as_str() {
             "fail-open" => AllDown::FailOpen,
             _ => AllDown::ErrorPage,
@@ -315,16 +312,6 @@ impl Parser<'_> {
             ttl: ttl?,
             ipv6_prefix: u8::try_from(raw.ipv6_prefix.as_ref()?.value).ok()?,
         })
-    }
-
-    fn passive(&mut self, raw: &TextOr<String, RawPassive>) -> Option<PassiveRule> {
-        match raw {
-            TextOr::Text(_) => Some(PassiveRule { failures: 0, ..PassiveRule::DEFAULT }),
-            TextOr::Table(raw) => {
-                let ejection = self.time(&raw.ejection, Zero::Refused, DAY);
-                Some(PassiveRule { failures: small(raw.failures.as_ref()?.value), ejection: ejection? })
-            }
-        }
     }
 
     /// `hedge` and `hedge-budget`

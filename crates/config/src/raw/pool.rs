@@ -235,6 +235,32 @@ pub(crate) struct RawPassive {
     /// time at least, and each further time twice as long.
     #[schemars(extend("default" = "10s"))]
     pub(crate) ejection: Key<DurationText>,
+    /// Share of failed sessions and answers of class 5xx within `window` from which on a backend is ejected, in percent.
+    #[schemars(extend("x-default" = "none", "minimum" = 1, "maximum" = 100, "x-example" = r#"[pool.app]
+backends = ["10.0.0.11:8000", "10.0.0.12:8000", "10.0.0.13:8000"]
+passive = { error-rate = 50, latency-factor = 5.0, most-ejected = 34 }
+"#))]
+    pub(crate) error_rate: Key<i64>,
+    /// Response time from which on a backend is ejected, as a multiple of that of the pool's other backends: the median within
+    /// `window` is compared with the median of theirs. From 1.5 to 1000. A response time below 5 ms is never too long; with
+    /// `tcp` the time to connect counts.
+    #[schemars(extend("x-default" = "none", "examples" = [5.0]))]
+    pub(crate) latency_factor: Key<f64>,
+    /// Time over which `error-rate` and `latency-factor` look back.
+    #[schemars(extend("default" = "10s"))]
+    pub(crate) window: Key<DurationText>,
+    /// Number of sessions within `window` that `error-rate` and `latency-factor` need to judge a backend.
+    #[schemars(extend("default" = 20, "minimum" = 1, "maximum" = 1_000_000))]
+    pub(crate) least_sessions: Key<i64>,
+    /// A backend that was ejected by `error-rate` or `latency-factor` returns half-open, as a circuit breaker does, after
+    /// `ejection` and `rise` checks: it gets at most this number of sessions at a time. One that fails ejects it again; when
+    /// this number of them went well, it gets its full share.
+    #[schemars(extend("default" = 5, "minimum" = 1, "maximum" = 10_000))]
+    pub(crate) trial_sessions: Key<i64>,
+    /// Largest share of the pool's backends that may be ejected at a time, in percent; one may be in any case. An event and
+    /// a counter say that a backend stays for this reason. Backends that checks call down do not count.
+    #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 100))]
+    pub(crate) most_ejected: Key<i64>,
 }
 
 /// `sticky`

@@ -47,14 +47,22 @@ pub struct Standing {
     pub priority: u32,
     /// See [`Candidate::latency`].
     pub latency: u32,
+    /// Sessions that it may still get while it is half-open; without meaning in other states.
+    pub trials: u32,
 }
 
 impl Standing {
+    /// Whether it is half-open, and has all the sessions that it may have then.
+    pub fn is_on_trial(&self) -> bool {
+        self.health == State::HalfOpen && self.trials == 0
+    }
+
     fn candidate(self, unhealthy: Unhealthy) -> Candidate {
         let healthy = self.health.availability() == Availability::Available;
         let available = match self.admission == Admission::Ready && (healthy || unhealthy == Unhealthy::Used)
         {
             true if self.verdict == Verdict::Deny => Availability::Denied,
+            true if self.is_on_trial() => Availability::OnTrial,
             true => Availability::Available,
             false => Availability::Unavailable,
         };
@@ -171,7 +179,7 @@ impl Question<'_> {
         let one = self.candidates.get(backend)?;
         let is_able = match one.available {
             Availability::Available | Availability::Standby => one.weight > 0,
-            Availability::Unavailable | Availability::Denied => false,
+            Availability::Unavailable | Availability::Denied | Availability::OnTrial => false,
         };
         let has_room = limit.is_none_or(|limit| one.in_flight < limit);
         (is_able && has_room && !self.tried.contains(backend)).then_some(backend)

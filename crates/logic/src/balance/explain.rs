@@ -21,6 +21,8 @@ pub enum Reason {
     Down,
     /// Health: its sessions failed.
     Ejected,
+    /// It is half-open, and has all the sessions that it may have then.
+    HalfOpen,
     /// The operator has drained it.
     Draining,
     WeightZero,
@@ -54,6 +56,7 @@ impl Reason {
         match self {
             Reason::Down
             | Reason::Ejected
+            | Reason::HalfOpen
             | Reason::Draining
             | Reason::WeightZero
             | Reason::AtLimit
@@ -166,10 +169,11 @@ pub fn explain(facts: &Facts<'_>, balancers: &[Balancer], random: u64) -> Explan
 /// Reasons for which a backend gets no session of this client, whatever the policy is.
 fn excluding(standing: &Standing, unhealthy: Unhealthy, is_tried: bool) -> Vec<Reason> {
     let health = match standing.health {
+        _ if standing.is_on_trial() => Some(Reason::HalfOpen),
         _ if unhealthy == Unhealthy::Used => None,
         State::Down => Some(Reason::Down),
         State::Ejected => Some(Reason::Ejected),
-        State::Up | State::Unchecked => None,
+        State::Up | State::Unchecked | State::HalfOpen => None,
     };
     let is_reached = |limit: Option<u32>| limit.is_some_and(|limit| standing.in_flight >= limit);
     let is_at_limit = is_reached(standing.limit);

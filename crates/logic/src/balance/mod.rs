@@ -85,6 +85,8 @@ pub enum Availability {
     Unavailable,
     /// Its access list denies the client.
     Denied,
+    /// It is half-open, and has all the sessions that it may have then.
+    OnTrial,
     /// A backend of higher priority has room: see [`priority::keep_lowest`].
     Standby,
 }

@@ -88,6 +88,18 @@ pub enum Cause {
     BadResponse(String),
     /// The response has a status outside the expected range.
     HttpStatus(u16),
+    /// Too many sessions failed or were answered with a status of class 5xx.
+    ErrorRate {
+        errors: u64,
+        sessions: u64,
+        window: Duration,
+    },
+    /// It responds much later than the other backends of the pool.
+    Slow {
+        response: Duration,
+        /// Median of the others.
+        median: Duration,
+    },
     /// The name has no address.
     Unresolvable(String),
     /// No SSH connection to the host in front of the backend, with the error text.
@@ -97,6 +109,13 @@ pub enum Cause {
     Passed,
     /// The name has an address again.
     Resolved,
+}
+
+impl Cause {
+    /// Whether it compares a backend with a limit or with others, and is no failure of one session.
+    pub fn is_outlier(&self) -> bool {
+        matches!(self, Cause::ErrorRate { .. } | Cause::Slow { .. })
+    }
 }
 
 impl fmt::Display for Cause {
@@ -119,6 +138,15 @@ impl fmt::Display for Cause {
             Cause::ClosedEarly => f.write_str("connection closed before an answer came"),
             Cause::BadResponse(why) => write!(f, "not a valid HTTP response: {}", OneLine(why, SHORT)),
             Cause::HttpStatus(status) => http_status(f, *status),
+            Cause::ErrorRate { errors, sessions, window } => {
+                write!(f, "{errors} of {sessions} sessions within {} were errors", DurationText(*window))
+            }
+            Cause::Slow { response, median } => write!(
+                f,
+                "half of its responses take {} or longer, at the other backends {}",
+                DurationText(*response),
+                DurationText(*median)
+            ),
             Cause::Unresolvable(why) => write!(f, "name does not resolve: {}", OneLine(why, SHORT)),
             Cause::Tunnel(why) => write!(f, "no SSH tunnel: {}", OneLine(why, LONG)),
             Cause::TunnelUp => f.write_str("the SSH tunnel stands"),

@@ -77,8 +77,11 @@ impl Course {
             (Availability::Unavailable | Availability::Denied | Availability::Standby, _, _)
             | (_, Answers::RefusedUs, _)
             | (_, Answers::Silent, Membership::Removed) => Self::Moves,
-            (Availability::Available, Answers::Open, _)
-            | (Availability::Available, Answers::Silent, Membership::Configured) => Self::Stays,
+            // A half-open backend keeps the flows that it has.
+            (Availability::Available | Availability::OnTrial, Answers::Open, _)
+            | (Availability::Available | Availability::OnTrial, Answers::Silent, Membership::Configured) => {
+                Self::Stays
+            }
         }
     }
 }

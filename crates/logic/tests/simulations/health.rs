@@ -50,7 +50,7 @@ pub(super) fn verdict(source: Source, outcome: VerdictOutcome) -> Verdict {
 }
 
 fn takes_sessions(state: State) -> bool {
-    matches!(state, State::Unchecked | State::Up)
+    matches!(state, State::Unchecked | State::Up | State::HalfOpen)
 }
 
 /// Events must tell the story of the state: no change goes unsaid, and nothing is said twice.
@@ -60,7 +60,11 @@ fn check_event(before: State, after: State, event: Option<Event>, at: &str) {
         Some(Event::WentUp) => assert!(before != State::Up && after == State::Up, "{at}"),
         Some(Event::WentDown) => assert!(before != State::Down && after == State::Down, "{at}"),
         Some(Event::Ejected) => assert!(before != State::Ejected && after == State::Ejected, "{at}"),
-        Some(Event::Readmitted) => assert!(!takes_sessions(before) && takes_sessions(after), "{at}"),
+        Some(Event::Readmitted) => {
+            let was_away = !takes_sessions(before) || before == State::HalfOpen;
+            assert!(was_away && takes_sessions(after) && after != State::HalfOpen, "{at}")
+        }
+        Some(Event::HalfOpen) => assert!(!takes_sessions(before) && after == State::HalfOpen, "{at}"),
     }
 }
 
@@ -71,7 +75,11 @@ fn over_random_lives_no_timer_spins_and_no_change_goes_unsaid() {
         let began = start();
         let mut now = began;
         let mut rule = random_rule(&mut random);
-        let passive = PassiveRule { failures: 1 + random.below(5) as u32, ejection: Duration::from_secs(3) };
+        let passive = PassiveRule {
+            failures: 1 + random.below(5) as u32,
+            ejection: Duration::from_secs(3),
+            ..PassiveRule::DEFAULT
+        };
         let mut health = Health::new(rule, passive, now, random.unit());
         let mut failing = random.below(2) == 0;
         let mut in_a_row = 0;
@@ -97,6 +105,11 @@ fn over_random_lives_no_timer_spins_and_no_change_goes_unsaid() {
                     let failed = verdict(Source::Traffic, VerdictOutcome::Fail);
                     if failing { health.handle_traffic_failure(in_a_row, failed, now) } else { None }
                 }
+                9 => health.handle_outlier(verdict(Source::Traffic, VerdictOutcome::Fail), now),
+                10 if failing => {
+                    health.handle_trial_failure(verdict(Source::Traffic, VerdictOutcome::Fail), now)
+                }
+                10 => health.handle_trials_passed(now),
                 _ => follow_timer(&mut health, &mut now, failing, &mut random),
             };
             let at = format!("seed {seed}, step {step}, case {what}");
@@ -193,7 +206,7 @@ fn an_ejected_backend_never_takes_sessions_before_its_time() {
     for seed in 0..200 {
         let mut random = Random(seed);
         let mut now = start();
-        let passive = PassiveRule { failures: 3, ejection: Duration::from_secs(8) };
+        let passive = PassiveRule { failures: 3, ejection: Duration::from_secs(8), ..PassiveRule::DEFAULT };
         let rule = random_rule(&mut random);
         let mut health = Health::new(rule, passive, now, random.unit());
         // With checks the first ejection lasts until they pass, and the second one its time as well.

@@ -6,5 +6,6 @@ mod acme;
 mod balance;
 mod failover;
 mod health;
+mod outlier;
 mod udp;
 mod why;

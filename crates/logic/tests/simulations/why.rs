@@ -44,6 +44,8 @@ impl Random {
     }
 }
 
+const HEALTH: [State; 5] = [State::Up, State::Down, State::Ejected, State::Unchecked, State::HalfOpen];
+
 /// A pool as it lives: what the data path knows of it and changes.
 struct Life {
     policy: Policy,
@@ -74,6 +76,7 @@ impl Life {
             verdict: Verdict::Permit,
             priority: 1,
             latency: 0,
+            trials: 0,
         };
         #[expect(
             clippy::disallowed_methods,
@@ -95,8 +98,8 @@ impl Life {
     fn change(&mut self, random: &mut Random) {
         let at = random.below(self.standings.len());
         let one = &mut self.standings[at];
-        match random.below(12) {
-            0 => one.health = random.one_of(&[State::Up, State::Down, State::Ejected, State::Unchecked]),
+        match random.below(13) {
+            0 => one.health = random.one_of(&HEALTH),
             1 => one.admission = random.one_of(&[Admission::Ready, Admission::Ready, Admission::Draining]),
             2 => one.limit = random.one_of(&[None, Some(0), Some(1), Some(3)]),
             3 => one.weight = random.one_of(&[0, one.full_weight / 2, one.full_weight, one.full_weight]),
@@ -104,6 +107,7 @@ impl Life {
             6 => one.verdict = random.one_of(&[Verdict::Permit, Verdict::Permit, Verdict::Deny]),
             7 => one.priority = random.one_of(&[1, 1, 2]),
             8 => one.latency = random.one_of(&[0, 100, 1000]),
+            9 => one.trials = random.one_of(&[0, 0, 1, 2]),
             4 => self.now += Duration::from_secs(random.next() % 20),
             _ => one.in_flight = one.in_flight.saturating_sub(1),
         }
@@ -147,7 +151,11 @@ impl Life {
         };
         let selection = question.select(&mut self.balancers[worker], chance);
         if let Some(index) = selection.backend() {
-            self.standings[index].in_flight += 1;
+            let one = &mut self.standings[index];
+            one.in_flight += 1;
+            if one.health == State::HalfOpen {
+                one.trials = one.trials.checked_sub(1).expect("a trial was free");
+            }
             if let (Some(key), Some(identity)) = (sticky, self.identities.identity(index)) {
                 self.sticky.remember(key, identity, self.now);
             }
@@ -204,7 +212,11 @@ fn why_names_the_backend_that_the_data_path_then_chooses() {
 
 /// Whether a backend may get the session, told apart from its facts alone.
 fn is_open(one: &Standing, unhealthy: Unhealthy, is_tried: bool) -> bool {
-    let is_healthy = matches!(one.health, State::Up | State::Unchecked) || unhealthy == Unhealthy::Used;
+    let is_healthy = match one.health {
+        State::Up | State::Unchecked => true,
+        State::HalfOpen => one.trials > 0,
+        State::Down | State::Ejected => unhealthy == Unhealthy::Used,
+    };
     let has_room = one.soft_limit.into_iter().chain(one.limit).all(|limit| one.in_flight < limit);
     let is_permitted = one.verdict == Verdict::Permit;
     is_healthy && is_permitted && one.admission == Admission::Ready && one.weight > 0 && has_room && !is_tried

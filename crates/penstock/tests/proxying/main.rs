@@ -5,6 +5,7 @@ mod access;
 mod balance;
 mod descriptors;
 mod fallback;
+mod outliers;
 mod passthrough;
 mod priority;
 mod proxy_protocol;

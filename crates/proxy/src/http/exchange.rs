@@ -627,7 +627,7 @@ impl<'a> Forwarding<'a> {
             Finished::Cut { ending: Ending::BackendAborted, .. } => {
                 upstream::note_failure(self.session.worker, self.pool, chosen.index, Cause::ClosedEarly);
             }
-            _ => upstream::note_success(&chosen.backend),
+            _ => upstream::note_answer(self.session.worker, self.pool, chosen.index, outcome.status),
         }
         match finished {
             Finished::Whole { after, keep } => {

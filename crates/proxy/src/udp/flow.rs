@@ -9,7 +9,7 @@ use super::sockets::BackendSocket;
 use crate::admission::ListenerPermit;
 use crate::outcome::Outcome;
 use crate::snapshot::PoolPlan;
-use crate::upstream::InFlight;
+use crate::upstream::{InFlight, Trial};
 
 pub(super) struct Flow {
     /// Connected to the backend.
@@ -20,6 +20,7 @@ pub(super) struct Flow {
     /// PROXY header before each datagram to the backend; empty for none.
     pub(super) header: Box<[u8]>,
     pub(super) _in_flight: InFlight,
+    pub(super) _trial: Option<Trial>,
     pub(super) replies: Replies,
     pub(super) _permit: ListenerPermit,
 }

@@ -168,6 +168,7 @@ impl Server {
             memory: Memory::Due,
             header,
             _in_flight: chosen.slot,
+            _trial: chosen.trial,
             replies,
             _permit: permit,
         };
@@ -342,6 +343,7 @@ impl Server {
         flow.memory = Memory::Due;
         flow.header = header;
         flow._in_flight = chosen.slot;
+        flow._trial = chosen.trial;
         flow.outcome.pool = Some(pool);
         (flow.outcome.backend, flow.outcome.view) = (Some(chosen.index), chosen.view);
         flow.outcome.attempts += 1;

@@ -78,7 +78,7 @@ impl Server {
         let memory = std::mem::replace(&mut flow.memory, Memory::Told);
         if let Some((pool, index)) = flow.backend() {
             let backend = &pool.backends[index].state;
-            upstream::note_success(backend);
+            upstream::note_answer(&self.worker, pool, index, 0);
             if memory == Memory::Due {
                 upstream::remember(pool, Peer::Ip(canonical(key.client())), backend, now);
             }

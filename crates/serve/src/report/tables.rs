@@ -163,10 +163,14 @@ fn pools_into(out: &mut String, pools: &[PoolReport], most: usize) {
             }
             _ => String::new(),
         };
+        let stopped = match pool.ejections_stopped {
+            0 => String::new(),
+            count => format!(", {} stopped", units::count(count as usize, "ejection")),
+        };
         push_line(
             out,
             &format!(
-                "\nPOOL {} ({}): {} of {} available{queued}{fallback}",
+                "\nPOOL {} ({}): {} of {} available{queued}{fallback}{stopped}",
                 line(&pool.name),
                 pool.balance,
                 pool.available,
@@ -243,9 +247,10 @@ pub(super) fn rank(backend: &BackendReport) -> u8 {
     match (backend.state, backend.admission) {
         ("down", _) => 0,
         ("ejected", _) => 1,
-        (_, Admission::Draining) => 2,
-        ("unchecked", _) => 3,
-        _ => 4,
+        ("half-open", _) => 2,
+        (_, Admission::Draining) => 3,
+        ("unchecked", _) => 4,
+        _ => 5,
     }
 }
 

@@ -410,6 +410,7 @@ fn word(reason: Reason) -> &'static str {
         Reason::Chosen => "chosen",
         Reason::Down => "down",
         Reason::Ejected => "ejected",
+        Reason::HalfOpen => "half-open",
         Reason::Draining => "draining",
         Reason::WeightZero => "weight-zero",
         Reason::AtLimit => "at-limit",

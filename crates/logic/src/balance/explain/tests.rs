@@ -12,6 +12,7 @@ const UP: Standing = Standing {
     verdict: Verdict::Permit,
     priority: 1,
     latency: 0,
+    trials: 0,
 };
 
 fn explained(policy: Policy, standings: &[Standing], remembered: Option<usize>) -> Explanation {
@@ -52,6 +53,18 @@ fn denied_standby_and_soft_limit_are_named() {
     assert_eq!(explained(Policy::Sticky, &[later, UP], Some(0)).only(), Some(Selection::Remembered(0)));
     assert_eq!(explained(Policy::Sticky, &[denied, UP], Some(0)).only(), Some(Selection::Picked(1)));
     assert_eq!(explained(Policy::Hash, &[denied], None).only(), Some(Selection::Denied));
+}
+
+#[test]
+fn a_half_open_backend_takes_its_trials_and_no_more() {
+    let trying = Standing { health: State::HalfOpen, trials: 1, ..UP };
+    let tried = Standing { trials: 0, ..trying };
+    assert_eq!(explained(Policy::Hash, &[trying], None).only(), Some(Selection::Picked(0)));
+    let explanation = explained(Policy::RoundRobin, &[tried, UP], None);
+    assert_eq!(explanation.reasons, [vec![Reason::HalfOpen], vec![Reason::Chosen]]);
+    assert_eq!(explained(Policy::Hash, &[tried], None).only(), Some(Selection::Unavailable));
+    assert_eq!(explained(Policy::Sticky, &[trying, UP], Some(0)).only(), Some(Selection::Remembered(0)));
+    assert_eq!(explained(Policy::Sticky, &[tried, UP], Some(0)).only(), Some(Selection::Picked(1)));
 }
 
 #[test]

@@ -179,6 +179,7 @@ fn words(backend: &BackendStep, reason: &str) -> String {
                 down.returns_after.map_or(String::new(), |needed| format!("; returns {}", condition(needed)));
             format!("{reason} {since}{cause}{returns}")
         }
+        "half-open" => "half-open: it has all the sessions that it may have on trial".to_owned(),
         "draining" => match &backend.drained {
             Some(drain) => {
                 format!("draining: by {}, {}", drain.by, units::ago(Duration::from_secs(drain.seconds)))
