@@ -1,5 +1,7 @@
 //! Serves one request: decides where it goes, sends it, and retries it at another backend where that is safe.
 
+mod answers;
+
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,17 +17,17 @@ use logic::http1::request::BodyLength;
 use logic::peers::Peer;
 use logic::retry::{self, Idempotence, Progress};
 use logic::route::HeaderEdits;
-use state::ending::{ClientProtocol, Ending};
+use state::ending::Ending;
 
 use super::destination::{Arrived, Destination, RouteQuestion};
 use super::heads::HeadBuffer;
 use super::hold::Hold;
 use super::moving::{Lost, Moving, Others};
-use super::own::{answer_ourselves, deny};
+use super::own::answer_ourselves;
 use super::race::{self, Leg, Race, Raced};
 use super::reply::{Attempt, Failure, Finished};
 use super::session::{After, Client, RequestContext, width};
-use super::{RequestId, answer, body, destination, reply};
+use super::{RequestId, destination, reply};
 use crate::connect::{ConnectFault, Freshness, Shortage};
 use crate::fallback;
 use crate::http2::backend::{Asked, Asker, Asking};
@@ -33,7 +35,6 @@ use crate::http2::rules::Rules;
 use crate::outcome::Outcome;
 use crate::snapshot::{BackendPlan, PoolPlan};
 use crate::stream::Stream;
-use crate::tcp::no_backend;
 use crate::upstream::{self, Chosen, NoBackend, Wanted};
 
 pub(super) async fn run(session: &RequestContext<'_>, client: &mut Client, outcome: &mut Outcome) -> After {
@@ -336,19 +337,6 @@ impl<'a> Forwarding<'a> {
         }
     }
 
-    /// Answers that no descriptors are free: resets an HTTP/2 stream with REFUSED_STREAM, so that the client may retry
-    /// (RFC 9113 section 8.7); sends an error page to an HTTP/1.1 client.
-    async fn answer_no_descriptors(&self, client: &Client, outcome: &mut Outcome, why: Refusal) -> After {
-        self.session.worker.slot_cache.account().count(why);
-        outcome.end(Ending::NoDescriptors(why));
-        if outcome.spoken == ClientProtocol::Http2 {
-            client.stream.refuse();
-            return After::Drop;
-        }
-        let detail = "Too much is going on at once. Please try again shortly.";
-        answer::refuse(self.session, client, outcome, 503, detail, &[("Retry-After", "5")]).await
-    }
-
     /// Waits for a backend. `None` if the client closed the connection meanwhile.
     async fn wait_for_backend(
         &self,
@@ -647,70 +635,6 @@ impl<'a> Forwarding<'a> {
                 after
             }
         }
-    }
-
-    async fn answer_no_backend(
-        &self,
-        client: &Client,
-        outcome: &mut Outcome,
-        none: NoBackend,
-        last: Option<Failure>,
-    ) -> After {
-        if let (NoBackend::AllTried | NoBackend::Unavailable, Some(failure)) = (none, &last) {
-            return self.answer_failure(client, outcome, failure).await;
-        }
-        outcome.end(no_backend(none));
-        let detail = match none {
-            NoBackend::Denied => return deny(self.session, client, outcome).await,
-            NoBackend::Unavailable | NoBackend::AllTried => {
-                "No server is available for this request right now."
-            }
-            NoBackend::QueueFull | NoBackend::QueueTimeout => {
-                "All servers are busy. Please try again shortly."
-            }
-        };
-        answer::refuse(self.session, client, outcome, 503, detail, &[("Retry-After", "5")]).await
-    }
-
-    async fn answer_failure(&self, client: &Client, outcome: &mut Outcome, failure: &Failure) -> After {
-        if let Failure::Connect(ConnectFault::NoDescriptors(shortage)) = failure {
-            let why = match shortage {
-                Shortage::OfShare(why) => *why,
-                Shortage::OfPlaces | Shortage::OfKernel => Refusal::NoDescriptors,
-            };
-            return self.answer_no_descriptors(client, outcome, why).await;
-        }
-        let (status, detail, ending) = failure.answer();
-        outcome.end(ending);
-        if failure.progress() == Progress::ResponseStarted {
-            return After::Drop;
-        }
-        answer::refuse(self.session, client, outcome, status, detail, &[]).await
-    }
-
-    async fn answer_client_fault(
-        &self,
-        client: &Client,
-        outcome: &mut Outcome,
-        broken: body::Broken,
-    ) -> After {
-        let (status, detail, ending) = match broken {
-            body::Broken::TooLarge => {
-                (413, "The body of the request is larger than allowed.", Ending::BodyTooLarge)
-            }
-            body::Broken::SourceFault => {
-                (400, "The body of the request breaks the chunked coding.", Ending::BodyMalformed)
-            }
-            body::Broken::SourceTimeout => {
-                (408, "The body of the request did not arrive in time.", Ending::ClientTimeout)
-            }
-            _ => {
-                outcome.end(Ending::ClientClosed);
-                return After::Drop;
-            }
-        };
-        outcome.end(ending);
-        answer::refuse(self.session, client, outcome, status, detail, &[]).await
     }
 }
 
