@@ -18,6 +18,7 @@ use logic::http2::flood::Allowances;
 use logic::peers::PeerSet;
 use logic::proxy_header;
 use logic::rate::Rate;
+use logic::retry_budget;
 use logic::route::{HeaderEdits, PoolId, Route};
 use rustls_pki_types::ServerName;
 
@@ -407,6 +408,8 @@ pub struct Pool {
     pub health: Option<ActiveCheck>,
     /// Ejection because of failures of real traffic.
     pub passive: PassiveRule,
+    /// Limit of the retries, as a share of the requests.
+    pub retry_budget: Option<retry_budget::Rule>,
     /// Behaviour while no backend is healthy.
     pub all_down: AllDown,
     /// Pool of the sessions while no backend is available. These form no circle.

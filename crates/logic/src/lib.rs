@@ -23,6 +23,7 @@ pub mod peers;
 pub mod proxy_header;
 pub mod rate;
 pub mod retry;
+pub mod retry_budget;
 pub mod route;
 pub mod syslog;
 pub mod tls_alert;

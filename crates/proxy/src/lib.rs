@@ -74,6 +74,7 @@ pub mod past;
 pub mod pipes;
 pub mod question;
 pub mod relay;
+mod retry_budget;
 pub mod snapshot;
 pub mod stream;
 mod tap;

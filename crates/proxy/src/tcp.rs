@@ -28,6 +28,7 @@ use crate::fallback;
 use crate::idle_sessions::{IdleRelay, IdleSession};
 use crate::outcome::Outcome;
 use crate::relay::{self, Early, RelayPause, Totals, Watch};
+use crate::retry_budget;
 use crate::snapshot::{PoolPlan, Snapshot};
 use crate::stream::Stream;
 use crate::upstream::{self, Chosen, InFlight, NoBackend, Wanted};
@@ -316,7 +317,10 @@ async fn obtain(
     // A session that has a backend already leaves it.
     let mut origin = match outcome.backend {
         Some(_) => upstream::Origin::DownBackend,
-        None => upstream::Origin::Client,
+        None => {
+            retry_budget::count(worker, pool, Instant::now());
+            upstream::Origin::Client
+        }
     };
     let mut failed: Option<Arc<BackendState>> = None;
     loop {
@@ -341,7 +345,7 @@ async fn obtain(
         tried.insert(chosen.index);
         let (attempts, retries) = (outcome.attempts, pool.settings.retries);
         let decision = retry::decide(Idempotence::NotIdempotent, Progress::NothingSent, attempts, retries);
-        if decision == retry::Decision::GiveUp {
+        if decision == retry::Decision::GiveUp || !retry_budget::spend(worker, pool) {
             if let NoConnection::Descriptors = lacks {
                 worker.slot_cache.account().count(Refusal::NoDescriptors);
             }

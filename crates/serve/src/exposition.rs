@@ -245,7 +245,9 @@ fn encode_pools(
     out.counters("pool_fallback_sessions", "Sessions that went to the fallback of the pool", fallen)?;
     let stopped = pools.iter().map(|plan| (name(plan), plan.state.ejections_stopped.load(Relaxed)));
     let help = "Backends not ejected although traffic fails, because too few others would be left";
-    out.counters("pool_ejections_stopped", help, stopped)
+    out.counters("pool_ejections_stopped", help, stopped)?;
+    let refused = pools.iter().map(|plan| (name(plan), plan.state.retries_refused.load(Relaxed)));
+    out.counters("pool_retries_refused", "Retries that the retry budget of the pool did not allow", refused)
 }
 
 fn backend_gauges(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan)]) -> fmt::Result {

@@ -178,6 +178,8 @@ pub struct PoolReport {
     pub available: usize,
     /// Backends that traffic would have ejected, if another one could take their sessions.
     pub ejections_stopped: u64,
+    /// Retries that were not made because `retry-budget` was spent.
+    pub retries_refused: u64,
     /// Pool that gets the sessions while no backend is available.
     pub fallback: Option<FallbackReport>,
     pub backends: Vec<BackendReport>,
@@ -394,6 +396,7 @@ impl PoolReport {
             queued: plan.queue.waiting(),
             available: backends.iter().filter(|backend| backend.takes_sessions()).count(),
             ejections_stopped: plan.state.ejections_stopped.load(Relaxed),
+            retries_refused: plan.state.retries_refused.load(Relaxed),
             fallback: plan.settings.fallback.map(|fallback| FallbackReport {
                 pool: config.pools[fallback.0].name.to_string(),
                 sessions: plan.state.fallback_sessions.load(Relaxed),

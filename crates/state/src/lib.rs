@@ -17,6 +17,7 @@ pub use logic::balance::Admission;
 use logic::balance::latency::PeakEwma;
 use logic::balance::{Availability, StickyTable};
 use logic::health::{Health, State as HealthState};
+use logic::retry_budget::Budget;
 use logic::udp::Listening;
 use tokio::sync::{Notify, watch};
 
@@ -114,7 +115,7 @@ pub struct State {
 }
 
 /// State of a pool, shared by all workers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PoolState {
     /// Whether the last event said that the fallback is used.
     pub fallback_told: AtomicBool,
@@ -122,6 +123,25 @@ pub struct PoolState {
     pub fallback_sessions: AtomicU64,
     /// Backends that traffic would have ejected, if another one could take their sessions.
     pub ejections_stopped: AtomicU64,
+    /// Requests and retries of the last seconds, if there is a limit for retries.
+    pub retries: PerWorker<Mutex<Budget>>,
+    /// Retries that were not made because the budget for them was spent.
+    pub retries_refused: AtomicU64,
+    /// Limits events about that.
+    pub retries_told: RateLimitedEvent,
+}
+
+impl PoolState {
+    fn new(workers: usize) -> Self {
+        Self {
+            fallback_told: AtomicBool::new(false),
+            fallback_sessions: AtomicU64::new(0),
+            ejections_stopped: AtomicU64::new(0),
+            retries: PerWorker::new(workers),
+            retries_refused: AtomicU64::new(0),
+            retries_told: RateLimitedEvent::default(),
+        }
+    }
 }
 
 /// Pool and address text of a backend.
@@ -188,7 +208,7 @@ impl Known {
     }
 
     pub fn pool(&self, name: &Arc<str>) -> Arc<PoolState> {
-        self.pools.get(name).cloned().unwrap_or_default()
+        self.pools.get(name).cloned().unwrap_or_else(|| Arc::new(PoolState::new(self.workers)))
     }
 
     pub fn queue(&self, pool: &Arc<str>) -> Arc<Queue> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use logic::balance::{Bound, ChoosesBy, HashKey, Policy};
 use logic::hedge::{self, After};
 use logic::proxy_header;
+use logic::retry_budget;
 use logic::route::PoolId;
 
 use super::address;
@@ -100,6 +101,7 @@ impl Parser<'_> {
         let source_address = self.source_address(at, backends.as_deref());
         let tcp_keepalive = self.tcp_keepalive(raw);
         let hedge = self.hedge(raw);
+        let retry_budget = self.retry_budget(at);
         let http = self.backend_http(raw);
         let timeouts = raw.timeouts.as_ref().and_then(|timeouts| self.pool_timeouts(&timeouts.value));
         let resolve_interval = self.time(&raw.resolve_interval, Zero::Refused, DAY);
@@ -114,6 +116,7 @@ impl Parser<'_> {
             backends: backends?,
             health: health?,
             passive: passive?,
+            retry_budget: retry_budget?,
             all_down: all_down?,
             fallback: fallback?,
             queue_length: count(raw.queue.as_ref()?.value),
@@ -312,6 +315,14 @@ impl Parser<'_> {
             ttl: ttl?,
             ipv6_prefix: u8::try_from(raw.ipv6_prefix.as_ref()?.value).ok()?,
         })
+    }
+
+    fn retry_budget(&mut self, at: &At<RawPool>) -> Option<Option<retry_budget::Rule>> {
+        let Some(key) = &at.value.retry_budget else {
+            return (!self.nodes.is_broken(at.id, "retry-budget")).then_some(None);
+        };
+        let least = small(at.value.retry_least_rate.as_ref()?.value);
+        Some(Some(retry_budget::Rule { percent: u8::try_from(key.value).ok()?, least }))
     }
 
     /// `hedge` and `hedge-budget`

@@ -106,6 +106,20 @@ http2 = "on"
     /// Largest number of further backends tried for a request that is safe to retry.
     #[schemars(extend("default" = 2, "minimum" = 0, "maximum" = 100))]
     pub(crate) retries: Key<i64>,
+    /// Largest part of the requests that may be tried again, in percent of the requests of the last ten seconds, so that
+    /// retries cannot multiply the load when a whole pool fails. Each worker counts for itself. A request beyond it ends as
+    /// its last attempt did, and waits where it would have left a backend that is judged down. Without this key only
+    /// `retries` limits them.
+    #[schemars(extend("x-default" = "none", "minimum" = 0, "maximum" = 100, "x-example" = r#"[pool.app]
+backends = ["10.0.0.11:8000", "10.0.0.12:8000"]
+retries = 2
+retry-budget = 20
+"#))]
+    pub(crate) retry_budget: Key<i64>,
+    /// Retries a second that `retry-budget` allows whatever the number of requests is, as a mean of ten seconds. The workers
+    /// share them.
+    #[schemars(extend("default" = 3, "minimum" = 0, "maximum" = 1_000_000))]
+    pub(crate) retry_least_rate: Key<i64>,
     /// Send a slow request to a second backend as well, and use the response that begins first: `"p95"` waits for the
     /// time in which 95 % of the latest responses of this pool began (`"p50"` to `"p99"`; each worker measures for itself,
     /// begins anew at a reload, and sends no copy before it has seen 100 responses), a duration such as `"200ms"` always that

@@ -15,6 +15,7 @@ mod held_fields;
 mod http2;
 mod kill_backend;
 mod loops;
+mod retry_budget;
 mod semantics;
 mod silent_backend;
 mod upstream;

@@ -33,6 +33,7 @@ use crate::fallback;
 use crate::http2::backend::{Asked, Asker, Asking};
 use crate::http2::rules::Rules;
 use crate::outcome::Outcome;
+use crate::retry_budget;
 use crate::snapshot::{BackendPlan, PoolPlan};
 use crate::stream::Stream;
 use crate::upstream::{self, Chosen, NoBackend, Wanted};
@@ -219,6 +220,7 @@ impl<'a> Forwarding<'a> {
             Some(_) => Reuse::Forbidden,
             None => Reuse::Allowed,
         };
+        retry_budget::count(worker, self.pool, self.session.now);
         let mut before = EarlierAttempts { tried: Tried::default(), failed: 0, reuse };
         let mut now = self.session.now;
         let mut last: Option<Failure> = None;
@@ -290,6 +292,7 @@ impl<'a> Forwarding<'a> {
             if matches!(failure, Failure::Fault { .. } | Failure::Unrepresentable(_))
                 || retry::decide(self.idempotence, failure.progress(), attempts, retries)
                     == retry::Decision::GiveUp
+                || !is_stale && !retry_budget::spend(worker, self.pool)
             {
                 if let Some(next) = self.next_pool(Some(&failure)) {
                     return PoolEnd::FallsBack(next);

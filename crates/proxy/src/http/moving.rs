@@ -11,6 +11,7 @@ use logic::balance::Tried;
 use logic::peers::Peer;
 use logic::retry::{self, Idempotence, Progress, WhenDown};
 
+use crate::retry_budget;
 use crate::snapshot::PoolPlan;
 use crate::timer::Timer;
 use crate::upstream;
@@ -74,7 +75,10 @@ impl<'a> Moving<'a> {
         progress: impl FnOnce() -> Progress,
     ) -> Poll<Lost> {
         let Some(since) = self.wait.borrow_mut().poll_lost(cx) else { return Poll::Pending };
-        let retries = self.pool.settings.retries;
+        let retries = match retry_budget::has_left(self.worker, self.pool) {
+            true => self.pool.settings.retries,
+            false => 0,
+        };
         let decide =
             |elsewhere| retry::when_down(self.idempotence, progress(), self.attempt, retries, elsewhere);
         let now = Instant::now();

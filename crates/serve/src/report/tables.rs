@@ -163,6 +163,10 @@ fn pools_into(out: &mut String, pools: &[PoolReport], most: usize) {
             }
             _ => String::new(),
         };
+        let refused = match pool.retries_refused {
+            0 => String::new(),
+            count => format!(", {} refused", units::count_of(count as usize, "retry", "retries")),
+        };
         let stopped = match pool.ejections_stopped {
             0 => String::new(),
             count => format!(", {} stopped", units::count(count as usize, "ejection")),
@@ -170,7 +174,7 @@ fn pools_into(out: &mut String, pools: &[PoolReport], most: usize) {
         push_line(
             out,
             &format!(
-                "\nPOOL {} ({}): {} of {} available{queued}{fallback}{stopped}",
+                "\nPOOL {} ({}): {} of {} available{queued}{fallback}{stopped}{refused}",
                 line(&pool.name),
                 pool.balance,
                 pool.available,
