@@ -183,14 +183,19 @@ shares = { source = 20 }
     /// end, not removed.
     #[schemars(extend("examples" = ["/run/penstock/penstock.pid"]))]
     pub(crate) pid_file: Key<PathText>,
-    /// Directory for data that must outlive the process: certificates and keys of `[acme]`, and OCSP responses from
-    /// responders. Penstock makes it with mode 0700 if it is missing. `[acme]` needs one; without one, OCSP responses
-    /// are kept in memory only, and fetched again after a restart.
+    /// Directory for data that must outlive the process: certificates and keys of `[acme]`, OCSP responses from
+    /// responders, and the state that a restart keeps: sticky clients, counters, health, drained backends, the history of
+    /// live changes. Penstock makes it with mode 0700 if it is missing. Each process needs one of its own. `[acme]` needs
+    /// one; without one, everything else is kept in memory only.
     #[schemars(extend(
         "x-default" = "`STATE_DIRECTORY` of the environment, which systemd sets; else `\"/var/lib/penstock\"` if it is there",
         "examples" = ["/var/lib/penstock"]
     ))]
     pub(crate) state_directory: Key<PathText>,
+    /// Time between two stores of what a restart keeps: sticky clients, counters, health and marks of operators. They are
+    /// also stored at the end of the process, and most of it after each command that changes it.
+    #[schemars(extend("default" = "10s"))]
+    pub(crate) state_interval: Key<DurationText>,
 }
 
 /// `shares`

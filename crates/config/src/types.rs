@@ -86,6 +86,8 @@ pub struct Process {
     pub pid_file: Option<PathBuf>,
     /// Directory for data that outlives the process; `None`: the default directory if it exists.
     pub state_directory: Option<PathBuf>,
+    /// Time between two stores of the state that a restart keeps.
+    pub state_interval: Duration,
 }
 
 /// Number of workers.

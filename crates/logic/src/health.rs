@@ -14,10 +14,12 @@ use crate::balance::Availability;
 mod breaker;
 mod check;
 pub mod dns;
+mod memory;
 pub mod outlier;
 mod verdict;
 
 pub use check::{Check, CheckMethod, DurationText, StatusRange, StatusRangeError};
+pub use memory::{Memory, SeenByChecks};
 pub use verdict::{Cause, Source, Verdict, VerdictOutcome};
 
 use breaker::EjectedFor;

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 mod history;
+mod memory;
 mod operator;
 mod refused;
 
-pub use history::{Cause, Entry, History};
+pub use history::{Cause, Entry, History, Remembered};
+pub use memory::{Memory, Resumed};
 pub use operator::Operator;
 pub use refused::Refused;
 

@@ -60,6 +60,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// it only after one second.
 const BACKLOG: u32 = 4096;
 
+/// Longest wait of `/metrics` for a slow disk.
+const STORE_LIMIT: Duration = Duration::from_secs(1);
+
 /// Permission bits of the Unix socket: access for its owner and its group, such as the group of a metrics collector.
 const UNIX_MODE: u32 = 0o660;
 
@@ -262,7 +265,10 @@ async fn html(Shared(pages): Shared<Arc<Pages>>) -> Response {
 }
 
 async fn metrics(Shared(pages): Shared<Arc<Pages>>) -> Response {
-    given(pages.metrics.read(&pages.front).await, exposition::CONTENT_TYPE)
+    let page = pages.metrics.read(&pages.front).await;
+    // What Prometheus has seen is stored first: after a crash its counters must not go backwards.
+    pages.front.state.kept.stored_within(STORE_LIMIT).await;
+    given(page, exposition::CONTENT_TYPE)
 }
 
 async fn status(Shared(pages): Shared<Arc<Pages>>) -> Response {

@@ -133,6 +133,8 @@ fn process(out: &mut Families<'_>, state: &State, snapshot: &Snapshot) -> fmt::R
             &state.admin_denied,
         ),
         ("session_panics", "Sessions that ended in a panic", &state.panics),
+        ("state_stores", "Times that state for the next process was stored", &state.kept.stores),
+        ("state_store_failures", "Attempts to store it that failed", &state.kept.failures),
     ];
     for (name, help, value) in counters {
         out.counter(name, help, value.load(Relaxed))?;

@@ -16,6 +16,7 @@ pub mod confinement;
 pub mod control;
 pub mod exposition;
 pub mod health;
+mod kept;
 mod needs;
 mod pace;
 pub mod paths;

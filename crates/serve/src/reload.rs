@@ -281,6 +281,7 @@ impl Supervisor {
             group,
             state_directory,
             pid_file,
+            state_interval: _,
             drain_timeout: _,
             max_connections: _,
             shares: _,

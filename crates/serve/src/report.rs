@@ -26,12 +26,14 @@ pub(crate) mod fixture;
 pub mod hsts;
 pub mod html;
 pub mod past;
+pub mod stored;
 pub mod tables;
 pub mod why;
 
 use confinement::ConfinementReport;
 use descriptors::Descriptors;
 use hsts::HstsReport;
+use stored::StoredReport;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
@@ -47,6 +49,10 @@ pub struct Status {
     pub connections: Connections,
     pub descriptors: Descriptors,
     pub confinement: ConfinementReport,
+    /// State for the next process; `None` if nothing is kept over a restart.
+    pub stored: Option<StoredReport>,
+    /// Why nothing is kept, if another process holds the directory.
+    pub not_stored: Option<String>,
     pub degraded: Vec<Degraded>,
     /// In configuration order.
     pub listeners: Vec<ListenerReport>,
@@ -309,6 +315,8 @@ impl Status {
             },
             descriptors: Descriptors::read(state),
             confinement: ConfinementReport::read(&state.confinement),
+            stored: StoredReport::read(state),
+            not_stored: state.kept.another(),
             degraded: state
                 .degraded()
                 .into_iter()

@@ -34,6 +34,7 @@ use crate::acme::Orderer;
 use crate::causes::causes;
 use crate::confinement::Sandbox;
 use crate::health::Checker;
+use crate::kept::{Files, Keeper};
 use crate::needs::{Needs, services};
 use crate::reload::{self, Supervisor};
 use crate::resolve::Resolver;
@@ -184,6 +185,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
     open_state_directory(&config, &mut state);
     confinement::restrict(&mut state.confinement, &config, &needs, options.sandbox);
     confinement::tell(&state);
+    let (files, found) = Files::open(config.process.state_directory.as_deref(), &state);
     let threads = workers + OTHER_THREADS + config.listeners.iter().filter(|it| it.tls.is_some()).count();
     sys::threads::try_out(threads).map_err(|source| StartError::Threads { threads, source })?;
 
@@ -201,6 +203,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         reload::tell_division(&state, &descriptors, division);
         let tls = Arc::new(tls::Shared::new(staple_directory(&state)));
         let snapshot = Arc::new(reload::build(config.clone(), &state, &tls, None));
+        let changes = found.restore(&state);
         let log = AccessLog::open(&config.access_log.target, state.clone())?;
         let (requests, asked) = mpsc::channel(16);
         let (questions, asked_of_workers): (_, Vec<_>) =
@@ -266,9 +269,10 @@ pub fn run(options: Options) -> Result<(), StartError> {
             None => None,
         };
         let file = options.source.file().map(Path::to_owned);
-        let live = Live::new(options.config.clone(), options.environment.clone(), file);
-        let mut door =
-            FrontDoor { supervisor, slow, asked, threads, log, options, live, stopping: Stopping::No };
+        let mut live = Live::new(options.config.clone(), options.environment.clone(), file);
+        let keeper = Keeper::start(files, front.clone(), changes, &mut live);
+        let stopping = Stopping::No;
+        let mut door = FrontDoor { supervisor, slow, asked, threads, log, options, live, keeper, stopping };
         let ended = tokio::select! {
             ended = door.run(&mut signals) => ended,
             never = serve_admin(admin, front.clone()) => never,
@@ -395,6 +399,7 @@ struct FrontDoor {
     log: AccessLog,
     options: Options,
     live: Live,
+    keeper: Keeper,
     stopping: Stopping,
 }
 
@@ -431,6 +436,7 @@ impl FrontDoor {
         notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
         let mut watch = tokio::time::interval(Duration::from_secs(1));
         while self.stopping == Stopping::No {
+            self.keeper.follow(&self.live);
             let deadline = self.live.deadline();
             tokio::select! {
                 _ = signals.reload.recv() => {
@@ -687,6 +693,7 @@ impl FrontDoor {
             // A worker that panicked has already printed its message.
             let _ = thread.join();
         }
+        self.keeper.finish(&self.live).await;
         // Dropping the last handles removes the files of our Unix sockets.
         self.supervisor.open.clear();
         self.log.close();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use config::edit::{self, Edit, EditError, Path};
 use config::{Config, Environment, Loaded, Source};
-use logic::transaction::{Ask, Goes, Ledger, Now, Operator, Refused, Target};
+use logic::transaction::{Ask, Goes, Ledger, Memory, Now, Operator, Refused, Resumed, Target};
 use proxy::front::{Denied, Said};
 use serde_json::{Value, json};
 use state::events::timestamp;
@@ -65,6 +65,17 @@ impl Live {
     pub(crate) fn new(loaded: Loaded, environment: Environment, file: Option<PathBuf>) -> Self {
         let file = file.map(|file| std::path::absolute(&file).unwrap_or(file));
         Self { ledger: Ledger::new(loaded.text()), loaded, environment, file }
+    }
+
+    /// What the next process needs to know, if it is not what `before` has.
+    pub(crate) fn memory_since(&self, before: Option<&Memory>) -> Option<Memory> {
+        let is_known = before.is_some_and(|before| self.ledger.is_at(before));
+        (!is_known).then(|| self.ledger.memory())
+    }
+
+    /// Goes on with the history of the process before.
+    pub(crate) fn resume(&mut self, memory: Memory) -> Resumed {
+        self.ledger.resume(memory, now())
     }
 
     /// Number of changes that the file does not have.

@@ -231,6 +231,11 @@ impl Account {
         std::array::from_fn(|at| (REFUSALS[at].word(), self.refused[at].load(Relaxed)))
     }
 
+    /// Counters of refusals with their reasons.
+    pub(crate) fn refusal_counters(&self) -> impl Iterator<Item = (&'static str, &AtomicU64)> {
+        REFUSALS.iter().map(|refusal| refusal.word()).zip(&self.refused)
+    }
+
     /// Takes `count` slots if all of them are free.
     fn take(&self, count: usize) -> bool {
         let limit = self.limit.load(Relaxed);

@@ -30,6 +30,7 @@ pub mod client_slots;
 pub mod confinement;
 pub mod ending;
 pub mod events;
+pub mod kept;
 pub mod listen;
 pub mod lock;
 pub mod log_level;
@@ -96,6 +97,8 @@ pub struct State {
     pub directory: Option<StateDirectory>,
     /// Rights of the process since its start.
     pub confinement: Confinement,
+    /// State that is stored for the next process.
+    pub kept: kept::board::Board,
     /// Certificate orders and pending ACME challenges.
     pub acme: Board,
     pub events: Events,
@@ -496,6 +499,7 @@ impl State {
             draining: AtomicBool::new(false),
             directory: None,
             confinement: Confinement::default(),
+            kept: kept::board::Board::default(),
             acme: Board::default(),
             events: Events::default(),
             captures: capture::Captures::default(),

@@ -160,6 +160,13 @@ impl Latency {
         }
     }
 
+    /// Adds what another histogram has counted.
+    pub fn add(&self, sum: &LatencySum) {
+        self.buckets.iter().zip(sum.buckets).for_each(|(bucket, count)| bucket.add(count));
+        self.total_micros.add(sum.total_micros);
+        self.longest_micros.0.fetch_max(sum.longest_micros, Relaxed);
+    }
+
     /// Count of each bucket, not cumulative; the last bucket has no upper bound.
     pub fn buckets(&self) -> impl Iterator<Item = u64> + '_ {
         self.buckets.iter().map(Counter::get)

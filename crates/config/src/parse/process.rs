@@ -34,6 +34,7 @@ impl Parser<'_> {
             Some(path) => self.file(path).map(Some),
             None => Some(None),
         };
+        let state_interval = self.time(&raw.state_interval, Zero::Refused, duration::DAY);
         Some(Process {
             workers: workers?,
             user: user?,
@@ -44,6 +45,7 @@ impl Parser<'_> {
             source_ipv6_prefix: shares?.1,
             pid_file: pid_file?,
             state_directory: state_directory?,
+            state_interval: state_interval?,
         })
     }
 

@@ -4,6 +4,10 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
+mod pages;
+
+pub use pages::Place;
+
 /// Client address or network; all addresses of a network count as one client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StickyKey {

@@ -109,6 +109,8 @@ pub enum Cause {
     Passed,
     /// The name has an address again.
     Resolved,
+    /// The text of a cause that an earlier process has seen.
+    Remembered(String),
 }
 
 impl Cause {
@@ -152,6 +154,7 @@ impl fmt::Display for Cause {
             Cause::TunnelUp => f.write_str("the SSH tunnel stands"),
             Cause::Passed => f.write_str("passed"),
             Cause::Resolved => f.write_str("name resolves"),
+            Cause::Remembered(text) => write!(f, "{}", OneLine(text, LONG)),
         }
     }
 }

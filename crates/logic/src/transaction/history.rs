@@ -20,6 +20,8 @@ pub enum Cause {
     /// An undo because no confirmation came.
     Expiry,
     Reload,
+    /// The process started again, with what the file says.
+    Start,
 }
 
 /// One event after which another text is served.
@@ -34,7 +36,17 @@ pub struct Entry {
     /// The text that was served before.
     pub before: Arc<str>,
     /// The change that was the last one in effect before; `None` at the start.
-    head_before: Option<u64>,
+    pub head_before: Option<u64>,
+}
+
+/// A history as plain values, for a file.
+#[derive(Clone, Debug, Default)]
+pub struct Remembered {
+    /// Oldest first.
+    pub entries: Vec<Entry>,
+    pub newest: Option<u64>,
+    pub head: Option<u64>,
+    pub saved: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -116,12 +128,48 @@ impl History {
         self.newest = Some(number);
         self.bytes += before.len();
         self.entries.push_back(Entry { number, at, by, cause, what, before, head_before: self.head });
+        self.forget_oldest();
+        number
+    }
+
+    fn forget_oldest(&mut self) {
         while self.entries.len() > MOST_ENTRIES || (self.bytes > MOST_BYTES && self.entries.len() > 1) {
             if let Some(oldest) = self.entries.pop_front() {
                 self.bytes -= oldest.before.len();
             }
         }
-        number
+    }
+
+    pub(super) fn remembered(&self) -> Remembered {
+        Remembered { entries: self.entries.iter().cloned().collect(), ..self.points() }
+    }
+
+    /// The numbers of [`Self::remembered`] without the entries.
+    pub(super) fn points(&self) -> Remembered {
+        Remembered { entries: Vec::new(), newest: self.newest, head: self.head, saved: self.saved }
+    }
+
+    /// Makes a history of one that was remembered. `None` if its numbers do not rise, or point forward.
+    pub(super) fn of(remembered: Remembered) -> Option<Self> {
+        let Remembered { entries, newest, head, saved } = remembered;
+        let rises = entries.windows(2).all(|pair| pair[0].number < pair[1].number);
+        let points_back = |entry: &Entry| entry.head_before.is_none_or(|before| before < entry.number);
+        let last = entries.last().map(|entry| entry.number);
+        let is_known = |number: Option<u64>| number <= newest;
+        let room = newest.is_none_or(|newest| newest < u64::MAX / 2);
+        if !(rises && entries.iter().all(points_back) && last <= newest && room) {
+            return None;
+        }
+        if !(is_known(head) && is_known(saved)) {
+            return None;
+        }
+        let mut history = Self { newest, head, saved, ..Self::default() };
+        for entry in entries {
+            history.bytes += entry.before.len();
+            history.entries.push_back(entry);
+            history.forget_oldest();
+        }
+        Some(history)
     }
 
     pub(super) fn saved(&mut self) {

@@ -8,6 +8,7 @@ mod control;
 mod first_minute;
 mod include;
 mod keepalived;
+mod kept;
 mod live;
 mod live_load;
 mod operator;

@@ -178,7 +178,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "weight",
         arguments: "[POOL] BACKEND N|default",
-        help: "set the weight of a backend until the next start",
+        help: "set the weight of a backend, over reloads and restarts, until `default`",
         run: weight,
     },
     Command {
@@ -512,6 +512,7 @@ fn admit(call: &Call<'_>, admission: Admission) -> Result<Step, Refusal> {
     if admission == Admission::Draining {
         backend.note_drain(Drain { by: call.who.to_string(), at: SystemTime::now() });
     }
+    call.front.state.kept.want();
     Ok(match admission {
         Admission::Draining => {
             let left = backend.in_flight.load(std::sync::atomic::Ordering::Relaxed);
@@ -538,6 +539,7 @@ fn weight(call: &Call<'_>) -> Result<Step, Refusal> {
     };
     let backend = call.backend(words)?;
     backend.set_weight_override(weight);
+    call.front.state.kept.want();
     let change = weight.map_or("weight as configured".to_owned(), |weight| format!("weight {weight}"));
     Ok(call.changed(&backend, &change, ("weight", json!(weight))))
 }

@@ -10,6 +10,7 @@ use text::units;
 use text::wrap::wrapped;
 
 use super::descriptors::Descriptors;
+use super::stored::StoredReport;
 use super::{BackendReport, Counters, ListenerReport, Phase, PoolReport, ReturnReport, Status};
 
 pub fn status(status: &Status) -> String {
@@ -40,6 +41,9 @@ pub fn status(status: &Status) -> String {
     }
     descriptors(&mut out, &status.descriptors);
     push_line(&mut out, &line(&status.confinement.line()));
+    for stored in status.stored.iter().map(StoredReport::line).chain(status.not_stored.clone()) {
+        push_line(&mut out, &line(&stored));
+    }
     if !status.degraded.is_empty() {
         push_line(&mut out, &format!("\nDEGRADED ({})", status.degraded.len()));
         let mut table = Table::indented("  ");

@@ -81,7 +81,7 @@ impl Live {
                 ]);
             }
             let text = match history.newest() {
-                None => "no change since the start of the server\n".to_owned(),
+                None => "no change yet\n".to_owned(),
                 Some(_) => table.render(),
             };
             let json: Vec<_> = history.iter().map(|entry| self.entry(entry)).collect();
@@ -114,7 +114,7 @@ impl Live {
     /// Whether a change is served; nothing for an undo, which is no change of its own.
     fn in_effect(&self, entry: &Entry) -> Option<bool> {
         match entry.cause {
-            Cause::Change | Cause::Reload => Some(self.ledger.history().is_in_effect(entry)),
+            Cause::Change | Cause::Reload | Cause::Start => Some(self.ledger.history().is_in_effect(entry)),
             Cause::Undo | Cause::Expiry => None,
         }
     }
@@ -143,5 +143,6 @@ fn cause(cause: Cause) -> &'static str {
         Cause::Undo => "undo",
         Cause::Expiry => "not-confirmed",
         Cause::Reload => "reload",
+        Cause::Start => "start",
     }
 }

@@ -1,0 +1,210 @@
+//! What an earlier process knew of a backend's health.
+//!
+//! A backend that was down or ejected begins so, and not with traffic: its first check comes at once and one pass
+//! brings it back, as the first check of a new backend decides at once. Without checks an ejection lasts as long as it
+//! would have lasted.
+
+use std::time::{Duration, Instant};
+
+use super::{Address, Health, Judged, SeenBy, State, Verdict};
+
+/// Newest verdicts that are remembered of a backend that is down or ejected.
+const VERDICTS: usize = 4;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Down or ejected; another state is no memory of its own.
+    pub state: State,
+    /// Time since the last change of state.
+    pub since: Duration,
+    /// Time since the ejection that has not ended.
+    pub ejected: Option<Duration>,
+    /// Recent ejections: each one doubles the next.
+    pub ejections: u32,
+    /// Whether checks saw the fault of the last ejection too.
+    pub seen_by_checks: SeenByChecks,
+    /// The newest verdicts, newest first.
+    pub verdicts: Vec<Verdict>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeenByChecks {
+    Yes,
+    No,
+}
+
+impl Health {
+    /// What a later process needs to know; `None` if that is nothing. The address of a name is looked up anew.
+    pub fn memory(&self, now: Instant) -> Option<Memory> {
+        let is_out = matches!(self.state, State::Down | State::Ejected) && self.address == Address::Known;
+        if !is_out && self.ejections == 0 {
+            return None;
+        }
+        let ago = |at: Instant| now.saturating_duration_since(at);
+        Some(Memory {
+            state: if is_out { self.state } else { State::Unchecked },
+            since: ago(self.since),
+            ejected: self.ejected_at.filter(|_| is_out).map(ago),
+            ejections: self.ejections,
+            seen_by_checks: match self.last_ejection {
+                SeenBy::Checks => SeenByChecks::Yes,
+                SeenBy::TrafficOnly => SeenByChecks::No,
+            },
+            verdicts: self.verdicts.iter().take(if is_out { VERDICTS } else { 0 }).cloned().collect(),
+        })
+    }
+
+    /// Goes on from what an earlier process knew, as far as the rules of this one allow. Call it before the first
+    /// verdict.
+    pub fn resume(&mut self, memory: Memory, now: Instant) {
+        let before = |ago: Duration| now.checked_sub(ago).unwrap_or(now);
+        self.ejections = memory.ejections;
+        self.last_ejection = match memory.seen_by_checks {
+            SeenByChecks::Yes => SeenBy::Checks,
+            SeenByChecks::No => SeenBy::TrafficOnly,
+        };
+        let state = match (memory.state, self.active) {
+            (State::Down | State::Ejected, Some(_)) => memory.state,
+            (State::Ejected, None) if self.passive.failures > 0 => memory.state,
+            _ => return,
+        };
+        self.state = state;
+        self.since = before(memory.since);
+        self.ejected_at = memory.ejected.map(before);
+        if let Some(rule) = self.active {
+            self.judged = Judged::NotYet;
+            (self.passes, self.failures) = (rule.rise.max(1) - 1, 0);
+            self.next_probe = Some(now);
+        } else if self.poll_return().is_some_and(|due| due <= now) {
+            self.state = State::Unchecked;
+            self.ejected_at = None;
+            return;
+        }
+        for verdict in memory.verdicts.into_iter().rev() {
+            self.note(verdict);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::super::{Cause, Event, PassiveRule, Rule, Source, VerdictOutcome};
+    use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "an Instant can only be made from the clock")]
+    fn start() -> Instant {
+        Instant::now()
+    }
+
+    fn verdict(outcome: VerdictOutcome) -> Verdict {
+        let cause = if outcome == VerdictOutcome::Pass { Cause::Passed } else { Cause::ConnectRefused };
+        let (at, took) = (SystemTime::UNIX_EPOCH, Duration::ZERO);
+        Verdict { at, source: Source::Probe, outcome, cause, took }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn new(active: Option<Rule>, now: Instant) -> Health {
+        Health::new(active, PassiveRule::DEFAULT, now, 0.5)
+    }
+
+    fn ejected(active: Option<Rule>, now: Instant) -> Health {
+        let mut health = new(active, now);
+        assert_eq!(
+            health.handle_traffic_failure(5, verdict(VerdictOutcome::Fail), now),
+            Some(Event::Ejected)
+        );
+        health
+    }
+
+    #[test]
+    fn a_backend_that_was_down_is_checked_at_once_and_back_with_one_pass() {
+        let now = start();
+        let mut before = new(Some(Rule::DEFAULT), now);
+        assert_eq!(before.handle_probe(verdict(VerdictOutcome::Fail), now, 0.5), Some(Event::WentDown));
+        let memory = before.memory(now + SECOND).unwrap();
+        assert_eq!((memory.state, memory.since, memory.verdicts.len()), (State::Down, SECOND, 1));
+
+        let later = now + 10 * SECOND;
+        let mut after = new(Some(Rule::DEFAULT), later);
+        after.resume(memory, later);
+        assert_eq!((after.state(), after.since(), after.poll_probe()), (State::Down, later - SECOND, Some(later)));
+        assert_eq!(after.verdicts().count(), 1);
+        after.handle_probe_start(later);
+        assert_eq!(after.handle_probe(verdict(VerdictOutcome::Fail), later, 0.5), None);
+        let mut again = after.clone();
+        assert_eq!(again.handle_probe(verdict(VerdictOutcome::Pass), later, 0.5), None, "now `rise` counts");
+        after.resume(before.memory(now).unwrap(), later);
+        assert_eq!(after.handle_probe(verdict(VerdictOutcome::Pass), later, 0.5), Some(Event::WentUp));
+    }
+
+    #[test]
+    fn an_ejection_without_checks_lasts_as_long_as_it_would_have() {
+        let now = start();
+        let memory = ejected(None, now).memory(now + 4 * SECOND).unwrap();
+        let later = now + 60 * SECOND;
+        let mut after = new(None, later);
+        after.resume(memory.clone(), later);
+        assert_eq!(after.state(), State::Ejected);
+        assert_eq!(after.poll_return(), Some(later + 6 * SECOND));
+        assert_eq!(after.handle_timeout(later + 5 * SECOND), None);
+        assert_eq!(after.handle_timeout(later + 6 * SECOND), Some(Event::Readmitted));
+
+        let mut over = new(None, later);
+        over.resume(Memory { ejected: Some(11 * SECOND), ..memory.clone() }, later);
+        assert_eq!(over.state(), State::Unchecked, "the ejection would have ended");
+        let mut off = Health::new(None, PassiveRule { failures: 0, ..PassiveRule::DEFAULT }, later, 0.5);
+        off.resume(memory, later);
+        assert_eq!(off.state(), State::Unchecked, "the rules of this process eject nothing");
+    }
+
+    #[test]
+    fn a_backend_that_flaps_stays_out_longer_over_a_restart_too() {
+        let now = start();
+        let mut before = ejected(None, now);
+        let end = before.poll_return().unwrap();
+        before.handle_timeout(end);
+        let memory = before.memory(end).unwrap();
+        assert_eq!((memory.state, memory.ejections), (State::Unchecked, 1));
+        let mut after = new(None, end);
+        after.resume(memory, end);
+        assert_eq!(after.state(), State::Unchecked);
+        after.handle_traffic_failure(5, verdict(VerdictOutcome::Fail), end + SECOND);
+        assert_eq!(after.poll_return(), Some(end + SECOND + 2 * PassiveRule::DEFAULT.ejection));
+    }
+
+    #[test]
+    fn a_backend_that_works_or_has_no_address_leaves_no_memory() {
+        let now = start();
+        let mut health = new(Some(Rule::DEFAULT), now);
+        assert_eq!(health.memory(now), None);
+        health.handle_resolution(verdict(VerdictOutcome::Fail), now);
+        assert_eq!((health.state(), health.memory(now)), (State::Down, None));
+    }
+
+    #[test]
+    fn no_memory_makes_a_time_overflow() {
+        let now = start();
+        for ago in [Duration::ZERO, Duration::from_secs(1 << 40), Duration::MAX] {
+            for state in [State::Down, State::Ejected] {
+                for active in [None, Some(Rule::DEFAULT)] {
+                    let memory = Memory {
+                        state,
+                        since: ago,
+                        ejected: Some(ago),
+                        ejections: u32::MAX,
+                        seen_by_checks: SeenByChecks::No,
+                        verdicts: Vec::new(),
+                    };
+                    let mut health = new(active, now);
+                    health.resume(memory, now);
+                    health.poll_timeout();
+                    health.awaits(now);
+                    health.memory(now + SECOND);
+                }
+            }
+        }
+    }
+}

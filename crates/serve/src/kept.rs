@@ -1,0 +1,282 @@
+//! Stores what outlives the process in the state directory, and reads it at the start.
+//!
+//! `crates/state/src/kept.rs` says what that is and how a file is made and read. Here is the rest: the directory, which
+//! one process holds at a time, and the task that stores on a timer, after a command of an operator, before `/metrics` is
+//! answered, and at the end. It runs on the slow runtime and writes on a thread for blocking calls: no worker takes part.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, SystemTime};
+
+use logic::transaction::{Memory, Resumed};
+use proxy::front::Front;
+use state::State;
+use state::events::{Level, timestamp};
+use state::kept::Clock;
+use state::kept::board::{Stored, Waits};
+use state::kept::changes::Changes;
+use state::kept::clients::Clients;
+use state::kept::traffic::Traffic;
+use state::lock::lock;
+use text::units::count;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::transaction::Live;
+
+mod files;
+
+pub(crate) use files::Files;
+use files::Unheld;
+
+/// Subject of events, and of the list of degraded subjects.
+const SUBJECT: &str = "stored-state";
+
+/// Shortest time between two stores.
+const GAP: Duration = Duration::from_millis(250);
+
+/// Time that the end of the process waits for a slow disk.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the files of an earlier process say.
+#[derive(Default)]
+pub(crate) struct Found {
+    traffic: Option<Traffic>,
+    clients: Option<Clients>,
+    changes: Option<Changes>,
+}
+
+impl Files {
+    /// Reads the files of an earlier process. Whatever is wrong with them is said, and the process starts.
+    pub(crate) fn open(configured: Option<&Path>, state: &State) -> (Self, Found) {
+        let mut files = Self::new(configured);
+        let found = match files.hold() {
+            Ok(held) => held.map(|held| Found {
+                traffic: held.read(state::kept::Kind::Traffic, &state.events),
+                clients: held.read(state::kept::Kind::Clients, &state.events),
+                changes: held.read(state::kept::Kind::Changes, &state.events),
+            }),
+            Err(why) => {
+                tell(state, &why);
+                None
+            }
+        };
+        let found = found.unwrap_or_default();
+        let restored = found.traffic.as_ref().map(|traffic| Clock::now(traffic.at).wall(traffic.at));
+        let stored = |held: &files::Held| {
+            let directory = held.path().to_owned();
+            Stored { directory, at: None, bytes: 0, restored }
+        };
+        if let Some(held) = files.held() {
+            state.kept.set(stored(held));
+        }
+        (files, found)
+    }
+}
+
+impl Found {
+    /// Gives a state that no worker uses yet what the files say of it. Returns the history of live changes.
+    pub(crate) fn restore(self, state: &State) -> Option<Changes> {
+        let traffic = self.traffic.map(|traffic| (traffic.restore(state, &Clock::now(traffic.at)), traffic.at));
+        let clients = self.clients.map(|clients| clients.restore(state, &Clock::now(clients.at)));
+        if let Some((restored, at)) = traffic {
+            let at = timestamp(Clock::now(at).wall(at));
+            let mut parts = vec!["counters".to_owned()];
+            let mut add = |number: usize, what: &str| {
+                if number > 0 {
+                    parts.push(count(number, what));
+                }
+            };
+            add(clients.unwrap_or(0), "sticky client");
+            add(restored.drained, "drained backend");
+            add(restored.weights, "weight of an operator");
+            add(restored.out, "backend that is down or ejected");
+            let message = format!("taken over as of {at}: {}", parts.join(", "));
+            state.events.record(Level::Info, SUBJECT, message);
+        }
+        self.changes
+    }
+}
+
+/// The task that stores, and what it is told.
+pub(crate) struct Keeper {
+    front: Arc<Front>,
+    files: Arc<std::sync::Mutex<Files>>,
+    told: Option<Memory>,
+    changes: watch::Sender<Option<Memory>>,
+    task: JoinHandle<()>,
+}
+
+impl Keeper {
+    /// Gives `live` the history of the process before, and starts to store. Must be called on a tokio runtime.
+    pub(crate) fn start(files: Files, front: Arc<Front>, changes: Option<Changes>, live: &mut Live) -> Self {
+        if let Some(changes) = changes {
+            let clock = Clock::now(changes.at);
+            resume(&front.state, live, changes.memory(&clock));
+        }
+        let files = Arc::new(std::sync::Mutex::new(files));
+        let (sender, receiver) = watch::channel(None);
+        let task = tokio::spawn(run(front.clone(), files.clone(), receiver));
+        Self { front, files, told: None, changes: sender, task }
+    }
+
+    /// Has the history stored, if it has changed.
+    pub(crate) fn follow(&mut self, live: &Live) {
+        if let Some(memory) = live.memory_since(self.told.as_ref()) {
+            self.told = Some(memory.clone());
+            self.changes.send_replace(Some(memory));
+        }
+    }
+
+    /// Stores everything for the last time.
+    pub(crate) async fn finish(mut self, live: &Live) {
+        self.follow(live);
+        self.task.abort();
+        let (front, files, changes) = (self.front.clone(), self.files, self.told);
+        let last = spawn_blocking(move || store(&front.state, &files, &What::all(changes)));
+        if timeout(END_LIMIT, last).await.is_err() {
+            let message =
+                format!("the last state was not stored within {} s: the one before stays", END_LIMIT.as_secs());
+            self.front.state.events.record(Level::Warning, SUBJECT, message);
+        }
+    }
+}
+
+fn resume(state: &State, live: &mut Live, memory: Memory) {
+    match live.resume(memory) {
+        Resumed::Same | Resumed::FileChanged => {}
+        Resumed::Dropped { changes, number } => {
+            let (are, them) = if changes == 1 { ("is", "it") } else { ("are", "them") };
+            let message = format!(
+                "{} not saved when the process ended {are} not served: `penstock ctl history {number}` shows {them}, `penstock ctl undo {number}` brings {them} back",
+                count(changes, "live change")
+            );
+            state.events.record(Level::Warning, "control", message);
+        }
+        Resumed::Unusable => {
+            let message = "the stored history of live changes contradicts itself: it begins anew";
+            state.events.record(Level::Warning, SUBJECT, message);
+        }
+    }
+}
+
+/// What a store writes beside counters, health and marks.
+struct What {
+    clients: WithClients,
+    changes: Option<Memory>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WithClients {
+    Yes,
+    No,
+}
+
+impl What {
+    fn all(changes: Option<Memory>) -> Self {
+        Self { clients: WithClients::Yes, changes }
+    }
+}
+
+async fn run(
+    front: Arc<Front>,
+    files: Arc<std::sync::Mutex<Files>>,
+    mut changes: watch::Receiver<Option<Memory>>,
+) {
+    let board = &front.state.kept;
+    let (mut last, mut whole) = (Instant::now(), Instant::now());
+    // Kept until it is stored: a full disk may have room later.
+    let mut waiting = None;
+    loop {
+        let due = whole + front.snapshot.load().config.process.state_interval.max(GAP);
+        tokio::select! {
+            () = sleep_until(due) => {}
+            () = board.wanted() => {}
+            changed = changes.changed() => if changed.is_err() {
+                return;
+            },
+        }
+        sleep_until(last + GAP).await;
+        if changes.has_changed().is_ok_and(|changed| changed) || waiting.is_none() {
+            waiting.clone_from(&changes.borrow_and_update());
+        }
+        let asked = board.asked();
+        last = Instant::now();
+        let clients = if last >= due { WithClients::Yes } else { WithClients::No };
+        if clients == WithClients::Yes {
+            whole = last;
+        }
+        let (front, files) = (front.clone(), files.clone());
+        let what = What { clients, changes: waiting.clone() };
+        let stored = spawn_blocking(move || store(&front.state, &files, &what)).await;
+        if matches!(stored, Ok(Done::Yes)) {
+            waiting = None;
+        }
+        board.finished(asked);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Done {
+    Yes,
+    No,
+}
+
+/// Writes files; a failure is degraded, counted, and tried again at the next time. Blocks on the disk.
+fn store(state: &State, files: &std::sync::Mutex<Files>, what: &What) -> Done {
+    let files = &mut *lock(files);
+    let new = files.held().is_none();
+    let held = match files.hold() {
+        Ok(Some(held)) => held,
+        Ok(None) => return Done::Yes,
+        Err(why) => {
+            tell(state, &why);
+            return Done::No;
+        }
+    };
+    if new {
+        let directory = held.path().to_owned();
+        state.kept.set(Stored { directory, at: None, bytes: 0, restored: None });
+    }
+    let written = || {
+        use state::kept::Kind;
+        held.write(Kind::Traffic, &Traffic::gather(state))?;
+        if what.clients == WithClients::Yes {
+            held.write(Kind::Clients, &Clients::gather(state))?;
+        }
+        if let Some(memory) = &what.changes {
+            let at = state::kept::millis(SystemTime::now());
+            held.write(Kind::Changes, &Changes::of(memory, at))?;
+        }
+        Ok(())
+    };
+    let result: Result<(), String> = written();
+    match result {
+        Ok(()) => {
+            state.kept.stores.fetch_add(1, Relaxed);
+            state.kept.note(SystemTime::now(), held.bytes());
+            state.restore(SUBJECT);
+            Done::Yes
+        }
+        Err(why) => {
+            state.kept.failures.fetch_add(1, Relaxed);
+            let stays = "what was stored before stays whole, and it is tried again";
+            state.degrade(SUBJECT, &format!("{why}; {stays}"));
+            Done::No
+        }
+    }
+}
+
+/// Says why nothing is stored.
+fn tell(state: &State, why: &Unheld) {
+    match why {
+        Unheld::Fault(why) => state.degrade(SUBJECT, why),
+        Unheld::Busy(why) => {
+            if state.kept.wait_for_another(why) == Waits::New {
+                state.events.record(Level::Warning, SUBJECT, why.as_str());
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What is known of the stored state: for reports, and for those that want it stored now.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{Notify, watch};
+
+use crate::lock::lock;
+
+#[derive(Debug)]
+pub struct Board {
+    /// Files written since the first start with this directory.
+    pub stores: AtomicU64,
+    /// Attempts to write a file that failed.
+    pub failures: AtomicU64,
+    /// Whether state is stored at all.
+    active: AtomicBool,
+    place: Mutex<Option<Stored>>,
+    /// Why nothing is stored while another process holds the directory.
+    another: Mutex<Option<String>>,
+    /// Number of requests so far.
+    asked: AtomicU64,
+    wanted: Notify,
+    /// Number of the last request that a finished store has seen.
+    done: watch::Sender<u64>,
+}
+
+/// Where the state is stored, and when it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub directory: PathBuf,
+    /// `None` before the first store of this process.
+    pub at: Option<SystemTime>,
+    /// Size of the files that this process has written last.
+    pub bytes: u64,
+    /// When the state that this process began with was stored.
+    pub restored: Option<SystemTime>,
+}
+
+/// Whether a process waits for the directory since now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    New,
+    AsBefore,
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Self {
+            stores: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            active: AtomicBool::new(false),
+            place: Mutex::default(),
+            another: Mutex::default(),
+            asked: AtomicU64::new(0),
+            wanted: Notify::new(),
+            done: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Board {
+    /// Asks for a store soon: an operator has set a mark.
+    pub fn want(&self) {
+        self.ask();
+    }
+
+    /// Waits until everything counted so far is stored, or for `limit`. A counter that a client has seen must not be
+    /// smaller after a crash.
+    pub async fn stored_within(&self, limit: Duration) {
+        if !self.active.load(Relaxed) {
+            return;
+        }
+        let number = self.ask();
+        let mut done = self.done.subscribe();
+        // After the limit the answer is given all the same.
+        let _ = tokio::time::timeout(limit, done.wait_for(|done| *done >= number)).await;
+    }
+
+    fn ask(&self) -> u64 {
+        let number = self.asked.fetch_add(1, SeqCst) + 1;
+        self.wanted.notify_one();
+        number
+    }
+
+    /// Completes when someone wants the state stored.
+    pub async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// Number of the last request: everything before it is in what is read from now on.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(SeqCst)
+    }
+
+    /// A store that began after request `asked` has ended, well or not.
+    pub fn finished(&self, asked: u64) {
+        self.done.send_replace(asked);
+    }
+
+    pub fn stored(&self) -> Option<Stored> {
+        lock(&self.place).clone()
+    }
+
+    /// Why nothing is stored, if another process holds the directory.
+    pub fn another(&self) -> Option<String> {
+        lock(&self.another).clone()
+    }
+
+    /// Notes that another process holds the directory.
+    pub fn wait_for_another(&self, why: &str) -> Waits {
+        match lock(&self.another).replace(why.to_owned()) {
+            Some(_) => Waits::AsBefore,
+            None => Waits::New,
+        }
+    }
+
+    /// Tells where the state is stored from now on.
+    pub fn set(&self, stored: Stored) {
+        self.active.store(true, Relaxed);
+        *lock(&self.another) = None;
+        *lock(&self.place) = Some(stored);
+    }
+
+    /// Notes that the files were written.
+    pub fn note(&self, at: SystemTime, bytes: u64) {
+        if let Some(stored) = &mut *lock(&self.place) {
+            (stored.at, stored.bytes) = (Some(at), bytes);
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Counters, health memory of backends, and the marks that operators set on them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime};
+
+use logic::health::{Cause, Memory, SeenByChecks, Source, State as HealthState, Verdict, VerdictOutcome};
+use serde::{Deserialize, Serialize};
+
+use super::counts::{self, Counts, Histogram};
+use super::{Clock, Millis, millis};
+use crate::ending::Ending;
+use crate::lock::lock;
+use crate::{Admission, BackendState, Drain, ListenerState, State};
+
+/// Largest weight of an operator.
+const MOST_WEIGHT: u32 = 1000;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Traffic {
+    pub at: Millis,
+    process: Counts,
+    listeners: BTreeMap<String, KeptListener>,
+    pools: BTreeMap<String, KeptPool>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptListener {
+    counts: Counts,
+    endings: Counts,
+    latency: Option<Histogram>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptPool {
+    fallback_sessions: u64,
+    backends: BTreeMap<String, KeptBackend>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptBackend {
+    counts: Counts,
+    latency: Option<Histogram>,
+    drain: Option<KeptDrain>,
+    weight: Option<u32>,
+    health: Option<KeptHealth>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptDrain {
+    by: String,
+    at: Millis,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptHealth {
+    state: KeptState,
+    since: Millis,
+    ejected: Option<Millis>,
+    ejections: u32,
+    checks_failed: bool,
+    verdicts: Vec<KeptVerdict>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum KeptState {
+    /// Only the number of its ejections is remembered.
+    Serving,
+    Down,
+    Ejected,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptVerdict {
+    at: Millis,
+    source: KeptSource,
+    passed: bool,
+    cause: String,
+    took_micros: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum KeptSource {
+    Probe,
+    Traffic,
+    Resolver,
+    Tunnel,
+}
+
+/// What a start has taken over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    pub drained: usize,
+    pub weights: usize,
+    /// Backends that are down or ejected.
+    pub out: usize,
+}
+
+impl Traffic {
+    /// Reads the state as it is now. Locks health records one after the other; workers never wait for it.
+    pub fn gather(state: &State) -> Self {
+        let (wall, now) = (SystemTime::now(), Instant::now());
+        let listeners: Vec<_> = lock(&state.listeners).values().cloned().collect();
+        let listeners = listeners.iter().map(|it| (it.name.to_string(), KeptListener::gather(it))).collect();
+        let fallbacks: Vec<_> = lock(&state.pools)
+            .iter()
+            .map(|(name, pool)| (name.to_string(), pool.fallback_sessions.load(Relaxed)))
+            .collect();
+        let mut pools: BTreeMap<String, KeptPool> = BTreeMap::new();
+        for (name, fallback_sessions) in fallbacks {
+            pools.entry(name).or_default().fallback_sessions = fallback_sessions;
+        }
+        let backends: Vec<_> = lock(&state.backends).values().cloned().collect();
+        for backend in backends {
+            let pool = pools.entry(backend.pool.to_string()).or_default();
+            pool.backends.insert(backend.name.to_string(), KeptBackend::gather(&backend, wall, now));
+        }
+        Self { at: millis(wall), process: counts::gather_process(state), listeners, pools }
+    }
+
+    /// Gives the listeners, pools and backends that are configured what the file knows of them. Must be called before
+    /// the workers run.
+    pub fn restore(&self, state: &State, clock: &Clock) -> Restored {
+        counts::restore_process(&self.process, state);
+        for (name, listener) in &*lock(&state.listeners) {
+            if let Some(kept) = self.listeners.get(&**name) {
+                kept.restore(listener);
+            }
+        }
+        for (name, pool) in &*lock(&state.pools) {
+            if let Some(kept) = self.pools.get(&**name) {
+                pool.fallback_sessions.fetch_add(counts::bounded(kept.fallback_sessions), Relaxed);
+            }
+        }
+        let mut restored = Restored::default();
+        for ((pool, name), backend) in &*lock(&state.backends) {
+            if let Some(kept) = self.pools.get(&**pool).and_then(|pool| pool.backends.get(name)) {
+                kept.restore(backend, clock, &mut restored);
+            }
+        }
+        restored
+    }
+}
+
+impl KeptListener {
+    fn gather(listener: &ListenerState) -> Self {
+        Self {
+            counts: counts::gather(&listener.counters, counts::of_listener),
+            endings: listener.endings().into_iter().map(|(word, count)| (word.into(), count)).collect(),
+            latency: Histogram::of(&listener.counters.sum_latency(|block| &block.latency)),
+        }
+    }
+
+    fn restore(&self, listener: &ListenerState) {
+        counts::restore(&self.counts, &listener.counters, counts::of_listener);
+        for (word, _) in Ending::meanings() {
+            if let Some(count) = self.endings.get(word) {
+                listener.count_endings(0, word, counts::bounded(*count));
+            }
+        }
+        if let Some(sum) = self.latency.as_ref().and_then(Histogram::sum) {
+            listener.counters.of(0).latency.add(&sum);
+        }
+    }
+}
+
+impl KeptBackend {
+    fn gather(backend: &BackendState, wall: SystemTime, now: Instant) -> Self {
+        let drain = (backend.admission() == Admission::Draining).then(|| {
+            let unknown = || Drain { by: "unknown".to_owned(), at: wall };
+            let Drain { by, at } = backend.drain().unwrap_or_else(unknown);
+            KeptDrain { by, at: millis(at) }
+        });
+        let health = backend.lock_health().memory(now).map(|memory| KeptHealth::of(memory, wall));
+        Self {
+            counts: counts::gather(&backend.counters, counts::of_backend),
+            latency: Histogram::of(&backend.counters.sum_latency(|block| &block.latency)),
+            drain,
+            weight: backend.weight_override(),
+            health,
+        }
+    }
+
+    fn restore(&self, backend: &BackendState, clock: &Clock, restored: &mut Restored) {
+        counts::restore(&self.counts, &backend.counters, counts::of_backend);
+        if let Some(sum) = self.latency.as_ref().and_then(Histogram::sum) {
+            backend.counters.of(0).latency.add(&sum);
+        }
+        if let Some(KeptDrain { by, at }) = &self.drain {
+            backend.set_admission(Admission::Draining);
+            backend.note_drain(Drain { by: by.clone(), at: clock.wall(*at) });
+            restored.drained += 1;
+        }
+        if let Some(weight) = self.weight.filter(|weight| *weight <= MOST_WEIGHT) {
+            backend.set_weight_override(Some(weight));
+            restored.weights += 1;
+        }
+        if let Some(health) = &self.health {
+            let state = {
+                let mut record = backend.lock_health();
+                record.resume(health.memory(clock), clock.monotonic);
+                record.state()
+            };
+            if state != backend.health_state() {
+                backend.publish_health(state, clock.monotonic);
+                restored.out += 1;
+            }
+        }
+    }
+}
+
+impl KeptHealth {
+    fn of(memory: Memory, wall: SystemTime) -> Self {
+        let at = |ago: Duration| millis(wall.checked_sub(ago).unwrap_or(wall));
+        Self {
+            state: match memory.state {
+                HealthState::Down => KeptState::Down,
+                HealthState::Ejected => KeptState::Ejected,
+                HealthState::Up | HealthState::Unchecked | HealthState::HalfOpen => KeptState::Serving,
+            },
+            since: at(memory.since),
+            ejected: memory.ejected.map(at),
+            ejections: memory.ejections,
+            checks_failed: memory.seen_by_checks == SeenByChecks::Yes,
+            verdicts: memory.verdicts.iter().map(KeptVerdict::of).collect(),
+        }
+    }
+
+    fn memory(&self, clock: &Clock) -> Memory {
+        Memory {
+            state: match self.state {
+                KeptState::Serving => HealthState::Unchecked,
+                KeptState::Down => HealthState::Down,
+                KeptState::Ejected => HealthState::Ejected,
+            },
+            since: clock.ago(self.since),
+            ejected: self.ejected.map(|at| clock.ago(at)),
+            ejections: self.ejections,
+            seen_by_checks: if self.checks_failed { SeenByChecks::Yes } else { SeenByChecks::No },
+            verdicts: self.verdicts.iter().map(|verdict| verdict.verdict(clock)).collect(),
+        }
+    }
+}
+
+impl KeptVerdict {
+    fn of(verdict: &Verdict) -> Self {
+        Self {
+            at: millis(verdict.at),
+            source: match verdict.source {
+                Source::Probe => KeptSource::Probe,
+                Source::Traffic => KeptSource::Traffic,
+                Source::Resolver => KeptSource::Resolver,
+                Source::Tunnel => KeptSource::Tunnel,
+            },
+            passed: verdict.outcome == VerdictOutcome::Pass,
+            cause: match &verdict.cause {
+                // It is written as it is: a second round of escapes would change it.
+                Cause::Remembered(text) => text.clone(),
+                cause => cause.to_string(),
+            },
+            took_micros: u64::try_from(verdict.took.as_micros()).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn verdict(&self, clock: &Clock) -> Verdict {
+        Verdict {
+            at: clock.wall(self.at),
+            source: match self.source {
+                KeptSource::Probe => Source::Probe,
+                KeptSource::Traffic => Source::Traffic,
+                KeptSource::Resolver => Source::Resolver,
+                KeptSource::Tunnel => Source::Tunnel,
+            },
+            outcome: if self.passed { VerdictOutcome::Pass } else { VerdictOutcome::Fail },
+            cause: Cause::Remembered(self.cause.clone()),
+            took: Duration::from_micros(self.took_micros),
+        }
+    }
+}
