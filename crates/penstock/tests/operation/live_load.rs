@@ -155,7 +155,8 @@ impl Operator {
 /// A change, in the words of the control protocol. `spare` is a second backend for each pool that serves.
 fn change(random: &mut Random, number: usize, spare: &[(&str, String)]) -> String {
     let (pool, address) = &spare[random.below(spare.len())];
-    match random.below(12) {
+    let address_of_nobody = format!("198.51.{}.{}", number / 256 % 256, number % 256);
+    match random.below(15) {
         0 | 1 => format!("add pool.{pool}.backends {address}"),
         2 => format!("set pool.{pool}.backends \"[\\\"{address}\\\"]\""),
         3 => format!(
@@ -171,6 +172,12 @@ fn change(random: &mut Random, number: usize, spare: &[(&str, String)]) -> Strin
             "add listener.new-{number} \"{{ bind = \\\"127.0.0.1:{}\\\", protocol = \\\"tcp\\\", pool = \\\"tcp\\\" }}\"",
             port::free()
         ),
+        // The clients come from 127.0.0.1, which the first entry permits: no list denies them.
+        11 => format!("add acl.office.entries \"deny {address_of_nobody}\""),
+        12 => format!(
+            "set acl.office.entries \"[\\\"permit 127.0.0.0/8\\\", \\\"deny {address_of_nobody}\\\"]\""
+        ),
+        13 => format!("set acl.office.default {}", random.one(&["deny", "permit"])),
         10 => format!("set listener.web.response-headers \"{{ set = {{ X-Number = \\\"{number}\\\" }} }}\""),
         _ => format!("set access-log.format {}", random.one(&["\"json\"", "text"])),
     }
@@ -188,10 +195,11 @@ fn five_hundred_live_changes_under_mixed_load_fail_nothing_and_cut_nothing() {
     let (ws, ws_spare) = (peers::websocket_echo(), peers::websocket_echo());
     let server = Setup::new(&format!(
         "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"@DIR@/access.log\"\n\
-         [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"http\"\n\
+         [acl.office]\nentries = [\"permit 127.0.0.0/8\"]\ndefault = \"permit\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"http\"\nacl = \"office\"\n\
          [[listener.web.route]]\npath = \"/ws\"\npool = \"ws\"\n\
-         [listener.tcp]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"tcp\"\n\
-         [listener.udp]\nbind = \"127.0.0.1:0\"\nprotocol = \"udp\"\npool = \"udp\"\n\
+         [listener.tcp]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"tcp\"\nacl = \"office\"\n\
+         [listener.udp]\nbind = \"127.0.0.1:0\"\nprotocol = \"udp\"\npool = \"udp\"\nacl = \"office\"\n\
          [pool.http]\nbackends = [\"{}\"]  # the first\n[pool.ws]\nbackends = [\"{}\"]\n\
          [pool.tcp]\nbackends = [\"{}\"]\n[pool.udp]\nbackends = [\n  \"{}\",\n]\n",
         http.address, ws.address, tcp.address, udp.address
@@ -254,7 +262,7 @@ fn five_hundred_live_changes_under_mixed_load_fail_nothing_and_cut_nothing() {
 fn make_changes(server: &Server, random: &mut Random, spare: &[(&str, String)], seed: u64) -> usize {
     let mut operator = Operator(Client::connect(server.control_socket().to_str().unwrap()));
     let start = operator.does("show");
-    let (mut made, mut standing, mut confirmed) = (0, 0, 0);
+    let (mut made, mut standing, mut confirmed, mut of_lists) = (0, 0, 0, 0);
     // The history keeps 50 entries: everything is undone before the oldest change is older.
     let mut entries = 0;
     while made < CHANGES || standing > 0 {
@@ -285,13 +293,19 @@ fn make_changes(server: &Server, random: &mut Random, spare: &[(&str, String)], 
             outcome
         } else {
             made += 1;
-            let outcome = operator.tries(&change(random, made, spare));
+            let line = change(random, made, spare);
+            let outcome = operator.tries(&line);
             made -= usize::from(outcome == Outcome::Twice);
+            of_lists += usize::from(line.contains(" acl.office"));
+            if line.starts_with("add acl.") && random.below(2) == 0 {
+                operator.does(&line.replacen("add", "remove", 1));
+                (made, standing, entries, of_lists) = (made + 1, standing + 1, entries + 1, of_lists + 1);
+            }
             outcome
         };
         standing += usize::from(outcome == Outcome::Done);
     }
-    assert!(confirmed > 5, "{confirmed}");
+    assert!(confirmed > 5 && of_lists > 40, "{confirmed}, {of_lists}");
     assert_eq!(operator.does("show"), start, "seed {seed}");
     made
 }

@@ -10,6 +10,7 @@ use logic::transaction::Ask;
 use proxy::front::Request;
 use state::capture::Capturing;
 use state::events::{Event, Level};
+use sys::cpu::thread_time;
 use text::units;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -36,6 +37,9 @@ const IDLE_TIME: Duration = Duration::from_secs(300);
 
 /// Time limit for writing `WRITE_PIECE` bytes of an answer.
 const WRITE_TIME: Duration = Duration::from_secs(5);
+
+/// Time after which no further command is run in the same step: other clients have their turns.
+const STEP_TIME: Duration = Duration::from_micros(200);
 
 /// Number of bytes that `WRITE_TIME` applies to.
 const WRITE_PIECE: usize = 16 * 1024;
@@ -75,7 +79,7 @@ impl Session {
         self.slot.set(ClientActivity::Waiting);
         while let Ok(line) = self.read_line().await {
             self.slot.set(ClientActivity::Working);
-            if self.run_line(&line).await.is_err() {
+            if self.run_lines(line).await.is_err() {
                 return;
             }
             if self.slot.set(ClientActivity::Waiting) == ClientDecision::GivesWay {
@@ -90,9 +94,7 @@ impl Session {
         let mut deadline =
             tokio::time::Instant::now() + if self.input.is_empty() { IDLE_TIME } else { LINE_TIME };
         loop {
-            if let Some(end) = memchr::memchr(b'\n', &self.input).filter(|end| *end <= LINE_LIMIT) {
-                let mut line: Vec<u8> = self.input.drain(..=end).collect();
-                line.pop();
+            if let Some(line) = self.next_line() {
                 return Ok(line);
             }
             if self.input.len() > LINE_LIMIT {
@@ -117,11 +119,49 @@ impl Session {
         }
     }
 
-    async fn run_line(&mut self, line: &[u8]) -> Result<(), Over> {
-        let step = match std::str::from_utf8(line) {
-            Ok(line) => command::run(line, &self.shared.front, self.who),
-            Err(_) => Step::Refused("a command is UTF-8 text".into()),
-        };
+    /// Takes a line that has arrived whole.
+    fn next_line(&mut self) -> Option<Vec<u8>> {
+        let end = memchr::memchr(b'\n', &self.input).filter(|end| *end <= LINE_LIMIT)?;
+        let mut line: Vec<u8> = self.input.drain(..=end).collect();
+        line.pop();
+        Some(line)
+    }
+
+    /// Runs a command, and those that have arrived behind it, as far as they are answered at once and a step has time:
+    /// one write has all their answers.
+    async fn run_lines(&mut self, first: Vec<u8>) -> Result<(), Over> {
+        let began = thread_time();
+        let (mut line, mut wire) = (first, Vec::new());
+        loop {
+            let step = match std::str::from_utf8(&line) {
+                Ok(line) => command::run(line, &self.shared.front, self.who),
+                Err(_) => Step::Refused("a command is UTF-8 text".into()),
+            };
+            match step {
+                Step::Nothing => {}
+                Step::Answer(text) => wire.append(&mut framing::answer(&text)),
+                Step::Refused(refusal) => {
+                    wire.append(&mut framing::refusal(&refusal.message, &refusal.details));
+                }
+                step => {
+                    self.send(&wire).await?;
+                    self.slot.set(ClientActivity::Working);
+                    return self.perform(step).await;
+                }
+            }
+            if wire.len() >= WRITE_PIECE || thread_time().saturating_sub(began) >= STEP_TIME {
+                break;
+            }
+            match self.next_line() {
+                Some(next) => line = next,
+                None => break,
+            }
+        }
+        self.send(&wire).await
+    }
+
+    /// Does what a command asks for beyond an answer.
+    async fn perform(&mut self, step: Step) -> Result<(), Over> {
         let wire = match step {
             Step::Nothing => Vec::new(),
             Step::Answer(text) => framing::answer(&text),

@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""What a client notices while operators send 10,000 commands a second to the control socket.
+
+  PENSTOCK=target/release/penstock bench/control_load.py [--seconds 60] [--mix both] [--rate 10000]
+
+penstock has one worker and its control thread on core 0; the client, the operators and nginx, the backend, share core 1. The
+client sends one request after the other on a kept connection for --seconds and notes how long each takes, by turns alone and
+beside the commands. The operators send what is due every 5 ms, over --connections kept connections, and read each answer;
+with --rate 0 as much as the socket takes, and with --connections 0 one connection for each command. What they send:
+
+  read    backends app, events 5, clients, help, why of a URL
+  change  weight, drain and ready of a backend that gets no traffic: marks that are set, logged and stored
+  both    these by turns
+
+Prints Markdown: medians over the rounds with least and greatest in parentheses, and whether the p99 beside the commands lies
+within the spread of that alone. The client and nginx have real-time priority (needs root), so that the operators' own work on
+core 1 does not delay them. "CPU" is the processor time of penstock in each turn, of one core.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SERVER_CORE, CLIENT_CORE = 0, 1
+REAL_TIME, ORDINARY = (os.SCHED_FIFO, os.sched_param(1)), (os.SCHED_OTHER, os.sched_param(0))
+TICK = 0.005
+
+READ = [b"backends app", b"events 5", b"clients", b"help", b"why http://client/"]
+CHANGE = [b"weight spare 127.0.0.1:9 7", b"drain spare 127.0.0.1:9", b"ready spare 127.0.0.1:9",
+          b"weight spare 127.0.0.1:9 default"]
+MIXES = {"read": READ, "change": CHANGE, "both": [one for pair in zip(READ, CHANGE) for one in pair]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--penstock", default=os.environ.get("PENSTOCK"), help="release binary (default: $PENSTOCK)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=60, help="length of each turn")
+    parser.add_argument("--rate", type=int, default=10_000, help="commands a second; 0: as many as are taken")
+    parser.add_argument("--connections", type=int, default=4, help="control connections; 0: one for each command")
+    parser.add_argument("--mix", choices=[*MIXES, "all"], default="all")
+    options = parser.parse_args()
+    if not options.penstock:
+        parser.error("name the release binary: --penstock or PENSTOCK")
+    if os.cpu_count() < 2:
+        sys.exit("the server and the others need a core each")
+    os.sched_setaffinity(0, {CLIENT_CORE})
+    mixes = list(MIXES) if options.mix == "all" else [options.mix]
+    samples = {name: [] for name in ["alone", *mixes]}
+    with front_door(options.penstock) as (port, control, server):
+        latencies(port, 1)
+        for _ in range(options.rounds):
+            for name, rounds in samples.items():
+                before = processor_time(server)
+                with operators(control, MIXES.get(name), options) as sent:
+                    begun = time.monotonic()
+                    p50, p99, count = latencies(port, options.seconds)
+                    took = time.monotonic() - begun
+                cpu = (processor_time(server) - before) / took
+                rounds.append((p50, p99, count / took, sent.rate, cpu * 100))
+    pace = f"{options.rate:,} commands a second" if options.rate else "as many commands as are taken"
+    ways = f"{options.connections} connections" if options.connections else "a connection for each command"
+    print(f"{pace} over {ways}, {options.rounds} rounds of {options.seconds:g} s\n")
+    print("| beside the client | commands/s | p50 us | p99 us | p99 against alone | CPU % | verdict |")
+    print("|---|---:|---:|---:|---:|---:|---|")
+    alone = [p99 for _, p99, *_ in samples["alone"]]
+    for name, rounds in samples.items():
+        p50, p99, _, rate, cpu = ([r[n] for r in rounds] for n in range(5))
+        ratios = [one / quiet for one, quiet in zip(p99, alone)]
+        within = min(alone) <= statistics.median(p99) <= max(alone) or statistics.median(p99) < min(alone)
+        verdict = "-" if name == "alone" else "within the spread" if within else "slower"
+        commands = "-" if name == "alone" else spread(rate, ",.0f")
+        print(f"| {name} | {commands} | {spread(p50, '.0f')} | {spread(p99, '.0f')} | {spread(ratios, '.2f')} | "
+              f"{spread(cpu, '.0f')} | {verdict} |")
+
+
+def spread(values, form):
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def latencies(port, seconds):
+    """Median and 99th percentile of the time of one request in microseconds, and the number of requests."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection, real_time():
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        times, end = [], time.perf_counter() + seconds
+        while (begun := time.perf_counter()) < end:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: client\r\n\r\n")
+            answer = connection.recv(4096)
+            times.append((time.perf_counter() - begun) * 1e6)
+            if not answer.startswith(b"HTTP/1.1 200 "):
+                sys.exit(f"the client was answered {answer[:80]!r}")
+            # The operators share this core: a client that never waits would starve them.
+            time.sleep(0.0005)
+    times.sort()
+    return times[len(times) // 2], times[len(times) * 99 // 100], len(times)
+
+
+@contextlib.contextmanager
+def real_time():
+    os.sched_setscheduler(0, *REAL_TIME)
+    yield
+    os.sched_setscheduler(0, *ORDINARY)
+
+
+def processor_time(server):
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Sent:
+    def __init__(self):
+        self.rate = 0.0
+
+
+@contextlib.contextmanager
+def operators(control, commands, options):
+    sent = Sent()
+    if commands is None:
+        yield sent
+        return
+    answered, begun = multiprocessing.Value("Q", 0), multiprocessing.Semaphore(0)
+    target = over_many if options.connections == 0 else over_kept
+    process = multiprocessing.Process(target=target, args=(control, commands, options, answered, begun), daemon=True)
+    process.start()
+    begun.acquire()
+    since, before = time.monotonic(), answered.value
+    yield sent
+    sent.rate = (answered.value - before) / (time.monotonic() - since)
+    if not process.is_alive():
+        sys.exit("the operators ended early")
+    process.kill()
+    process.join()
+
+
+class Operator:
+    """A kept connection, on which several commands may be under way."""
+
+    def __init__(self, control):
+        self.socket = connect(control)
+        self.under_way, self.read = 0, b""
+
+    def send(self, lines):
+        self.socket.sendall(b"".join(line + b"\n" for line in lines))
+        self.under_way += len(lines)
+
+    def answers(self):
+        """Reads until every command is answered; each answer ends with a line of a dot."""
+        done = self.under_way
+        while self.under_way:
+            piece = self.socket.recv(262_144)
+            if not piece:
+                raise EOFError("the control connection was closed")
+            # A dot that is cut in two is found with the end of the piece before.
+            text = self.read + piece
+            self.under_way -= text.count(b"\n.\n")
+            self.read = text[text.rfind(b"\n.\n") + 3:][-8:] if b"\n.\n" in text else text[-8:]
+            if b"\nerror" in text or text.startswith(b"error"):
+                raise ValueError(text[:300])
+        return done
+
+
+def connect(control):
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(20)
+    connection.connect(control)
+    return connection
+
+
+def over_kept(control, commands, options, answered, begun):
+    several = [Operator(control) for _ in range(options.connections)]
+    number, start = 0, time.monotonic()
+    begun.release()
+    while True:
+        due = int((time.monotonic() - start) * options.rate) - number if options.rate else 100 * len(several)
+        # What a slow server leaves undone is not made up for later: that would be a burst.
+        due = min(due, 400)
+        if due <= 0:
+            time.sleep(TICK)
+            continue
+        parts = [[] for _ in several]
+        for at in range(due):
+            parts[at % len(several)].append(commands[(number + at) % len(commands)])
+        number += due
+        for operator, lines in zip(several, parts):
+            if lines:
+                operator.send(lines)
+        done = sum(operator.answers() for operator in several)
+        with answered.get_lock():
+            answered.value += done
+        if options.rate:
+            number = max(number, int((time.monotonic() - start) * options.rate) - 400)
+            time.sleep(TICK)
+
+
+def over_many(control, commands, options, answered, begun):
+    number, start = 0, time.monotonic()
+    begun.release()
+    while True:
+        if options.rate and number > (time.monotonic() - start) * options.rate:
+            time.sleep(TICK)
+            continue
+        operator = Operator(control)
+        operator.send([commands[number % len(commands)]])
+        operator.answers()
+        operator.socket.close()
+        number += 1
+        with answered.get_lock():
+            answered.value += 1
+
+
+@contextlib.contextmanager
+def front_door(penstock):
+    """nginx behind penstock; gives the port of penstock, its control socket, and its process."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "nginx.conf").write_text(
+            f"daemon off; pid {name}/pid; error_log stderr crit; worker_processes 1; events {{}} http {{\n"
+            f"access_log off; keepalive_requests 100000000; server {{ listen unix:{name}/backend; return 200 'hello'; }} }}\n")
+        (directory / "penstock.toml").write_text(
+            f'[process]\nworkers = 1\nstate-directory = "{name}/state"\n[control]\nsocket = "{name}/control"\n'
+            f'[access-log]\ntarget = "off"\n[listener.web]\nbind = "127.0.0.1:0"\npool = "app"\n'
+            f'[[listener.web.route]]\npath = "/spare"\npool = "spare"\n'
+            f'[pool.spare]\nbackends = ["127.0.0.1:9"]\n[pool.app]\nbackends = ["unix:{name}/backend"]\n')
+        with real_time():
+            nginx = subprocess.Popen(["nginx", "-c", f"{name}/nginx.conf", "-p", name])
+        log = open(directory / "log", "w+")
+        server = subprocess.Popen(["taskset", "-c", str(SERVER_CORE), penstock, "serve", "--config", f"{name}/penstock.toml"],
+                                  stderr=log)
+        try:
+            wait_for(directory / "backend")
+            yield port_of(directory, penstock, server), f"{name}/control", server
+            if server.poll() is not None:
+                sys.exit(f"penstock ended with {server.returncode}")
+        finally:
+            for process in (server, nginx):
+                process.send_signal(signal.SIGTERM)
+                process.wait()
+
+
+def wait_for(path):
+    """Waits until nginx has made its socket."""
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        if time.monotonic() > deadline:
+            sys.exit(f"nginx did not make {path.name}")
+        time.sleep(0.05)
+
+
+def port_of(directory, penstock, server):
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and server.poll() is None:
+        asked = subprocess.run([penstock, "ctl", "--socket", str(directory / "control"), "status"],
+                               capture_output=True, text=True)
+        for word in asked.stdout.split():
+            if word.startswith("127.0.0.1:") and not word.endswith(":0"):
+                return int(word.rsplit(":", 1)[1])
+        time.sleep(0.05)
+    sys.exit("penstock did not start:\n" + (directory / "log").read_text())
+
+
+if __name__ == "__main__":
+    main()
