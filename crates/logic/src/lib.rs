@@ -25,6 +25,7 @@ pub mod rate;
 pub mod retry;
 pub mod retry_budget;
 pub mod route;
+pub mod sessions;
 pub mod syslog;
 pub mod tls_alert;
 pub mod transaction;

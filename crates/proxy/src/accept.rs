@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,6 +28,7 @@ use crate::admission::{
 use crate::arrival::Entry;
 use crate::arrival::canonical;
 use crate::connection;
+use crate::live::Accepted;
 use crate::outcome::Outcome;
 use crate::snapshot::ListenerPlan;
 use crate::worker::{ConnectionHandle, Current, Worker};
@@ -259,16 +260,19 @@ impl Loop<'_> {
         };
         let floods = source.as_ref().map_or_else(FloodDelay::default, AtSource::floods);
         let wait = flood_wait(worker, &plan, floods);
-        let admitted = Admitted::new(permit, source, listener, place);
+        let (socket, at) = (plain.as_fd().as_raw_fd(), worker.front.state.started.elapsed());
+        let admitted = Admitted::new(permit, source, listener, place, &Accepted { peer, socket, at });
+        let handle = admitted.handle().clone();
         let entry = Entry { worker: worker.clone(), current, plan, standing, admitted };
-        if wait.is_zero() {
-            tokio::task::spawn_local(connection::serve(entry, plain, peer));
+        let task = if wait.is_zero() {
+            tokio::task::spawn_local(connection::serve(entry, plain, peer))
         } else {
             tokio::task::spawn_local(async move {
                 tokio::time::sleep(wait).await;
                 connection::serve(entry, plain, peer).await;
-            });
-        }
+            })
+        };
+        handle.live.served_by(task.abort_handle());
     }
 
     fn look_up(&mut self) -> Option<Arc<ListenerPlan>> {

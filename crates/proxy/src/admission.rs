@@ -21,6 +21,7 @@ use state::ending::Ending;
 use state::sources;
 use tls::plain::Plain;
 
+use crate::live::{Accepted, Live};
 use crate::outcome::Outcome;
 use crate::snapshot::{ListenerPlan, http_settings};
 use crate::stream::Stream;
@@ -40,9 +41,11 @@ impl Admitted {
         source: Option<AtSource>,
         listener: ListenerPermit,
         place: Option<Box<SourcePlace>>,
+        accepted: &Accepted,
     ) -> Self {
         let worker = permit.worker.clone();
-        let registration = worker.register(Share::new(source, permit.hand_over()));
+        let live = Live::new(listener.0.clone(), accepted);
+        let registration = worker.register(Share::new(source, permit.hand_over()), live);
         Self { registration, _permit: listener, place: Cell::new(place) }
     }
 

@@ -19,6 +19,7 @@ use crate::admission;
 use crate::arrival::{Arrival, ClientConnection, Entry, canonical};
 use crate::boxed::boxed;
 use crate::http::{self, Http2Client, Served};
+use crate::live::Speaks;
 use crate::outcome::{Outcome, TlsDetail};
 use crate::snapshot::ListenerPlan;
 use crate::stream::Stream;
@@ -63,6 +64,7 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
         match Box::pin(read_proxy_header(&mut plain, &mut arrival)).await {
             Ok(rest) => {
                 early = rest;
+                entry.admitted.handle().live.set_client(arrival.peer);
                 if let Some(acl) = &plan.settings.acl {
                     arrival.standing = acl.verdict(&arrival.peer);
                     if admission::turns_away(plan, arrival.standing) {
@@ -123,6 +125,11 @@ fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Serv
         ClientProtocol::Http2 => client,
         ClientProtocol::Http1 => tap::attach(&entry.worker, &plan, client),
     };
+    entry.admitted.handle().live.speaks.set(match &plan.settings.protocol {
+        Protocol::Tcp(_) | Protocol::Udp(_) => Speaks::Tcp,
+        Protocol::TlsPassthrough(_) => Speaks::TlsPassthrough,
+        Protocol::Http(_) => Speaks::Http1,
+    });
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => boxed(|| tcp::serve(entry, settings, client)),
         Protocol::TlsPassthrough(settings) => boxed(|| passthrough::serve(entry, settings, client)),

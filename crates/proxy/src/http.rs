@@ -151,8 +151,9 @@ impl IdleConnection for ParkedConnection {
     }
 
     fn wake(self: Box<Self>, client: Parked) {
-        self.admitted.handle().resumed();
-        tokio::task::spawn_local(async move {
+        let handle = self.admitted.handle().clone();
+        handle.resumed();
+        let task = tokio::task::spawn_local(async move {
             let Self { worker, admitted, waiting } = *self;
             let Waiting { plan, arrival, .. } = &waiting;
             let stream = tap::attach_again(&worker, plan, arrival, Stream::parked(client));
@@ -168,6 +169,7 @@ impl IdleConnection for ParkedConnection {
                 Served::Ended | Served::Http2(_) => {}
             }
         });
+        handle.live.served_by(task.abort_handle());
     }
 }
 
@@ -278,6 +280,7 @@ impl<'a> Http1Connection<'a> {
         let (current, plan, arrival) = (&*current, &**plan, &*arrival);
         let Some(settings) = http_settings(plan) else { return After::Close };
         let mut outcome = Outcome::new(self.worker, &plan.state, Kind::Http, arrival.peer, arrival.tls);
+        outcome.belong(self.handle);
         outcome.spoken = self.spoken;
         let (received, now) = match read_head(&mut self.client, settings, &mut outcome).await {
             Ok(read) => read,

@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 use crate::arrival::{Arrival, ClientConnection};
 use crate::boxed::boxed;
 use crate::http as exchange;
+use crate::live::Speaks;
 use crate::outcome::Outcome;
 use crate::snapshot::ListenerPlan;
 use crate::snapshot::http_settings;
@@ -89,6 +90,7 @@ pub async fn serve(
     client: ClientConnection,
     handle: &Rc<ConnectionHandle>,
 ) {
+    handle.live.speaks.set(Speaks::Http2);
     let ClientConnection { stream, early, mut arrival } = client;
     // A stream has no socket: only the connection knows the local address.
     arrival.local = arrival.local_of(&stream);

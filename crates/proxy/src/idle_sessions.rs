@@ -38,6 +38,9 @@ pub trait IdleRelay {
     /// When the idle timeout of the session expires.
     fn due(&self) -> Instant;
 
+    /// Notes under which key an operator may end the session by [`IdleSessions::end`].
+    fn note_key(&self, key: usize);
+
     /// Whether the backend of the session was judged down and the session may go to another one.
     fn may_move(&self) -> bool;
 
@@ -85,7 +88,7 @@ impl IdleSession {
 
     fn note_key(&self, key: usize) {
         match self {
-            Self::Relay { .. } => {}
+            Self::Relay { session, .. } => session.note_key(key),
             Self::Http { connection, .. } => connection.note_key(key),
         }
     }
@@ -230,6 +233,11 @@ impl IdleSessions {
         if let Some(session) = self.take(key) {
             session.wake();
         }
+    }
+
+    /// Ends the session with this key at once, if there is one.
+    pub fn end(&self, key: usize) {
+        drop(self.take(key));
     }
 
     fn take_all(&self, wanted: impl Fn(&IdleSession) -> bool) -> Vec<IdleSession> {

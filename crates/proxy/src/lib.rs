@@ -53,7 +53,8 @@
 //! 8. Every session and request ends in one `Outcome` (`crates/proxy/src/outcome.rs`). Its `Drop` finishes it in every
 //!    case, also after a panic. The access log (formatted by `crates/logic/src/access_log.rs`, written by
 //!    `crates/state/src/access_log.rs`) and the counters (`crates/state/src/metrics.rs`, exported by
-//!    `crates/serve/src/exposition.rs`) show its content.
+//!    `crates/serve/src/exposition.rs`) show its content. While it runs, `crates/proxy/src/live.rs` has what operators see of
+//!    it, and `crates/proxy/src/worker/sessions.rs` tells it and ends the sessions that they name.
 
 pub mod accept;
 mod admission;
@@ -68,6 +69,8 @@ pub mod http;
 pub mod http2;
 mod idle;
 pub mod idle_sessions;
+pub mod listing;
+pub mod live;
 pub mod outcome;
 mod passthrough;
 pub mod past;

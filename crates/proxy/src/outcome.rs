@@ -1,6 +1,7 @@
 //! Record of one session: filled in while the session runs, and finished exactly once, when it is dropped. The access
 //! log and the counters both read it.
 
+use std::cell::OnceCell;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,13 +13,14 @@ use logic::balance::view::View;
 use logic::http1::request::{RequestHead, Version};
 use logic::http1::span::Span;
 use logic::peers::Peer;
-use state::ListenerState;
 use state::ending::{ClientProtocol, Ending, Received};
+use state::{BackendState, ListenerState};
 
 use crate::http::RequestId;
-use crate::relay::Totals;
+use crate::live::{Entry as LiveEntry, Killed, NO_SOCKET, Totals};
 use crate::snapshot::PoolPlan;
-use crate::worker::Worker;
+use crate::stream::Stream;
+use crate::worker::{ConnectionHandle, Worker};
 
 pub struct Outcome {
     worker: Rc<Worker>,
@@ -55,7 +57,10 @@ pub struct Outcome {
     pub bytes_in: u64,
     pub bytes_out: u64,
     /// Bytes that a relay of the session has moved so far; counted even if the session is cut.
-    pub relayed: Totals,
+    relayed: OnceCell<Rc<Totals>>,
+    /// The client connection of the session, if operators see it there, and its key in the worker's table.
+    connection: Option<Rc<ConnectionHandle>>,
+    key: u32,
     /// Time spent waiting for a busy backend.
     pub queued: Option<Duration>,
     /// Time to open the connection; `None` if a connection was reused.
@@ -124,7 +129,9 @@ impl Outcome {
             tls_detail: None,
             bytes_in: 0,
             bytes_out: 0,
-            relayed: Totals::default(),
+            relayed: OnceCell::new(),
+            connection: None,
+            key: 0,
             queued: None,
             connect: None,
             first_byte: None,
@@ -137,6 +144,62 @@ impl Outcome {
     /// Sets how the session ended; only the first call counts.
     pub fn end(&mut self, ending: Ending) {
         self.ending.get_or_insert(ending);
+    }
+
+    /// Shows the session to operators, as one of this client connection.
+    pub fn belong(&mut self, handle: &Rc<ConnectionHandle>) {
+        self.key = self.worker.running.begin(&handle.live);
+        self.connection = Some(handle.clone());
+    }
+
+    fn is_killed(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.live.killed.get() == Killed::Yes)
+    }
+
+    fn show(&self, change: impl FnOnce(&mut LiveEntry)) {
+        if self.connection.is_some() {
+            self.worker.running.change(self.key, change);
+        }
+    }
+
+    /// Where operators find the session.
+    pub(crate) fn place(&self) -> Option<u32> {
+        self.connection.as_ref().map(|_| self.key)
+    }
+
+    /// Shows which backend the session has, without a connection yet.
+    pub fn show_backend(&self, backend: &Arc<BackendState>) {
+        self.show(|entry| {
+            entry.socket = NO_SOCKET;
+            if !entry.backend.as_ref().is_some_and(|before| Arc::ptr_eq(before, backend)) {
+                entry.backend = Some(backend.clone());
+            }
+        });
+    }
+
+    /// Shows the connection that the session has to its backend. Unless the session ends in the same poll,
+    /// [`Self::hide_socket`] is to be called before another session can get the connection.
+    pub fn show_socket(&self, backend: &Stream) {
+        self.show(|entry| entry.socket = backend.descriptor());
+    }
+
+    pub fn hide_socket(&self) {
+        self.show(|entry| entry.socket = NO_SOCKET);
+    }
+
+    /// Counts what a relay of the session moves.
+    pub fn relayed(&self) -> &Totals {
+        self.relayed.get_or_init(|| {
+            let totals = Rc::new(Totals::default());
+            self.show(|entry| entry.totals = Some(totals.clone()));
+            totals
+        })
+    }
+
+    /// Sets the request id, and shows it.
+    pub fn set_request_id(&mut self, id: RequestId) {
+        self.show(|entry| entry.request_id = id.clone());
+        self.request_id = id;
     }
 
     /// Leaves the session out of the access log. It is counted all the same.
@@ -177,11 +240,17 @@ impl Drop for Outcome {
             Some(ending) => ending,
             // Dropped without an ending: the task was cancelled because the process ends or the client's connection is
             // being closed.
+            None if self.is_killed() => Ending::Killed,
             None if self.worker.is_cutting() => Ending::DrainTimeout,
             None => Ending::ClientClosed,
         };
-        self.bytes_in += self.relayed.up.get();
-        self.bytes_out += self.relayed.down.get();
+        if let Some(relayed) = self.relayed.get() {
+            self.bytes_in += relayed.up.get();
+            self.bytes_out += relayed.down.get();
+        }
+        if let Some(connection) = &self.connection {
+            self.worker.running.end(&connection.live, self.key, self.bytes_in, self.bytes_out);
+        }
         let took = self.stop_clock().duration_since(self.started);
         self.count(ending, took);
         self.log(ending, took);

@@ -33,7 +33,8 @@ pub(crate) fn serve(
     client: ClientConnection,
 ) -> impl Future<Output = ()> + use<> {
     let plan = entry.plan.clone();
-    let outcome = Outcome::new(&entry.worker, &plan.state, Kind::Tcp, client.arrival.peer, None);
+    let mut outcome = Outcome::new(&entry.worker, &plan.state, Kind::Tcp, client.arrival.peer, None);
+    outcome.belong(entry.admitted.handle());
     let idle = settings.idle_timeout;
     let arriving = boxed(|| serve_session(plan, settings.handshake_timeout, client, outcome));
     async move {

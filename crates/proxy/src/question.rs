@@ -6,6 +6,7 @@ use logic::balance::Balancer;
 use logic::route::PoolId;
 use tokio::sync::oneshot;
 
+use crate::listing::{Asked, Place, Row, Scanned, Sockets};
 use crate::past::PastSession;
 use crate::snapshot::Snapshot;
 
@@ -15,6 +16,12 @@ pub const WAITING: usize = 16;
 pub enum Question {
     /// Asks for a copy of the balancer that a session under this snapshot would use.
     Balancer { snapshot: Arc<Snapshot>, pool: PoolId, answer: oneshot::Sender<Balancer> },
+    /// Asks for a part of the open sessions, from the connection with this index on.
+    Sessions { asked: Arc<Asked>, from: usize, answer: oneshot::Sender<Scanned> },
+    /// Asks what the kernel knows of the connections of these sessions: of the client's, and of the one to its backend.
+    Tcp { places: Vec<Place>, answer: oneshot::Sender<Vec<Sockets>> },
+    /// Ends these sessions. The answer has those that were open.
+    Kill { places: Vec<Place>, answer: oneshot::Sender<Vec<Row>> },
     /// Asks for the last session with this request id or client address.
     Past { id: Arc<str>, answer: oneshot::Sender<Option<Box<PastSession>>> },
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use state::ending::Ending;
 use tokio::time::Sleep;
 
+use crate::live::Totals;
 use crate::pipes::{Borrowed, Pipes};
 use crate::stream::{Carriage, Moved, Stream};
 
@@ -60,18 +61,6 @@ impl End {
             }
             Self::BackendDeaf => Ending::BackendClosed,
         }
-    }
-}
-
-#[derive(Debug, Default)]
-pub struct Totals {
-    pub up: Cell<u64>,
-    pub down: Cell<u64>,
-}
-
-impl Totals {
-    fn both(&self) -> (u64, u64) {
-        (self.up.get(), self.down.get())
     }
 }
 

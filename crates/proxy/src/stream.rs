@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -483,6 +483,17 @@ impl Stream {
             },
             Transport::Plain(Plain::Unix(_)) | Transport::Http2(_) | Transport::Call(_) => None,
             Transport::Parked(_) | Transport::Lost => None,
+        }
+    }
+
+    /// Number of the descriptor, for questions about the connection; 0 for a stream of a shared connection.
+    pub fn descriptor(&self) -> RawFd {
+        match &*self.0.borrow() {
+            Transport::Plain(plain) => plain.as_fd().as_raw_fd(),
+            Transport::Parked(parked) => parked.as_fd().as_raw_fd(),
+            Transport::Tls(tls) => tls.get_ref().0.as_fd().as_raw_fd(),
+            Transport::Outbound(outbound) => outbound.plain().as_fd().as_raw_fd(),
+            Transport::Http2(_) | Transport::Call(_) | Transport::Lost => 0,
         }
     }
 

@@ -26,8 +26,9 @@ use crate::boxed::boxed;
 use crate::connect::ConnectFault;
 use crate::fallback;
 use crate::idle_sessions::{IdleRelay, IdleSession};
+use crate::live::Totals;
 use crate::outcome::Outcome;
-use crate::relay::{self, Early, RelayPause, Totals, Watch};
+use crate::relay::{self, Early, RelayPause, Watch};
 use crate::retry_budget;
 use crate::snapshot::{PoolPlan, Snapshot};
 use crate::stream::Stream;
@@ -44,8 +45,9 @@ pub fn serve(
     settings: &TcpSettings,
     client: ClientConnection,
 ) -> impl Future<Output = ()> + use<> {
-    let outcome =
+    let mut outcome =
         Outcome::new(&entry.worker, &entry.plan.state, Kind::Tcp, client.arrival.peer, client.arrival.tls);
+    outcome.belong(entry.admitted.handle());
     carry(entry, settings.pool, settings.idle_timeout, client, outcome)
 }
 
@@ -80,7 +82,7 @@ struct Session {
     /// Present as long as neither side has sent anything.
     unsent: Option<Box<Unsent>>,
     slot: InFlight,
-    _admitted: Admitted,
+    admitted: Admitted,
 }
 
 /// What a session in which nothing was sent yet needs to move to another backend.
@@ -99,7 +101,7 @@ impl Session {
     }
 
     fn has_sent(&self) -> bool {
-        let Totals { up, down } = &self.outcome.relayed;
+        let Totals { up, down } = self.outcome.relayed();
         up.get() + down.get() > 0
     }
 }
@@ -115,8 +117,15 @@ impl IdleRelay for Session {
         self.watch.due()
     }
 
+    fn note_key(&self, key: usize) {
+        self.admitted.handle().relay_parked(key);
+    }
+
     fn wake(self: Box<Self>, client: Parked, backend: Parked) {
-        tokio::task::spawn_local(relay(self, Stream::parked(client), Stream::parked(backend), Vec::new()));
+        let handle = self.admitted.handle().clone();
+        handle.resumed();
+        let relaying = relay(self, Stream::parked(client), Stream::parked(backend), Vec::new());
+        handle.live.served_by(tokio::task::spawn_local(relaying).abort_handle());
     }
 
     fn expire(mut self: Box<Self>) {
@@ -147,7 +156,7 @@ fn relay(
                 &backend,
                 first,
                 watch,
-                &outcome.relayed,
+                outcome.relayed(),
                 &outcome.worker().pipes,
             )
             .await
@@ -242,14 +251,15 @@ async fn begin(
         let outages = chosen.backend.outages();
         Box::new(Unsent { current: snapshot, arrival, opening, tried, outages })
     });
-    outcome.relayed.up.set(early.len() as u64);
+    outcome.relayed().up.set(early.len() as u64);
+    outcome.show_socket(&backend);
     match backend.write_now(&early) {
         sent if sent == early.len() => early = Vec::new(),
         sent => drop(early.drain(..sent)),
     }
     let watch = Watch::new(idle);
-    let (slot, _admitted) = (chosen.slot, admitted);
-    let session = Box::new(Session { watch, outcome, unsent, slot, _admitted });
+    let slot = chosen.slot;
+    let session = Box::new(Session { watch, outcome, unsent, slot, admitted });
     Some(Pair { session, client, backend, early })
 }
 
@@ -289,6 +299,7 @@ async fn change_backend(session: &mut Session, backend: &mut Stream) -> Change {
         unsent.outages = chosen.backend.outages();
         *slot = chosen.slot;
         *backend = stream;
+        outcome.show_socket(backend);
     }
     session.unsent = Some(unsent);
     Change::Done
@@ -337,6 +348,7 @@ async fn obtain(
         }
         outcome.attempts += 1;
         (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
+        outcome.show_backend(&chosen.backend);
         outcome.queued = chosen.queued.or(outcome.queued);
         let lacks = match connect(worker, pool, &chosen, arrival, opening, outcome).await {
             Ok(backend) => return Ok((backend, chosen)),

@@ -11,6 +11,7 @@ use config::types::LogFormat;
 use logic::balance::Balancer;
 use logic::hedge::Hedging;
 use logic::route::PoolId;
+use logic::sessions::Rates;
 use state::access_log::{AccessLog, Batch};
 use state::account::{Account, RefusalLog, Share, SlotCache};
 use state::events::Level;
@@ -20,6 +21,7 @@ use crate::front::Front;
 use crate::http2::backend::Lines;
 use crate::idle::IdlePool;
 use crate::idle_sessions::IdleSessions;
+use crate::live::{Live, Running};
 use crate::past::{Entry, Past};
 use crate::pipes::Pipes;
 use crate::snapshot::{PoolPlan, Snapshot};
@@ -28,6 +30,7 @@ use crate::waits::Waits;
 mod answers;
 mod eviction;
 mod handle;
+mod sessions;
 mod thread;
 
 use eviction::IdleClients;
@@ -68,10 +71,13 @@ pub struct Worker {
     pub lines: Lines,
     /// Requests that wait for a response.
     pub waits: Waits,
+    /// Sessions that run, for operators.
+    pub running: Running,
     current: RefCell<Current>,
     balancers: PerPool<Balancer>,
     hedging: PerPool<Hedging>,
     past: RefCell<Past>,
+    rates: RefCell<Rates>,
     connections: RefCell<Connections>,
     idle_clients: IdleClients,
     /// Notified when a client connection of this worker has ended.
@@ -131,16 +137,22 @@ impl<T> PerPool<T> {
 struct Connections {
     controls: Vec<Option<Rc<ConnectionHandle>>>,
     free: Vec<u32>,
+    /// Serial numbers of the connections, by their numbers.
+    serials: Vec<u32>,
+    next_serial: u32,
 }
 
 impl Connections {
-    fn insert(&mut self, share: Share) -> Rc<ConnectionHandle> {
+    fn insert(&mut self, share: Share, live: Live) -> Rc<ConnectionHandle> {
         let number = self.free.pop().unwrap_or_else(|| {
             self.controls.push(None);
+            self.serials.push(0);
             // No process has that many descriptors.
             u32::try_from(self.controls.len() - 1).unwrap_or(u32::MAX)
         });
-        let handle = Rc::new(ConnectionHandle::new(number, share));
+        let handle = Rc::new(ConnectionHandle::new(number, share, live));
+        self.serials[number as usize] = self.next_serial;
+        self.next_serial = self.next_serial.wrapping_add(1);
         self.controls[number as usize] = Some(handle.clone());
         handle
     }
@@ -150,7 +162,7 @@ impl Connections {
         self.free.push(number);
         if self.is_empty() && self.controls.len() > REMEMBERED_NUMBERS {
             // Frees the memory of the table after many connections were open.
-            *self = Self::default();
+            *self = Self { next_serial: self.next_serial, ..Self::default() };
         }
     }
 
@@ -183,6 +195,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.handle.phase.set(Phase::Gone);
+        drop(self.handle.live.task.take());
         let granted = self.handle.granted.take();
         let slots = self.handle.share.leave();
         let mut connections = self.worker.connections.borrow_mut();
@@ -215,11 +228,13 @@ impl Worker {
             idle_sessions: IdleSessions::new()?,
             lines: Lines::new(slot_cache.clone()),
             waits: Waits::default(),
+            running: Running::default(),
             slot_cache,
             current: RefCell::new(Rc::new(snapshot)),
             balancers: PerPool::default(),
             hedging: PerPool::default(),
             past: RefCell::new(Past::new(workers)),
+            rates: RefCell::default(),
             connections: RefCell::default(),
             idle_clients: IdleClients::default(),
             place_freed: Notify::new(),
@@ -245,8 +260,8 @@ impl Worker {
         self.draining.get()
     }
 
-    pub fn register(self: &Rc<Self>, share: Share) -> Registration {
-        let handle = self.connections.borrow_mut().insert(share);
+    pub(crate) fn register(self: &Rc<Self>, share: Share, live: Live) -> Registration {
+        let handle = self.connections.borrow_mut().insert(share, live);
         Registration { worker: self.clone(), handle }
     }
 
@@ -374,6 +389,7 @@ impl Worker {
             self.swept.set(now);
             self.idle.sweep(now, &self.current.borrow());
             self.idle_sessions.sweep(now);
+            self.rates.borrow_mut().forget(now);
             if self.park_from.get() >= self.connections.borrow().controls.len() {
                 self.park_from.set(0);
             }

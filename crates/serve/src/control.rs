@@ -34,6 +34,7 @@ mod client;
 mod command;
 mod framing;
 mod session;
+mod sessions;
 mod words;
 
 use client::Shared;

@@ -26,6 +26,7 @@ mod reference;
 pub mod reload;
 pub mod report;
 pub mod resolve;
+mod sessions;
 pub mod start;
 pub mod through;
 mod transaction;

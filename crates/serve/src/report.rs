@@ -26,6 +26,7 @@ pub(crate) mod fixture;
 pub mod hsts;
 pub mod html;
 pub mod past;
+pub mod sessions;
 pub mod stored;
 pub mod tables;
 pub mod why;

@@ -30,6 +30,8 @@ mod listener;
 mod past;
 mod workers;
 
+pub(crate) use workers::Silent;
+
 pub(crate) use asked::{Asked, Wanted};
 
 /// Reason why a question has no answer.

@@ -80,6 +80,8 @@ text::meanings! {
         BadSource = "bad-source",
         /// A datagram was not sent: the network or the kernel's buffer did not take it.
         NotSent = "datagram-not-sent",
+        /// An operator ended the session.
+        Killed = "killed-by-operator",
         /// The session was still open at the drain limit of a stopping process.
         DrainTimeout = "drain-timeout",
         /// The session panicked: a bug in Penstock.

@@ -23,6 +23,7 @@ pub mod process;
 pub mod sandbox;
 pub mod socket;
 pub mod splice;
+pub mod tcp_info;
 pub mod terminal;
 pub mod threads;
 mod unix_listener;

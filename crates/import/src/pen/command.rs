@@ -134,11 +134,11 @@ impl Command {
             "client_acl 1\nacl 1 deny 10.0.0.1", "acl = \"list-1\"";
         ClientsMax: "[N]", "as `-c`", Keys("`sticky.entries`"),
             "clients_max 4096", "entries = 4096";
-        Close: "N", "ends a connection", Elsewhere("it is for a running Pen; `penstock ctl drain` takes a backend out"),
+        Close: "N", "ends a connection", Elsewhere("it is for a running Pen; `penstock ctl kill ID`"),
             "close 1", "dropped: pen.cfg:1: it is for a running Pen";
         ConnMax: "[N]", "as `-x`", Keys("`max-connections`"),
             "conn_max 77", "max-connections = 77";
-        Connection: "N", "shows a connection", Elsewhere("it is for a running Pen; the access log has every session"),
+        Connection: "N", "shows a connection", Elsewhere("it is for a running Pen; `penstock ctl sessions`"),
             "connection 1", "dropped: pen.cfg:1: it is for a running Pen";
         Control: "", "shows the control port", Elsewhere("it is for a running Pen; `penstock ctl status`"),
             "control", "dropped: pen.cfg:1: it is for a running Pen";

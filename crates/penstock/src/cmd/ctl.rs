@@ -1,6 +1,5 @@
 //! `penstock ctl`: shows and changes a running front door through its control socket.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use text::shell;
@@ -15,11 +14,12 @@ use crate::output::{Failure, plain, print, print_failed};
 mod capture;
 mod change;
 mod save;
+mod sessions;
 mod why;
 mod word;
 
 use change::Change;
-use word::parse_word;
+use word::{parse_word, quoted};
 
 /// See and change a running server: status, why, drain, weights, every key of its configuration
 ///
@@ -77,6 +77,10 @@ enum Command {
         #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
         count: Option<u32>,
     },
+    /// Open sessions: who, where, bytes, rate, age, round-trip times and retransmits
+    Sessions(sessions::Sessions),
+    /// End open sessions at once, by their ids or all that match
+    Kill(sessions::Kill),
     /// Which backend a session would get, step by step, and why no other one; changes nothing
     Why(why::Why),
     /// Give a backend no new sessions; its open sessions continue to their end
@@ -138,6 +142,8 @@ Examples:
   penstock ctl backends --json
   penstock ctl certs
   penstock ctl events --follow
+  penstock ctl sessions --sort rate --limit 10
+  penstock ctl kill 4711
   penstock ctl why --from 203.0.113.7 https://shop.example/cart
   penstock ctl drain 10.0.0.11:8000            before an update of that server
   penstock ctl ready 10.0.0.11:8000            after it
@@ -192,6 +198,7 @@ impl Command {
     fn line(&self, format: Format) -> String {
         let count;
         let changed;
+        let owned;
         let (name, arguments): (_, Vec<&str>) = match self {
             Command::Change(change) => {
                 changed = change.words();
@@ -204,6 +211,14 @@ impl Command {
             Command::Events { follow, count: wanted } => {
                 count = wanted.map(|count| count.to_string());
                 ("events", count.as_deref().into_iter().chain(follow.then_some("follow")).collect())
+            }
+            Command::Sessions(sessions) => {
+                owned = sessions.words();
+                ("sessions", words(&owned))
+            }
+            Command::Kill(which) => {
+                owned = which.words();
+                ("kill", words(&owned))
             }
             Command::Why(why) => ("why", why.words()),
             Command::Drain(target) => ("drain", words(&target.words)),
@@ -291,14 +306,6 @@ fn words(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// Quotes a word for the protocol if it contains spaces, or would ask for JSON.
-fn quoted(word: &str) -> Cow<'_, str> {
-    if !word.starts_with('"') && !word.contains(char::is_whitespace) && word != "json" {
-        return Cow::Borrowed(word);
-    }
-    Cow::Owned(format!("\"{}\"", word.replace('\\', r"\\").replace('"', "\\\"")))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -336,6 +343,24 @@ mod tests {
         (&["weight", "10.0.0.1:80", "7"], "weight 10.0.0.1:80 7"),
         (&["weight", "app", "10.0.0.1:80", "default"], "weight app 10.0.0.1:80 default"),
         (&["certs"], "certs"),
+        (&["sessions"], "sessions"),
+        (
+            &[
+                "sessions",
+                "--listener",
+                "web",
+                "--longer-than",
+                "1m",
+                "--sort",
+                "rate",
+                "--limit",
+                "5",
+                "--json",
+            ],
+            "sessions --listener web --longer-than 60000ms --sort rate --limit 5 json",
+        ),
+        (&["kill", "7", "192.0.2.1:80"], "kill 7 192.0.2.1:80"),
+        (&["kill", "--client", "192.0.2.0/24", "--yes"], "kill --client 192.0.2.0/24 --yes"),
         (&["why", "tcp://smtp"], "why tcp://smtp"),
         (&["why", "--session", "ab12"], "why --session ab12"),
         (
@@ -400,7 +425,8 @@ mod tests {
     fn every_command_of_the_server_can_be_typed_and_is_tried_here() {
         let all: BTreeSet<_> = serve::control::commands().filter(|name| *name != "help").collect();
         let here = Alone::command();
-        let here: BTreeSet<_> = here.get_subcommands().map(clap::Command::get_name).collect();
+        let here: BTreeSet<_> =
+            here.get_subcommands().map(clap::Command::get_name).collect();
         assert_eq!(here, all, "enum Command here, and COMMANDS in crates/serve/src/control/command.rs");
         let tried: BTreeSet<_> = LINES.iter().filter_map(|(_, sent)| sent.split(' ').next()).collect();
         assert_eq!(tried, all, "LINES has a line for each");

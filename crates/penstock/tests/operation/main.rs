@@ -15,6 +15,7 @@ mod operator;
 mod pid_file;
 mod reload;
 mod running;
+mod sessions;
 mod status_page;
 mod supervisor;
 mod syslog;

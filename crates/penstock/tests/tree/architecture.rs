@@ -112,7 +112,7 @@ fn no_source_file_has_more_than_800_lines() {
 
 /// Where a signal may be sent to another process, or the word for it stands in a text: file, what the line holds, and why. What is
 /// proved before a signal of ours is in the first two; docs/security.md tells it.
-const SIGNALS: [(&str, &str, &str); 29] = [
+const SIGNALS: [(&str, &str, &str); 33] = [
     ("crates/sys/src/sandbox/calls.rs", "SYS_t", "names system calls and makes none"),
     ("crates/sys/src/process.rs", "", "the one place: it proves what it signals"),
     ("crates/hosts/src/fleet/watcher/proof.sh", "", "the one place on hosts: it proves what it signals"),
@@ -161,8 +161,14 @@ const SIGNALS: [(&str, &str, &str); 29] = [
     ("bench/with_docker.py", "process.terminate()", OF_POPEN),
     ("bench/with_docker.py", "self.dockerd.terminate()", OF_POPEN),
     ("bench/with_docker.py", "self.dockerd.kill()", OF_POPEN),
+    ("crates/serve/src/control/command.rs", "name: \"kill\"", OF_CTL),
+    ("crates/penstock/src/cmd/ctl.rs", "(\"kill\", words(&owned))", OF_CTL),
+    ("crates/penstock/src/cmd/ctl.rs", "penstock ctl kill 4711", OF_CTL),
+    ("crates/penstock/src/cmd/ctl/sessions.rs", "penstock ctl kill", OF_CTL),
+    ("crates/import/src/pen/command.rs", "`penstock ctl kill ID`", OF_CTL),
     ("bench/tlsfuzzer.py", "server.send_signal(signal.SIGTERM)", OF_POPEN),
 ];
+const OF_CTL: &str = "the command of `penstock ctl`, which ends sessions";
 const OF_POPEN: &str = "subprocess.Popen signals no process that it has waited for";
 
 #[test]

@@ -17,7 +17,7 @@ use logic::http1::request::BodyLength;
 use logic::peers::Peer;
 use logic::retry::{self, Idempotence, Progress};
 use logic::route::HeaderEdits;
-use state::ending::Ending;
+use state::ending::{ClientProtocol, Ending, Received};
 
 use super::destination::{Arrived, Destination, RouteQuestion};
 use super::heads::HeadBuffer;
@@ -32,6 +32,7 @@ use crate::connect::{ConnectFault, Freshness, Shortage};
 use crate::fallback;
 use crate::http2::backend::{Asked, Asker, Asking};
 use crate::http2::rules::Rules;
+use crate::live::Speaks;
 use crate::outcome::Outcome;
 use crate::retry_budget;
 use crate::snapshot::{BackendPlan, PoolPlan};
@@ -63,7 +64,7 @@ fn prepare_forwarding<'a>(
         Some(id) => RequestId::Trusted(id.into()),
         None => RequestId::new(),
     };
-    outcome.request_id = request_id.clone();
+    outcome.set_request_id(request_id.clone());
     let Some(routes) = &session.plan.routes else { return Err(Destination::NoRoute) };
     let asked = RouteQuestion {
         settings: session.settings,
@@ -267,6 +268,7 @@ impl<'a> Forwarding<'a> {
             }
             outcome.attempts += 1;
             (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
+            outcome.show_backend(&chosen.backend);
             if let Some(left) = left.take() {
                 self.count_left(left, outcome);
             }
@@ -454,6 +456,7 @@ impl<'a> Forwarding<'a> {
                     moving = Moving::new(worker, self.pool, second.index, others, number, self.idempotence);
                     *chosen = second;
                     (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
+                    outcome.show_backend(&chosen.backend);
                     (backend, freshness, began, written) = (leg.stream, leg.freshness, leg.began, leg.sent);
                     begun = Some(Box::new(Begun { read: Cell::new(read), _hold: hold }));
                 }
@@ -484,8 +487,13 @@ impl<'a> Forwarding<'a> {
             began,
             sent: Cell::new(written as u64),
             early: begun.as_ref().map(|begun| &begun.read),
+            place: outcome.place(),
         };
+        outcome.show_socket(&backend);
         let result = attempt.run(&client.stream, &mut client.buffer, &backend, outcome).await;
+        if !matches!(result, Ok(Finished::Whole { .. } | Finished::Tunnel { .. })) {
+            outcome.hide_socket();
+        }
         if let (Ok(_), Some(first_byte)) = (&result, outcome.first_byte) {
             let at = outcome.started() + first_byte;
             let took = at.saturating_duration_since(began);
@@ -631,6 +639,14 @@ impl<'a> Forwarding<'a> {
                 after
             }
             Finished::Tunnel { rest } => {
+                if outcome.spoken == ClientProtocol::Http1 {
+                    let Received { head, request } = &*self.session.received;
+                    let wanted = request.upgrade.map(|span| span.of(head));
+                    let is_web = wanted.is_some_and(|word| word.eq_ignore_ascii_case(b"websocket"));
+                    let speaks = if is_web { Speaks::WebSocket } else { Speaks::Upgraded };
+                    self.session.handle.live.speaks.set(speaks);
+                }
+                outcome.show_socket(&backend);
                 Box::pin(reply::tunnel(client, &backend, rest, self.pool, outcome)).await
             }
             Finished::Cut { ending, after } => {

@@ -2,7 +2,8 @@
 //! it has read the whole request. If the client's connection breaks, the attempt ends; if the client only ends its
 //! sending direction, it still gets its response.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ use super::moving::{Lost, Moving};
 use super::session::{After, Client, RequestContext, persistence};
 use crate::connect::ConnectFault;
 use crate::http2::rules::Processing;
+use crate::live::Totals;
 use crate::outcome::Outcome;
 use crate::relay::{self, Early};
 use crate::snapshot::PoolPlan;
@@ -175,6 +177,8 @@ pub(super) struct Attempt<'a, 'm> {
     pub(super) sent: Cell<u64>,
     /// First bytes of the response, if some were read before the attempt started.
     pub(super) early: Option<&'a Cell<Vec<u8>>>,
+    /// Where operators find the session.
+    pub(super) place: Option<u32>,
 }
 
 /// A backend's response: its parsed head, and the bytes of the head with the bytes read after it.
@@ -192,7 +196,9 @@ struct Shared {
     request_cut: Cell<bool>,
     /// When the body was sent whole or cut off. `None` meanwhile, and without a body.
     body_ended: Cell<Option<Instant>>,
-    body_read: Cell<u64>,
+    /// Bytes of bodies that were read so far, from the client and from the backend. Only messages with a body that is not
+    /// small have it.
+    bodies: OnceCell<Rc<Totals>>,
     status: Cell<u16>,
     grpc_status: Cell<Option<u8>>,
     answered: Cell<bool>,
@@ -214,7 +220,7 @@ impl Attempt<'_, '_> {
         let reading_ahead = RefCell::new(std::mem::take(ahead));
         let result = self.exchange(client, &reading_ahead, backend, &shared).await;
         *ahead = reading_ahead.into_inner();
-        outcome.bytes_in += shared.body_read.get();
+        outcome.bytes_in += shared.bodies.get().map_or(0, |bodies| bodies.up.get());
         outcome.bytes_out += shared.to_client.get();
         outcome.first_byte = shared.first_byte.get();
         let before = self.began.saturating_duration_since(self.started);
@@ -303,7 +309,7 @@ impl Attempt<'_, '_> {
             read_timeout: self.idle_of_rpc().unwrap_or(settings.timeouts.body),
             whole_by: None,
             write_timeout: self.pool.settings.timeouts.body,
-            read: &shared.body_read,
+            read: &self.bodies(shared).up,
             written: &self.sent,
             grpc_status: None,
         };
@@ -448,7 +454,8 @@ impl Attempt<'_, '_> {
         let moved = match (body, Reader::new(response.body)) {
             (None, Some(reader)) => {
                 buffer.drain(..response.len);
-                let from_backend = Cell::new(0);
+                let bodies = self.bodies(shared);
+                bodies.down.set(bodies.down.get() + buffer.len() as u64);
                 let transfer = Transfer {
                     timer: self.timer,
                     from: backend,
@@ -465,7 +472,7 @@ impl Attempt<'_, '_> {
                     read_timeout: self.idle_of_rpc().unwrap_or(self.pool.settings.timeouts.body),
                     whole_by: self.pool.settings.timeouts.transfer.map(|limit| Instant::now() + limit),
                     write_timeout: self.session.settings.timeouts.write,
-                    read: &from_backend,
+                    read: &bodies.down,
                     written: &shared.to_client,
                     grpc_status: is_rpc.then_some(&shared.grpc_status),
                 };
@@ -518,6 +525,18 @@ impl Attempt<'_, '_> {
                 }
                 Finished::Cut { ending: Ending::BackendAborted, after: After::Drop }
             }
+        })
+    }
+
+    /// Counts what is read of the bodies, where operators see it.
+    fn bodies<'s>(&self, shared: &'s Shared) -> &'s Totals {
+        shared.bodies.get_or_init(|| {
+            let totals = Rc::new(Totals::default());
+            if let Some(place) = self.place {
+                let shown = totals.clone();
+                self.session.worker.running.change(place, |entry| entry.totals = Some(shown));
+            }
+            totals
         })
     }
 
@@ -626,7 +645,7 @@ pub(super) async fn tunnel(
     pool: &PoolPlan,
     outcome: &mut Outcome,
 ) -> After {
-    let totals = &outcome.relayed;
+    let totals = outcome.relayed();
     let early = Early { up: std::mem::take(&mut client.buffer), down: rest };
     totals.up.set(early.up.len() as u64);
     totals.down.set(early.down.len() as u64);

@@ -24,6 +24,15 @@ impl Worker {
                 // The operator may have left.
                 let _ = answer.send(self.balancers.copy(&snapshot, pool, make));
             }
+            Question::Sessions { asked, from, answer } => {
+                let _ = answer.send(self.scan(&asked, from));
+            }
+            Question::Tcp { places, answer } => {
+                let _ = answer.send(self.tcp_of(&places));
+            }
+            Question::Kill { places, answer } => {
+                let _ = answer.send(self.end_sessions(&places));
+            }
             Question::Past { id, answer } => {
                 let _ = answer.send(self.past.borrow().find(&id).map(Box::new));
             }

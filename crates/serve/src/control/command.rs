@@ -13,6 +13,7 @@ use text::nearest::nearest;
 
 use super::change;
 use super::client::PeerCredentials;
+use super::sessions;
 use super::words::{Quotes, Word, split};
 use crate::report::{self, Status, tables};
 
@@ -157,6 +158,8 @@ const COMMANDS: &[Command] = &[
         help: "the last N events; with `follow` new ones too, until you send a line",
         run: events,
     },
+    Command { name: "sessions", arguments: "[OPTIONS]", help: "open sessions", run: list_sessions },
+    Command { name: "kill", arguments: "ID...|OPTIONS", help: "end sessions at once", run: end_sessions },
     Command {
         name: "why",
         arguments: "[OPTIONS] URL|--session ID",
@@ -489,6 +492,32 @@ fn events(call: &Call<'_>) -> Result<Step, Refusal> {
     Ok(call.answer(|| lines(events.iter().map(tables::event)), || to_json(&events)))
 }
 
+fn list_sessions(call: &Call<'_>) -> Result<Step, Refusal> {
+    let wanted = sessions::read(call.front, call.arguments, has_part)?;
+    if !wanted.is_question() {
+        return Err(call.usage());
+    }
+    let (front, format) = (call.front.clone(), call.format);
+    let answer = async move {
+        let report = sessions::list(&front, wanted).await?;
+        Ok(format.of(|| report::sessions::text(&report), || to_json(&report)))
+    };
+    Ok(Step::Later(Later(Box::pin(answer))))
+}
+
+fn end_sessions(call: &Call<'_>) -> Result<Step, Refusal> {
+    let wanted = sessions::read(call.front, call.arguments, has_part)?;
+    if !wanted.is_order() {
+        return Err(call.usage());
+    }
+    let (front, format, who) = (call.front.clone(), call.format, call.who);
+    let answer = async move {
+        let ended = sessions::end(&front, wanted, who).await?;
+        Ok(format.of(|| ended.text(), || ended.json()))
+    };
+    Ok(Step::Later(Later(Box::pin(answer))))
+}
+
 /// Whether `part` is the host, the port or the file of that address, or a label at the beginning of its host name. A piece of a port
 /// or of an address is none: it may be meant for another backend.
 fn has_part(address: &str, part: &str) -> bool {
@@ -565,6 +594,12 @@ fn help(call: &Call<'_>) -> Result<Step, Refusal> {
 impl From<String> for Refusal {
     fn from(message: String) -> Self {
         Self { message, details: String::new() }
+    }
+}
+
+impl From<sessions::Wrong> for Refusal {
+    fn from(wrong: sessions::Wrong) -> Self {
+        Self { message: wrong.message, details: wrong.details }
     }
 }
 

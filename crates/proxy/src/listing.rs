@@ -1,0 +1,92 @@
+//! What operators ask for of open sessions, and what they are told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use logic::peers::Peer;
+use logic::sessions::{Filter, SessionNumber, Sort, Weight};
+use sys::tcp_info::TcpInfo;
+
+use crate::live::Speaks;
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct Asked {
+    pub filter: Filter,
+    pub sort: Sort,
+    /// Sessions that are wanted at most.
+    pub most: usize,
+}
+
+/// Where a session is found again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub number: SessionNumber,
+    /// Index in its worker's table of connections.
+    pub(crate) at: usize,
+}
+
+/// One open session.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub place: Place,
+    pub listener: Arc<str>,
+    pub client: Peer,
+    pub speaks: Speaks,
+    /// Requests that run; a TCP session is one.
+    pub requests: u32,
+    /// Backends of these, without repetition, that of the newest first.
+    pub backends: Vec<Backend>,
+    /// Id of the newest request.
+    pub request_id: Option<String>,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// Bytes a second in both directions since it was looked at before; `None` at the first look.
+    pub rate: Option<u64>,
+    pub age: Duration,
+    /// Time since its last request, if no request runs.
+    pub idle: Option<Duration>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend {
+    pub pool: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl Row {
+    /// What rows are ordered by.
+    pub fn key(&self, sort: Sort) -> (u64, SessionNumber) {
+        let weight = Weight {
+            age: self.age,
+            bytes: self.bytes_in.saturating_add(self.bytes_out),
+            rate: self.rate,
+            requests: self.requests,
+        };
+        (sort.key(&weight), self.place.number)
+    }
+}
+
+/// Answer to one question.
+#[derive(Debug, Default)]
+pub struct Scanned {
+    /// The first of the sessions that match, in the order that was asked for.
+    pub rows: Vec<Row>,
+    /// Sessions that match.
+    pub matched: usize,
+    /// Index to go on from; `None` at the end.
+    pub next: Option<usize>,
+    /// Time that the worker took for it.
+    pub took: Duration,
+    /// Sessions among those that match without a rate.
+    pub unmeasured: usize,
+}
+
+/// What the kernel knows of the connections of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Sockets {
+    pub place: Place,
+    pub client: Option<TcpInfo>,
+    /// Of the newest request that has one.
+    pub backend: Option<TcpInfo>,
+}

@@ -1,0 +1,158 @@
+//! Shows an operator the open sessions of a worker, a part at each question, and ends those that the operator names.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use logic::sessions::{Facts, Filter, SessionNumber, keep_largest};
+use sys::tcp_info;
+
+use super::{ConnectionHandle, Worker};
+use crate::listing::{Asked, Backend, Place, Row, Scanned, Sockets};
+use crate::live::{Killed, NO_SOCKET};
+
+/// Connections that one question looks at: some tenths of a millisecond.
+const AT_ONCE: usize = 1024;
+
+impl Worker {
+    /// Looks at the next connections, from the index `from` on.
+    pub(super) fn scan(&self, asked: &Asked, from: usize) -> Scanned {
+        let began = Instant::now();
+        let connections = self.connections.borrow();
+        let end = from.saturating_add(AT_ONCE).min(connections.controls.len());
+        let mut scanned = Scanned::default();
+        let mut rates = self.rates.borrow_mut();
+        for at in from.min(end)..end {
+            let Some(handle) = &connections.controls[at] else { continue };
+            let serial = connections.serials[at];
+            if !self.matches(handle, serial, &asked.filter) {
+                continue;
+            }
+            let place = Place { number: self.session_number(serial), at };
+            let mut row = self.row(handle, place, began);
+            row.rate = rates.measure(at, serial, row.bytes_in.saturating_add(row.bytes_out), began);
+            scanned.matched += 1;
+            scanned.unmeasured += usize::from(row.rate.is_none());
+            scanned.rows.push(row);
+        }
+        keep_largest(&mut scanned.rows, asked.most, |row| row.key(asked.sort));
+        scanned.next = (end < connections.controls.len()).then_some(end);
+        scanned.took = began.elapsed();
+        scanned
+    }
+
+    fn session_number(&self, serial: u32) -> SessionNumber {
+        SessionNumber::new(serial, self.index, self.front.state.workers)
+    }
+
+    fn age(&self, handle: &ConnectionHandle) -> Duration {
+        self.front.state.started.elapsed().saturating_sub(handle.live.began())
+    }
+
+    fn matches(&self, handle: &ConnectionHandle, serial: u32, filter: &Filter) -> bool {
+        let Some(listener) = &handle.live.listener else { return false };
+        let mut requests = Vec::new();
+        if filter.looks_at_requests() {
+            self.running.of(&handle.live, |entry| {
+                requests.push((entry.backend.clone(), entry.request_id.as_str().to_owned()));
+            });
+        }
+        let requests: Vec<_> = requests
+            .iter()
+            .map(|(backend, id)| (backend.as_ref().map_or("", |backend| &*backend.name), id.as_str()))
+            .collect();
+        filter.matches(&Facts {
+            number: self.session_number(serial),
+            listener: &listener.name,
+            client: handle.live.client(),
+            age: self.age(handle),
+            requests: &requests,
+        })
+    }
+
+    fn row(&self, handle: &ConnectionHandle, place: Place, now: Instant) -> Row {
+        let live = &handle.live;
+        let mut row = Row {
+            place,
+            listener: live.listener.as_ref().map_or_else(|| "".into(), |listener| listener.name.clone()),
+            client: live.client(),
+            speaks: live.speaks.get(),
+            requests: 0,
+            backends: Vec::new(),
+            request_id: None,
+            bytes_in: live.up.get(),
+            bytes_out: live.down.get(),
+            rate: None,
+            age: self.age(handle),
+            idle: handle.idle_since().map(|since| now.saturating_duration_since(since)),
+        };
+        self.running.of(live, |entry| {
+            row.requests += 1;
+            if let Some(state) = &entry.backend
+                && !row.backends.iter().any(|known| *known.name == *state.name && *known.pool == *state.pool)
+            {
+                row.backends.push(Backend { pool: state.pool.clone(), name: state.name.clone() });
+            }
+            if row.request_id.is_none() && !entry.request_id.is_none() {
+                row.request_id = Some(entry.request_id.as_str().to_owned());
+            }
+            if let Some(totals) = &entry.totals {
+                row.bytes_in = row.bytes_in.wrapping_add(totals.up.get());
+                row.bytes_out = row.bytes_out.wrapping_add(totals.down.get());
+            }
+        });
+        row
+    }
+
+    /// Asks the kernel for the connections of sessions.
+    pub(super) fn tcp_of(&self, places: &[Place]) -> Vec<Sockets> {
+        let ask = |socket| if socket == NO_SOCKET { None } else { tcp_info::read(socket) };
+        let all = places.iter().filter_map(|place| {
+            let handle = self.connection(*place)?;
+            let mut backend = NO_SOCKET;
+            self.running.of(&handle.live, |entry| {
+                if backend == NO_SOCKET {
+                    backend = entry.socket;
+                }
+            });
+            Some(Sockets { place: *place, client: ask(handle.live.socket), backend: ask(backend) })
+        });
+        all.collect()
+    }
+
+    /// Finds a connection, if it is still open.
+    fn connection(&self, place: Place) -> Option<Rc<ConnectionHandle>> {
+        let connections = self.connections.borrow();
+        let serial = *connections.serials.get(place.at)?;
+        if self.session_number(serial) != place.number {
+            return None;
+        }
+        connections.controls.get(place.at)?.clone()
+    }
+
+    /// Ends sessions at once: client and backend get a reset, so that none takes what was cut for complete. Returns those
+    /// that were open.
+    pub(super) fn end_sessions(&self, places: &[Place]) -> Vec<Row> {
+        let mut killed = Vec::new();
+        for place in places {
+            let Some(handle) = self.connection(*place) else { continue };
+            let live = &handle.live;
+            if live.killed.replace(Killed::Yes) == Killed::Yes {
+                continue;
+            }
+            killed.push(self.row(&handle, *place, Instant::now()));
+            tcp_info::reset_on_close(live.socket);
+            self.running.of(live, |entry| {
+                if entry.socket != NO_SOCKET {
+                    tcp_info::reset_on_close(entry.socket);
+                }
+            });
+            if let Some(key) = handle.idle_key() {
+                self.idle_sessions.end(key);
+            } else if let Some(task) = live.task.take() {
+                // Its connections are closed when the runtime drops it.
+                task.abort();
+            }
+        }
+        killed
+    }
+}

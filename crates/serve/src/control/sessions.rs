@@ -1,0 +1,291 @@
+//! The words of the commands that show open sessions and end them, and what they do.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use logic::peers::{Peer, PeerSet, PeerSetEntry};
+use logic::sessions::{Facts, Filter, SessionName, Sort};
+use proxy::front::Front;
+use proxy::listing::{Asked, Row};
+use serde_json::json;
+use state::events::Level;
+use text::nearest::nearest;
+use text::terminal::line;
+use text::units;
+
+use super::client::PeerCredentials;
+use crate::report::sessions::SessionsReport;
+use crate::sessions::{self, Detail, Found};
+
+/// Sessions shown if the command names no number, and at most.
+const SHOWN: usize = 50;
+const MOST_SHOWN: usize = 10_000;
+
+/// Sessions that one command ends at most.
+const MOST_ENDED: usize = 100_000;
+
+/// Ended sessions that have an event of their own; the rest is counted in one.
+const MOST_TOLD: usize = 20;
+
+const OPTIONS: [&str; 7] =
+    ["--listener", "--backend", "--client", "--longer-than", "--sort", "--limit", "--yes"];
+
+/// The words of a command.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    filter: Filter,
+    sort: Option<Sort>,
+    limit: Option<usize>,
+    consent: Consent,
+}
+
+/// Whether sessions may be ended that the operator has not named one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Consent {
+    Given,
+    #[default]
+    NotGiven,
+}
+
+/// Why a command is refused.
+pub(super) struct Wrong {
+    pub(super) message: String,
+    /// Lines after the message; may be empty.
+    pub(super) details: String,
+}
+
+impl From<String> for Wrong {
+    fn from(message: String) -> Self {
+        Self { message, details: String::new() }
+    }
+}
+
+impl From<&str> for Wrong {
+    fn from(message: &str) -> Self {
+        message.to_owned().into()
+    }
+}
+
+/// A test whether a word is a whole part of an address.
+pub(super) type HasPart = fn(&str, &str) -> bool;
+
+impl Wanted {
+    /// Whether the words are a question, and name no sessions.
+    pub(super) fn is_question(&self) -> bool {
+        self.consent == Consent::NotGiven && self.filter.names.is_empty()
+    }
+
+    /// Whether the words say which sessions are to be ended.
+    pub(super) fn is_order(&self) -> bool {
+        !self.filter.is_empty() && self.sort.is_none() && self.limit.is_none()
+    }
+}
+
+/// Finds the sessions.
+pub(super) async fn list(front: &Front, wanted: Wanted) -> Result<SessionsReport, Wrong> {
+    let most = wanted.limit.unwrap_or(SHOWN);
+    let sort = wanted.sort.unwrap_or(Sort::Age);
+    let asked = Asked { filter: wanted.filter, sort, most };
+    let found = sessions::find(front, asked, Detail::Full).await.map_err(|why| why.to_string())?;
+    Ok(SessionsReport::read(found))
+}
+
+/// What became of an order to end sessions.
+pub(super) struct Ended {
+    ended: Vec<Row>,
+    not_open: Vec<String>,
+}
+
+impl Ended {
+    pub(super) fn text(&self) -> String {
+        let mut out = lines(self.ended.iter().take(MOST_TOLD).map(|row| format!("ended {}", short(row))));
+        match self.ended.len() - self.ended.len().min(MOST_TOLD) {
+            0 => {}
+            more => out.push_str(&format!("ended {more} more\n")),
+        }
+        out + &lines(self.not_open.iter().map(|name| format!("not open: {name}")))
+    }
+
+    pub(super) fn json(&self) -> String {
+        let ended: Vec<u64> = self.ended.iter().map(|row| row.place.number.0).collect();
+        json!({ "ended": ended, "not_open": self.not_open }).to_string()
+    }
+}
+
+/// Ends the sessions, or says which cannot be ended.
+pub(super) async fn end(front: &Front, wanted: Wanted, who: PeerCredentials) -> Result<Ended, Wrong> {
+    let Wanted { filter, consent, .. } = wanted;
+    let names = filter.names.clone();
+    let asked = Asked { filter, sort: Sort::Age, most: MOST_ENDED };
+    let Found { sessions, .. } =
+        sessions::find(front, asked, Detail::Places).await.map_err(|why| why.to_string())?;
+    if names.is_empty() && consent == Consent::NotGiven && !sessions.is_empty() {
+        let all = units::count(sessions.len(), "session");
+        return Err(Wrong {
+            message: format!("{all} would be ended, none was: --yes ends them"),
+            details: lines(sessions.iter().take(MOST_TOLD).map(|session| short(&session.row))),
+        });
+    }
+    let places = sessions.iter().map(|session| session.row.place);
+    let ended = sessions::end(front, places).await.map_err(|why| why.to_string())?;
+    tell(front, &ended, who);
+    let is_gone = |name: &&SessionName| !ended.iter().any(|row| is_of(name, row));
+    let not_open: Vec<String> = names.iter().filter(is_gone).map(shown).collect();
+    match (&ended[..], &not_open[..]) {
+        ([], []) => Err("no open session matches".into()),
+        ([], [name]) => Err(format!("no open session {name}: it has ended, or never was").into()),
+        ([], _) => Err(Wrong {
+            message: "none of these sessions is open".to_owned(),
+            details: lines(not_open.into_iter()),
+        }),
+        _ => Ok(Ended { ended, not_open }),
+    }
+}
+
+/// Records who has ended which sessions.
+fn tell(front: &Front, ended: &[Row], who: PeerCredentials) {
+    let events = &front.state.events;
+    for row in ended.iter().take(MOST_TOLD) {
+        events.record(
+            Level::Info,
+            format!("listener.{}", row.listener),
+            format!("{who}: ended {}", short(row)),
+        );
+    }
+    if ended.len() > MOST_TOLD {
+        let more = units::count(ended.len() - MOST_TOLD, "more session");
+        events.record(Level::Info, "control", format!("{who}: ended {more}"));
+    }
+}
+
+fn is_of(name: &SessionName, row: &Row) -> bool {
+    let request = row.request_id.as_deref().unwrap_or_default();
+    name.is_of(&Facts {
+        number: row.place.number,
+        listener: &row.listener,
+        client: row.client,
+        age: Duration::ZERO,
+        requests: &[("", request)],
+    })
+}
+
+fn shown(name: &SessionName) -> String {
+    match name {
+        SessionName::Number(number) => number.0.to_string(),
+        SessionName::Client(client) => client.to_string(),
+        SessionName::Request(id) => line(id),
+    }
+}
+
+/// A session in one line.
+fn short(row: &Row) -> String {
+    let (listener, client, speaks) = (line(&row.listener), row.client, row.speaks.word());
+    let backend =
+        row.backends.first().map_or_else(String::new, |one| format!(", backend {}", line(&one.name)));
+    let age = units::duration(Duration::from_secs(row.age.as_secs()));
+    format!(
+        "session {}: listener {listener}, client {client}, {speaks}{backend}, open for {age}",
+        row.place.number.0
+    )
+}
+
+/// Reads the words of a command.
+pub(super) fn read(front: &Front, words: &[&str], has_part: HasPart) -> Result<Wanted, Wrong> {
+    let mut wanted = Wanted::default();
+    let mut rest = words.iter().copied();
+    while let Some(word) = rest.next() {
+        let mut value = || rest.next().ok_or_else(|| Wrong::from(format!("{word}: a value is missing")));
+        let filter = &mut wanted.filter;
+        match word {
+            "--listener" => filter.listener = Some(listener(front, value()?)?),
+            "--backend" => filter.backend = Some(backend(front, value()?, has_part)?),
+            "--client" => filter.client = Some(network(value()?)?),
+            "--longer-than" => {
+                let text = value()?;
+                let age =
+                    config::duration(text).map_err(|why| format!("--longer-than {}: {why}", line(text)))?;
+                filter.longer_than = Some(age);
+            }
+            "--sort" => {
+                let sort = value()?.parse::<Sort>().map_err(|why| format!("--sort: {why}"))?;
+                wanted.sort = Some(sort);
+            }
+            "--limit" => {
+                let limit = value()?.parse().ok().filter(|limit| (1..=MOST_SHOWN).contains(limit));
+                let wrong = || Wrong::from(format!("--limit: a number from 1 to {MOST_SHOWN}"));
+                wanted.limit = Some(limit.ok_or_else(wrong)?);
+            }
+            "--yes" => wanted.consent = Consent::Given,
+            option if option.starts_with("--") => {
+                let hint =
+                    nearest(option, OPTIONS).map_or(String::new(), |name| format!(", did you mean {name}?"));
+                return Err(format!("unknown option \"{}\"{hint}", line(option)).into());
+            }
+            name => match SessionName::parse(name) {
+                Some(name) => filter.names.push(name),
+                None => {
+                    let wrong = line(name);
+                    return Err(format!(
+                        "\"{wrong}\" is no session: give its id (penstock ctl sessions), the address and port of its client, or \
+                         the id of its request"
+                    )
+                    .into());
+                }
+            },
+        }
+    }
+    Ok(wanted)
+}
+
+fn listener(front: &Front, wanted: &str) -> Result<String, Wrong> {
+    let snapshot = front.snapshot.load();
+    let names = snapshot.listeners.keys().map(|name| &**name);
+    if names.clone().any(|name| name == wanted) {
+        return Ok(wanted.to_owned());
+    }
+    let hint = nearest(wanted, names).map_or(String::new(), |name| format!(", did you mean \"{name}\"?"));
+    Err(format!("no listener \"{}\"{hint}", line(wanted)).into())
+}
+
+/// The name of the backend that is meant. One that was removed may still have sessions: its whole name finds them.
+fn backend(front: &Front, wanted: &str, has_part: HasPart) -> Result<String, Wrong> {
+    let snapshot = front.snapshot.load();
+    let mut names: Vec<String> = snapshot
+        .pools
+        .iter()
+        .flat_map(|plan| plan.backends.iter().map(|backend| backend.state.name.to_string()))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    if wanted.is_empty() || names.iter().any(|name| name == wanted) {
+        return Ok(wanted.to_owned());
+    }
+    let found: Vec<_> = names.iter().filter(|name| has_part(name, wanted)).collect();
+    match &found[..] {
+        [one] => Ok((*one).clone()),
+        [] if wanted.contains(':') => Ok(wanted.to_owned()),
+        [] => Err(Wrong {
+            message: format!("no backend \"{}\"; the backends are:", line(wanted)),
+            details: lines(names.into_iter()),
+        }),
+        _ => Err(Wrong {
+            message: format!("\"{}\" could be any of these", line(wanted)),
+            details: lines(found.into_iter().cloned()),
+        }),
+    }
+}
+
+fn network(text: &str) -> Result<PeerSet, Wrong> {
+    // The address and port as `sessions` shows them.
+    let entry = text.parse::<PeerSetEntry>().or_else(|why| {
+        text.parse::<SocketAddr>()
+            .map(|address| PeerSetEntry::Network(Peer::Ip(address).ip().unwrap_or(address.ip()).into()))
+            .map_err(|_| why)
+    });
+    let entry = entry.map_err(|why| format!("--client {}: {why}", line(text)))?;
+    Ok([entry].into_iter().collect())
+}
+
+fn lines(lines: impl Iterator<Item = String>) -> String {
+    lines.map(|line| line + "\n").collect()
+}

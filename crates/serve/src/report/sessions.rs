@@ -1,0 +1,174 @@
+//! Open sessions, for `penstock ctl sessions`.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use sys::tcp_info::TcpInfo;
+use text::table::Table;
+use text::terminal::line;
+use text::units;
+
+use super::milliseconds;
+use crate::sessions::{Found, Session};
+
+#[derive(Clone, Debug, Serialize)]
+pub struct SessionsReport {
+    /// Number of open sessions that match.
+    pub matched: usize,
+    /// The first of them, in the order asked for.
+    pub sessions: Vec<SessionReport>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct SessionReport {
+    pub id: u64,
+    pub listener: String,
+    /// Address and port, or `unix`.
+    pub client: String,
+    /// `handshake`, `tcp`, `tls-passthrough`, `http/1.1`, `http/2`, `websocket` or `upgraded`.
+    pub protocol: &'static str,
+    /// Requests that run; a TCP session counts as one.
+    pub requests: u32,
+    /// Backends of these, that of the newest first.
+    pub backends: Vec<SessionBackend>,
+    /// Id of the newest request.
+    pub request_id: Option<String>,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// Bytes a second in both directions, since the last look.
+    pub rate: Option<u64>,
+    pub age_seconds: f64,
+    /// Time since data was sent or received.
+    pub idle_seconds: Option<f64>,
+    pub client_tcp: Option<TcpReport>,
+    pub backend_tcp: Option<TcpReport>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct SessionBackend {
+    pub pool: String,
+    pub name: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct TcpReport {
+    pub rtt_ms: f64,
+    pub retransmits: u32,
+}
+
+impl From<TcpInfo> for TcpReport {
+    fn from(info: TcpInfo) -> Self {
+        Self { rtt_ms: milliseconds(info.rtt), retransmits: info.retransmits }
+    }
+}
+
+impl SessionsReport {
+    pub(crate) fn read(found: Found) -> Self {
+        Self { matched: found.matched, sessions: found.sessions.into_iter().map(of_session).collect() }
+    }
+}
+
+fn of_session(Session { row, client, backend }: Session) -> SessionReport {
+    let seconds = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
+    // The kernel knows it of TCP; a client of a Unix socket is known to wait between two requests.
+    let idle = [client, backend].into_iter().flatten().map(|info| info.idle).min().or(row.idle);
+    SessionReport {
+        id: row.place.number.0,
+        listener: row.listener.to_string(),
+        client: row.client.to_string(),
+        protocol: row.speaks.word(),
+        requests: row.requests,
+        backends: row
+            .backends
+            .iter()
+            .map(|backend| SessionBackend { pool: backend.pool.to_string(), name: backend.name.to_string() })
+            .collect(),
+        request_id: row.request_id,
+        bytes_in: row.bytes_in,
+        bytes_out: row.bytes_out,
+        rate: row.rate,
+        age_seconds: seconds(row.age),
+        idle_seconds: idle.map(seconds),
+        client_tcp: client.map(TcpReport::from),
+        backend_tcp: backend.map(TcpReport::from),
+    }
+}
+
+/// The sessions for people.
+pub fn text(report: &SessionsReport) -> String {
+    if report.matched == 0 {
+        return "no open session matches".to_owned();
+    }
+    let mut table = Table::indented("");
+    table.header([
+        ">id",
+        "listener",
+        "client",
+        "protocol",
+        "backend",
+        ">in",
+        ">out",
+        ">rate",
+        ">age",
+        ">idle",
+        ">rtt",
+        ">retransmits",
+    ]);
+    for session in &report.sessions {
+        let time = |seconds: Option<f64>| {
+            seconds.map_or_else(|| "-".to_owned(), |seconds| units::duration(whole(seconds)))
+        };
+        let rate = session.rate.map_or_else(|| "-".to_owned(), |rate| format!("{}/s", units::bytes(rate)));
+        table.row([
+            session.id.to_string(),
+            line(&session.listener),
+            line(&session.client),
+            protocol(session),
+            backend(session),
+            units::bytes(session.bytes_in),
+            units::bytes(session.bytes_out),
+            rate,
+            time(Some(session.age_seconds)),
+            time(session.idle_seconds),
+            pair(session, |tcp| units::duration(Duration::from_secs_f64((tcp.rtt_ms / 1e3).max(0.0)))),
+            pair(session, |tcp| tcp.retransmits.to_string()),
+        ]);
+    }
+    let mut out = table.render();
+    match report.matched - report.sessions.len().min(report.matched) {
+        0 => {}
+        more => out.push_str(&format!("and {more} more: --limit {} shows all\n", report.matched)),
+    }
+    out
+}
+
+fn whole(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.max(0.0).floor())
+}
+
+fn protocol(session: &SessionReport) -> String {
+    match (session.protocol, session.requests) {
+        (word @ "http/2", requests) => format!("{word} ({requests} open)"),
+        (word @ "http/1.1", 0) => format!("{word} (idle)"),
+        (word, _) => word.to_owned(),
+    }
+}
+
+fn backend(session: &SessionReport) -> String {
+    match &session.backends[..] {
+        [] => "-".to_owned(),
+        [one] => line(&one.name),
+        [first, rest @ ..] => format!("{} +{}", line(&first.name), rest.len()),
+    }
+}
+
+/// What is known of the connection of the client, then of that to the backend.
+fn pair(session: &SessionReport, show: impl Fn(&TcpReport) -> String) -> String {
+    match (&session.client_tcp, &session.backend_tcp) {
+        (None, None) => "-".to_owned(),
+        (client, None) => client.as_ref().map_or_else(|| "-".to_owned(), &show),
+        (client, Some(backend)) => {
+            format!("{} {}", client.as_ref().map_or_else(|| "-".to_owned(), &show), show(backend))
+        }
+    }
+}

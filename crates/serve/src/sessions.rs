@@ -1,0 +1,152 @@
+//! Finds open sessions, and ends them: `penstock ctl sessions` and `kill`. `crates/logic/src/sessions.rs` decides which
+//! sessions are meant; the workers answer in parts (`crates/proxy/src/worker/sessions.rs`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use logic::sessions::keep_largest;
+use proxy::front::Front;
+use proxy::listing::{Asked, Place, Row};
+use proxy::question::Question;
+use sys::tcp_info::TcpInfo;
+use tokio::sync::{Mutex, oneshot};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::why::Silent;
+
+/// Time limit of one part of a worker's answer.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+
+/// Pause between two looks, if no rates were measured before.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
+
+/// Sessions that one question names at most.
+const AT_ONCE: usize = 256;
+
+/// Workers look for operators during one part of their time in so many.
+const LOOKING_PART: u32 = 10;
+
+/// Only one operator looks at a time, and not before this instant.
+static TURN: Mutex<Option<Instant>> = Mutex::const_new(None);
+
+/// Sessions that an operator asked for.
+pub(crate) struct Found {
+    /// In the order asked for.
+    pub(crate) sessions: Vec<Session>,
+    /// How many match; some may not be among the above.
+    pub(crate) matched: usize,
+}
+
+pub(crate) struct Session {
+    pub(crate) row: Row,
+    pub(crate) client: Option<TcpInfo>,
+    pub(crate) backend: Option<TcpInfo>,
+}
+
+/// What is wanted of the sessions that are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// Bytes a second, even at the first look, which then takes longer; what the kernel knows of the connections.
+    Full,
+    /// Where they are.
+    Places,
+}
+
+/// Finds sessions.
+pub(crate) async fn find(front: &Front, asked: Asked, detail: Detail) -> Result<Found, Silent> {
+    let asked = Arc::new(asked);
+    let mut turn = TURN.lock().await;
+    if let Some(at) = *turn {
+        sleep_until(at).await;
+    }
+    let mut looked = look(front, &asked).await?;
+    let mut took = looked.took;
+    if detail == Detail::Full && looked.unmeasured == looked.matched && looked.matched > 0 {
+        sleep(BETWEEN_LOOKS).await;
+        looked = look(front, &asked).await?;
+        took += looked.took;
+    }
+    *turn = Some(Instant::now() + took * (LOOKING_PART - 1));
+    drop(turn);
+    let mut tcp = HashMap::new();
+    let shown = if detail == Detail::Full { &looked.rows[..] } else { &[] };
+    for (worker, places) in by_worker(front, shown.iter().map(|row| row.place)) {
+        for places in places.chunks(AT_ONCE) {
+            let ask = |answer| Question::Tcp { places: places.to_vec(), answer };
+            for sockets in ask_one(front, worker, ask).await? {
+                tcp.insert(sockets.place, (sockets.client, sockets.backend));
+            }
+        }
+    }
+    let sessions = looked.rows.into_iter().map(|row| {
+        let (client, backend) = tcp.remove(&row.place).unwrap_or_default();
+        Session { row, client, backend }
+    });
+    Ok(Found { sessions: sessions.collect(), matched: looked.matched })
+}
+
+/// Ends sessions. Returns those that were open.
+pub(crate) async fn end(front: &Front, places: impl Iterator<Item = Place>) -> Result<Vec<Row>, Silent> {
+    let mut killed = Vec::new();
+    for (worker, places) in by_worker(front, places) {
+        for places in places.chunks(AT_ONCE) {
+            let ask = |answer| Question::Kill { places: places.to_vec(), answer };
+            killed.extend(ask_one(front, worker, ask).await?);
+        }
+    }
+    Ok(killed)
+}
+
+#[derive(Default)]
+struct Looked {
+    rows: Vec<Row>,
+    matched: usize,
+    unmeasured: usize,
+    /// Time of the worker that took longest.
+    took: Duration,
+}
+
+/// Looks at all connections once.
+async fn look(front: &Front, asked: &Arc<Asked>) -> Result<Looked, Silent> {
+    let mut all = Looked::default();
+    for worker in 0..front.questions.len() {
+        let (mut next, mut took) = (Some(0), Duration::ZERO);
+        while let Some(from) = next {
+            let ask = |answer| Question::Sessions { asked: asked.clone(), from, answer };
+            let part = ask_one(front, worker, ask).await?;
+            all.rows.extend(part.rows);
+            keep_largest(&mut all.rows, asked.most, |row| row.key(asked.sort));
+            all.matched += part.matched;
+            all.unmeasured += part.unmeasured;
+            took += part.took;
+            next = part.next;
+        }
+        all.took = all.took.max(took);
+    }
+    Ok(all)
+}
+
+fn by_worker(front: &Front, places: impl Iterator<Item = Place>) -> HashMap<usize, Vec<Place>> {
+    let mut all: HashMap<usize, Vec<Place>> = HashMap::new();
+    for place in places {
+        if let Some((worker, _)) = place.number.parts(front.state.workers) {
+            all.entry(worker).or_default().push(place);
+        }
+    }
+    all
+}
+
+async fn ask_one<T>(
+    front: &Front,
+    worker: usize,
+    question: impl FnOnce(oneshot::Sender<T>) -> Question,
+) -> Result<T, Silent> {
+    let (answer, answered) = oneshot::channel();
+    let asking = async {
+        let to = front.questions.get(worker).ok_or(Silent::Ending)?;
+        to.send(question(answer)).await.map_err(|_| Silent::Ending)?;
+        answered.await.map_err(|_| Silent::Ending)
+    };
+    timeout(ANSWER_TIME, asking).await.unwrap_or(Err(Silent::Busy { worker }))
+}
