@@ -6,6 +6,7 @@ mod capture;
 mod confinement;
 mod control;
 mod first_minute;
+mod follow;
 mod include;
 mod keepalived;
 mod kept;

@@ -40,6 +40,9 @@ const WRITE_TIME: Duration = Duration::from_secs(5);
 
 /// Time after which no further command is run in the same step: other clients have their turns.
 const STEP_TIME: Duration = Duration::from_micros(200);
+/// The same for a client that follows events: it may be a pager that stands still. It has one of the slots for followers,
+/// and the events that it misses meanwhile are counted.
+const FOLLOWER_TIME: Duration = Duration::from_secs(600);
 
 /// Number of bytes that `WRITE_TIME` applies to.
 const WRITE_PIECE: usize = 16 * 1024;
@@ -251,7 +254,7 @@ impl Session {
             framing::push_text(&mut wire, &command::event_line(following.format, &event));
             shown = event.number;
         }
-        self.deliver(&wire).await?;
+        self.deliver(&wire, FOLLOWER_TIME).await?;
         loop {
             let mut wire = Vec::new();
             let mut push = |event| match event {
@@ -281,7 +284,7 @@ impl Session {
                     Err(TryRecvError::Empty | TryRecvError::Closed) => break,
                 }
             }
-            self.deliver(&wire).await?;
+            self.deliver(&wire, FOLLOWER_TIME).await?;
             // Yield, so that `Paced` charges the time of this step before the next one.
             yield_now().await;
         }
@@ -322,7 +325,7 @@ impl Session {
         loop {
             *sent += bytes.len() as u64;
             framing::push_text(&mut wire, &Base64::encode_string(&bytes));
-            self.deliver(&wire).await?;
+            self.deliver(&wire, WRITE_TIME).await?;
             wire.clear();
             // Yield, so that `Paced` charges the time of this step before the next one.
             yield_now().await;
@@ -350,19 +353,19 @@ impl Session {
     /// Sends an answer. A client that reads it slowly may lose its slot.
     async fn send(&mut self, wire: &[u8]) -> Result<(), Over> {
         self.slot.set(ClientActivity::Writing);
-        self.deliver(wire).await
+        self.deliver(wire, WRITE_TIME).await
     }
 
-    /// Sends events to a follower.
-    async fn deliver(&mut self, wire: &[u8]) -> Result<(), Over> {
+    /// Sends bytes to a client that has `limit` for each piece.
+    async fn deliver(&mut self, wire: &[u8], limit: Duration) -> Result<(), Over> {
         for piece in wire.chunks(WRITE_PIECE) {
-            self.write(piece).await?;
+            self.write(piece, limit).await?;
         }
         Ok(())
     }
 
-    async fn write(&mut self, piece: &[u8]) -> Result<(), Over> {
-        match timeout(WRITE_TIME, self.stream.write_all(piece)).await {
+    async fn write(&mut self, piece: &[u8], limit: Duration) -> Result<(), Over> {
+        match timeout(limit, self.stream.write_all(piece)).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(Over),
         }
