@@ -15,6 +15,7 @@ mod capture;
 mod change;
 mod save;
 mod sessions;
+mod top;
 mod why;
 mod word;
 
@@ -81,6 +82,8 @@ enum Command {
     Sessions(sessions::Sessions),
     /// End open sessions at once, by their ids or all that match
     Kill(sessions::Kill),
+    /// Watch listeners, backends and sessions on the terminal; end a session and drain a backend from there
+    Top(top::Top),
     /// Which backend a session would get, step by step, and why no other one; changes nothing
     Why(why::Why),
     /// Give a backend no new sessions; its open sessions continue to their end
@@ -161,6 +164,14 @@ Examples:
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named_by_environment = std::env::var_os("PENSTOCK_CONTROL_SOCKET").filter(|path| !path.is_empty());
     let socket = socket_path(arguments, named_by_environment.map(PathBuf::from))?;
+    if let Command::Top(top) = &arguments.command {
+        return match arguments.json {
+            false => top::run(top, &socket, arguments.timeout),
+            true => Err(Failure::usage(
+                "top is for people\n  hint: ctl sessions and ctl status answer with --json",
+            )),
+        };
+    }
     let client = Client::connect(&socket, arguments.timeout).map_err(failed);
     let mut client = match (&arguments.command, client) {
         // A server that does not run is as unhealthy as one that says so.
@@ -212,6 +223,8 @@ impl Command {
                 count = wanted.map(|count| count.to_string());
                 ("events", count.as_deref().into_iter().chain(follow.then_some("follow")).collect())
             }
+            // Not sent: `run` has it.
+            Command::Top(_) => ("status", Vec::new()),
             Command::Sessions(sessions) => {
                 owned = sessions.words();
                 ("sessions", words(&owned))
@@ -426,7 +439,7 @@ mod tests {
         let all: BTreeSet<_> = serve::control::commands().filter(|name| *name != "help").collect();
         let here = Alone::command();
         let here: BTreeSet<_> =
-            here.get_subcommands().map(clap::Command::get_name).collect();
+            here.get_subcommands().map(clap::Command::get_name).filter(|name| *name != "top").collect();
         assert_eq!(here, all, "enum Command here, and COMMANDS in crates/serve/src/control/command.rs");
         let tried: BTreeSet<_> = LINES.iter().filter_map(|(_, sent)| sent.split(' ').next()).collect();
         assert_eq!(tried, all, "LINES has a line for each");

@@ -20,4 +20,5 @@ mod sessions;
 mod status_page;
 mod supervisor;
 mod syslog;
+mod top;
 mod why;

@@ -38,11 +38,12 @@ const IDLE_TIME: Duration = Duration::from_secs(300);
 /// Time limit for writing `WRITE_PIECE` bytes of an answer.
 const WRITE_TIME: Duration = Duration::from_secs(5);
 
-/// Time after which no further command is run in the same step: other clients have their turns.
-const STEP_TIME: Duration = Duration::from_micros(200);
 /// The same for a client that follows events: it may be a pager that stands still. It has one of the slots for followers,
 /// and the events that it misses meanwhile are counted.
 const FOLLOWER_TIME: Duration = Duration::from_secs(600);
+
+/// Time after which no further command is run in the same step: other clients have their turns.
+const STEP_TIME: Duration = Duration::from_micros(200);
 
 /// Number of bytes that `WRITE_TIME` applies to.
 const WRITE_PIECE: usize = 16 * 1024;
