@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use logic::control_access::{Rules, Who};
+
 mod access_log;
 mod acl;
 mod acme;
@@ -32,6 +34,7 @@ use names::{AclNames, AcmeNames, PoolNames};
 use parser::Parser;
 use refused::Refused;
 
+use crate::de::{At, Key};
 use crate::environment::Environment;
 use crate::error::Report;
 use crate::quote::quote;
@@ -125,8 +128,20 @@ impl<'a> Parser<'a> {
     fn control(&mut self, raw: &RawConfig) -> Option<Option<Control>> {
         raw.control.as_ref().map(|control| {
             let socket = control.value.socket.as_ref()?;
-            let socket = self.read(socket, address::unix_path)?;
-            Some(Control { socket })
+            let socket = self.read(socket, address::unix_path);
+            let (operators, readers) =
+                (self.accounts(&control.value.operators), self.accounts(&control.value.readers));
+            Some(Control { socket: socket?, access: Rules { operators: operators?, readers: readers? } })
         })
+    }
+
+    /// Reads users and groups.
+    fn accounts(&mut self, key: &Key<Vec<At<String>>>) -> Option<Vec<Who>> {
+        // Where only this section is read, no default stands in for a key that is absent.
+        let Some(key) = key else { return Some(Vec::new()) };
+        let entries = &key.value;
+        let read = |text: &str| text.parse::<Who>().map_err(|error| Refused::new(error.to_string()));
+        let all: Vec<_> = entries.iter().filter_map(|entry| self.read(entry, read)).collect();
+        (all.len() == entries.len()).then_some(all)
     }
 }

@@ -256,10 +256,19 @@ syslog = { facility = "local3", app-name = "edge" }
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawControl {
-    /// Absolute path of the Unix socket, made with mode 0600 for the user of the process. The variable
+    /// Absolute path of the Unix socket. Only root and the user of the process may use it (mode 0600), and whom
+    /// `operators` and `readers` name: then everyone may connect (mode 0666), and the kernel says who it is. The variable
     /// `PENSTOCK_CONTROL_SOCKET` overrides it for the server and for `penstock ctl`.
     #[schemars(extend("x-required" = true, "examples" = ["/run/penstock/control.sock"]))]
     pub(crate) socket: Key<PathText>,
+    /// Users and groups that may read and change everything, by name or number in /etc/passwd and /etc/group: `"ann"`,
+    /// `"1000"`, `"group:ops"`.
+    #[schemars(extend("default" = json!([]), "examples" = [["ann", "group:ops"]]))]
+    pub(crate) operators: Key<Vec<At<String>>>,
+    /// Users and groups that may read only: `status`, `backends`, `certs`, `clients`, `events`, `why`, and `history` without
+    /// a number. Texts of the configuration are for operators.
+    #[schemars(extend("default" = json!([]), "examples" = [["monitor"]]))]
+    pub(crate) readers: Key<Vec<At<String>>>,
 }
 
 /// `[admin]`

@@ -144,8 +144,10 @@ pub enum LogFormat {
 /// `[control]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// Path of the Unix socket, made with mode 0600.
+    /// Path of the Unix socket.
     pub socket: PathBuf,
+    /// Who may use it besides root and the user of the process.
+    pub access: logic::control_access::Rules,
 }
 
 /// `[admin]`

@@ -10,6 +10,7 @@ pub mod balance;
 pub mod client_hello;
 pub mod client_name;
 pub mod client_slots;
+pub mod control_access;
 pub mod flood_delay;
 pub mod grpc;
 pub mod health;

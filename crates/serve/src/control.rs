@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use logic::control_access::Rules;
 use proxy::front::Front;
 use state::client_slots::Size;
 use state::events::Level;
@@ -59,6 +60,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Only the owner may connect.
 const MODE: u32 = 0o600;
 
+/// Everyone may connect, because the configuration names users or groups: the kernel says who it is.
+const OPEN_MODE: u32 = 0o666;
+
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     #[error("listen on control socket {}", .path.display())]
@@ -86,9 +90,10 @@ pub struct ControlThread {
 }
 
 /// Binds the control socket. Call this before privileges are dropped: the directory may belong to root.
-pub fn bind(path: &Path) -> Result<ControlSocket, ControlError> {
+pub fn bind(path: &Path, access: &Rules) -> Result<ControlSocket, ControlError> {
+    let mode = if access.is_empty() { MODE } else { OPEN_MODE };
     let (listener, file) =
-        listen_unix(path, MODE).map_err(|source| ControlError::Bind { path: path.to_owned(), source })?;
+        listen_unix(path, mode).map_err(|source| ControlError::Bind { path: path.to_owned(), source })?;
     Ok(ControlSocket { listener, owner: nix::unistd::geteuid().as_raw(), file: SocketPath(file) })
 }
 
@@ -157,11 +162,11 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>) {
         };
         let start = thread_time();
         match shared.admit(&stream) {
-            Ok(who) => match slots.slot_within(PLACE_LIMIT).await {
+            Ok(admitted) => match slots.slot_within(PLACE_LIMIT).await {
                 Some(slot) => {
                     let id = slot.id();
                     let slot = Arc::new(slot);
-                    let session = Session::new(shared.clone(), who, stream, slot.clone());
+                    let session = Session::new(shared.clone(), admitted, stream, slot.clone());
                     let task = Paced::new(work.client(), session.run()).tells(slot);
                     slots.keep(id, tokio::spawn(task).abort_handle());
                 }

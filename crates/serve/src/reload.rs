@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use config::Config;
-use config::types::{Admin, MaxConnections, Process};
+use config::types::{Admin, Control, MaxConnections, Process};
 use logic::account::{Division, TooFew};
 use logic::udp::Listening;
 use proxy::front::Front;
@@ -288,13 +288,17 @@ impl Supervisor {
             source_ipv6_prefix: _,
         } = process;
         let old = &*self.started_with;
+        // Whether others may connect is fixed with the socket; who they are is not.
+        let place_of = |control: &Option<Control>| {
+            control.as_ref().map(|control| (control.socket.clone(), control.access.is_empty()))
+        };
         let bind_of = |admin: &Option<Admin>| admin.as_ref().map(|admin| admin.bind.clone());
         let fixed: Vec<_> = [
             ("process.workers", old.process.workers != *workers),
             ("process.pid-file", old.process.pid_file != *pid_file),
             ("process.user", (&old.process.user, &old.process.group) != (user, group)),
             ("process.state-directory", old.process.state_directory != *state_directory),
-            ("control.socket", old.control != *control),
+            ("control.socket", place_of(&old.control) != place_of(control)),
             ("admin.bind", bind_of(&old.admin) != bind_of(admin)),
         ]
         .into_iter()

@@ -176,7 +176,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let mut opened =
         reload::open_new(&config, &HashMap::new(), workers, &mut passed).map_err(StartError::Bind)?;
     let admin = config.admin.as_ref().map(|admin| admin::bind(&admin.bind)).transpose()?;
-    let control = config.control.as_ref().map(|control| control::bind(&control.socket)).transpose();
+    let control =
+        config.control.as_ref().map(|control| control::bind(&control.socket, &control.access)).transpose();
     let control = control.map_err(StartError::Control)?;
     let needs = paths::of(&config, options.source.file());
     let mut state = State::new(workers);

@@ -1,7 +1,7 @@
 //! The identity of the process at the other end of a Unix socket, as the kernel reports it.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -29,6 +29,36 @@ pub fn credentials<S: AsFd>(stream: &S) -> io::Result<Credentials> {
     Ok(Credentials { pid, uid: peer.uid(), gid: peer.gid() })
 }
 
+/// Returns the supplementary groups of the peer at the moment of the connection (SO_PEERGROUPS, since Linux 4.13).
+pub fn groups<S: AsFd>(stream: &S) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0_u32; 32];
+    // Once more with the size that the kernel asks for; a process has 65,536 groups at most.
+    for _ in 0..2 {
+        let mut length = (groups.len() * size_of::<u32>()) as nix::libc::socklen_t;
+        // SAFETY: `groups` has room for `length` bytes, any bytes are valid numbers, and the kernel writes no more.
+        let result = unsafe {
+            nix::libc::getsockopt(
+                stream.as_fd().as_raw_fd(),
+                nix::libc::SOL_SOCKET,
+                nix::libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        let count = (length as usize / size_of::<u32>()).min(65_536);
+        if result == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(nix::libc::ERANGE) || count <= groups.len() {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
+    Err(io::ErrorKind::InvalidData.into())
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -43,6 +73,14 @@ mod tests {
         let own =
             Credentials { pid: Some(std::process::id()), uid: geteuid().as_raw(), gid: getegid().as_raw() };
         assert_eq!(credentials(&one).unwrap(), own);
+    }
+
+    #[test]
+    fn the_groups_of_an_own_socket_pair_are_those_of_this_process() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let own: Vec<u32> =
+            nix::unistd::getgroups().unwrap().into_iter().map(|group| group.as_raw()).collect();
+        assert_eq!(groups(&one).unwrap(), own);
     }
 
     #[test]

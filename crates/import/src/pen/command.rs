@@ -143,7 +143,7 @@ impl Command {
         Control: "", "shows the control port", Elsewhere("it is for a running Pen; `penstock ctl status`"),
             "control", "dropped: pen.cfg:1: it is for a running Pen";
         ControlAcl: "[N]", "the list for the control port; 0 without it",
-            Needless("the control socket is a Unix socket of mode 0600, which the network cannot reach"),
+            Needless("the control socket is a Unix socket, which the network cannot reach: control.operators and control.readers name users and groups"),
             "control_acl 2", "dropped: pen.cfg:1: the control socket";
         Debug: "[N]", "debug messages", Elsewhere("`penstock ctl log-level debug`, or PENSTOCK_LOG=debug from the start"),
             "debug 2", "dropped: pen.cfg:1: `penstock ctl log-level debug`";

@@ -24,8 +24,8 @@ use word::{parse_word, quoted};
 
 /// See and change a running server: status, why, drain, weights, every key of its configuration
 ///
-/// Talks to the server's control socket. The kernel tells the server who is asking: root and the user that the
-/// server runs as are let in.
+/// Talks to the server's control socket. The kernel tells the server who is asking: root, the user that the server runs
+/// as, and whom `control.operators` and `control.readers` of its configuration name are let in.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {

@@ -266,7 +266,7 @@ impl fmt::Display for ClientError {
             Self::NoSocketThere(path) => write!(f, "{} is no socket\n  hint: check the path", path.display()),
             Self::Forbidden(path) => write!(
                 f,
-                "no permission to open {}\n  hint: run this as root or as the user that the server runs as",
+                "no permission to open {}\n  hint: run this as root or as the user that the server runs as, or have control.operators name you",
                 path.display()
             ),
             Self::BadPath(path) => write!(

@@ -5,6 +5,7 @@ mod admin;
 mod capture;
 mod confinement;
 mod control;
+mod control_access;
 mod first_minute;
 mod follow;
 mod include;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use logic::control_access::{Accounts, Peer, Rights};
 use logic::transaction::Operator;
 use proxy::front::Front;
 use tokio::net::UnixStream;
@@ -13,6 +14,7 @@ pub(super) struct PeerCredentials {
     pub(super) uid: u32,
     /// `None` if the client runs in another PID namespace.
     pub(super) pid: Option<i32>,
+    pub(super) rights: Rights,
 }
 
 impl std::fmt::Display for PeerCredentials {
@@ -51,17 +53,52 @@ pub(super) struct Shared {
     pub(super) owner: u32,
 }
 
+/// A client that may be here, with its groups.
+pub(super) struct Admitted {
+    pub(super) who: PeerCredentials,
+    pub(super) groups: Vec<u32>,
+}
+
 impl Shared {
-    /// Admits root and the user of this process, by the kernel's peer credentials. Returns the refusal for other users.
-    pub(super) fn admit(&self, stream: &UnixStream) -> Result<PeerCredentials, String> {
+    /// Admits root, the user of this process, and whom the configuration names, by the kernel's peer credentials. Returns
+    /// the refusal for others.
+    pub(super) fn admit(&self, stream: &UnixStream) -> Result<Admitted, String> {
         let peer = stream.peer_cred().map_err(|error| format!("cannot tell who is there: {error}"))?;
-        let allowed = [0, self.owner, nix::unistd::geteuid().as_raw()];
-        if allowed.contains(&peer.uid()) {
-            Ok(PeerCredentials { uid: peer.uid(), pid: peer.pid() })
-        } else {
-            Err(format!("uid {} may not control this process", peer.uid()))
+        let mut groups = sys::peer::groups(stream).unwrap_or_default();
+        groups.push(peer.gid());
+        match self.rights(peer.uid(), &groups) {
+            Some(rights) => {
+                let who = PeerCredentials { uid: peer.uid(), pid: peer.pid(), rights };
+                Ok(Admitted { who, groups })
+            }
+            None => Err(no_rights(peer.uid())),
         }
     }
+
+    /// What a user may do, as the configuration that is served says. `None`: nothing.
+    pub(super) fn rights(&self, uid: u32, groups: &[u32]) -> Option<Rights> {
+        if [0, self.owner, nix::unistd::geteuid().as_raw()].contains(&uid) {
+            return Some(Rights::Change);
+        }
+        let snapshot = self.front.snapshot.load();
+        let rules = &snapshot.config.control.as_ref()?.access;
+        if rules.is_empty() {
+            return None;
+        }
+        // Other sources of names may be slow, so only these files are asked.
+        let read = |path: &str| {
+            let bytes = sys::file::read(Path::new(path), MAX_PASSWD).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let (users, names) = (read("/etc/passwd"), read("/etc/group"));
+        rules.rights(Peer { uid, groups }, Accounts { users: &users, groups: &names })
+    }
+}
+
+pub(super) fn no_rights(uid: u32) -> String {
+    format!(
+        "uid {uid} may not control this process: name the user in control.operators, or in control.readers to let it read"
+    )
 }
 
 #[cfg(test)]

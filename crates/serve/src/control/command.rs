@@ -20,6 +20,7 @@ use crate::report::{self, Status, tables};
 pub(super) mod capture;
 mod health;
 mod log_level;
+mod rights;
 mod why;
 
 /// Largest weight that an operator may set, equal to the limit in the configuration.
@@ -97,6 +98,9 @@ pub(super) fn run(line: &str, front: &Arc<Front>, who: PeerCredentials) -> Step 
         return Step::Refused(unknown(name));
     };
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if who.rights < rights::needed(name, &arguments) {
+        return Step::Refused(rights::refusal(who, name).into());
+    }
     let call = Call { front, command, arguments: &arguments, format, who };
     (command.run)(&call).unwrap_or_else(Step::Refused)
 }

@@ -1,6 +1,7 @@
 //! One client of the control socket: reads lines, runs commands, writes answers. Every wait has a timeout.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use base64ct::{Base64, Encoding};
@@ -20,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{timeout, timeout_at};
 
-use super::client::{PeerCredentials, Shared};
+use super::client::{Admitted, PeerCredentials, Shared, no_rights};
 use super::command::capture::Running;
 use super::command::{self, Following, Format, Step};
 use super::framing;
@@ -60,6 +61,9 @@ const RELOAD_TIME: Duration = Duration::from_secs(120);
 pub(super) struct Session {
     shared: Arc<Shared>,
     who: PeerCredentials,
+    groups: Vec<u32>,
+    /// Configuration that gave `who` its rights.
+    generation: u64,
     stream: UnixStream,
     /// Bytes read but not yet run; at most [`LINE_LIMIT`] plus one read.
     input: Vec<u8>,
@@ -72,11 +76,23 @@ struct Over;
 impl Session {
     pub(super) fn new(
         shared: Arc<Shared>,
-        who: PeerCredentials,
+        Admitted { who, groups }: Admitted,
         stream: UnixStream,
         slot: Arc<ClientSlot>,
     ) -> Self {
-        Self { shared, who, stream, input: Vec::new(), slot }
+        let generation = shared.front.state.generation.load(Relaxed);
+        Self { shared, who, groups, generation, stream, input: Vec::new(), slot }
+    }
+
+    /// Takes over what a newer configuration says of this user.
+    fn renew_rights(&mut self) -> Result<(), String> {
+        let generation = self.shared.front.state.generation.load(Relaxed);
+        if self.generation != generation {
+            self.generation = generation;
+            let rights = self.shared.rights(self.who.uid, &self.groups);
+            self.who.rights = rights.ok_or_else(|| no_rights(self.who.uid))?;
+        }
+        Ok(())
     }
 
     pub(super) async fn run(mut self) {
@@ -134,6 +150,10 @@ impl Session {
     /// Runs a command, and those that have arrived behind it, as far as they are answered at once and a step has time:
     /// one write has all their answers.
     async fn run_lines(&mut self, first: Vec<u8>) -> Result<(), Over> {
+        if let Err(reason) = self.renew_rights() {
+            let _ = self.send(&framing::refusal(&reason, "")).await;
+            return Err(Over);
+        }
         let began = thread_time();
         let (mut line, mut wire) = (first, Vec::new());
         loop {

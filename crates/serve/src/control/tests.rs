@@ -22,7 +22,8 @@ struct Server {
 fn server() -> Server {
     let dir = tempfile::tempdir().unwrap();
     let (front, requests) = fixture::with_requests(POOL);
-    let thread = bind(&dir.path().join("control.sock")).unwrap().run(front.clone()).unwrap();
+    let thread =
+        bind(&dir.path().join("control.sock"), &Rules::default()).unwrap().run(front.clone()).unwrap();
     Server { front, requests, thread, _dir: dir }
 }
 

@@ -1,0 +1,147 @@
+//! Who may use the control socket besides root and the user of the server.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+
+use testing::server::binary;
+use testing::tools::{self, Root};
+use testing::{Client, Scripted, Server, secs};
+
+const CONFIG: &str = "[control]\nsocket = \"@DIR@/control.sock\"\noperators = [\"group:4242\"]\nreaders = [\"nobody\"]\n\
+     [access-log]\ntarget = \"off\"\n[listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n";
+
+fn start(backend: &Scripted) -> Server {
+    let server = Server::start(&format!("{CONFIG}[pool.app]\nbackends = [\"{}\"]\n", backend.address));
+    fs::set_permissions(server.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // The directory of the binary may be closed to others.
+    fs::copy(binary(), server.dir.path().join("penstock")).unwrap();
+    server
+}
+
+/// Runs ctl as another user. Returns whether it was done, and what it said.
+fn ctl_as(server: &Server, user: [&str; 3], arguments: &[&str]) -> (bool, String) {
+    let (own, socket) = (server.dir.path().join("penstock"), server.control_socket());
+    let user = ["--reuid", user[0], "--regid", user[1], user[2], own.to_str().unwrap()];
+    let all = [&user[..], &["ctl", "--socket", socket.to_str().unwrap()], arguments].concat();
+    let output = tools::run("setpriv", &all, secs(20));
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output.status.success(), said)
+}
+
+const NOBODY: [&str; 3] = ["65534", "65534", "--clear-groups"];
+const OPERATOR: [&str; 3] = ["12345", "12345", "--groups=7,4242"];
+const STRANGER: [&str; 3] = ["12346", "12346", "--groups=7,8"];
+
+#[test]
+fn readers_read_operators_change_and_others_are_told_their_uid_and_what_to_do() {
+    if tools::root("becomes other users") == Root::LeftOut {
+        return;
+    }
+    let backend = Scripted::answering("one");
+    let server = start(&backend);
+    for command in [
+        &["status"][..],
+        &["backends", "--json"],
+        &["certs"],
+        &["events"],
+        &["history"],
+        &["why", "http://x/"],
+    ] {
+        let (done, said) = ctl_as(&server, NOBODY, command);
+        assert!(done, "{command:?}: {said}");
+    }
+    let address = &*backend.address;
+    for command in [
+        &["drain", address][..],
+        &["weight", address, "3"],
+        &["show"],
+        &["set", "pool.app.balance", "hash"],
+        &["begin"],
+        &["history", "1"],
+        &["save"],
+        &["reload"],
+        &["stop"],
+    ] {
+        let (done, said) = ctl_as(&server, NOBODY, command);
+        assert!(!done && said.contains("uid 65534 (pid "), "{command:?}: {said}");
+        assert!(
+            said.contains("may only read: `") && said.contains("control.operators"),
+            "{command:?}: {said}"
+        );
+    }
+    let (done, said) = ctl_as(&server, OPERATOR, &["set", "pool.app.balance", "hash"]);
+    assert!(done, "{said}");
+    assert!(ctl_as(&server, OPERATOR, &["history"]).1.contains("uid 12345"));
+    for command in [&["status"][..], &["drain", address]] {
+        let (done, said) = ctl_as(&server, STRANGER, command);
+        assert!(!done && said.contains("uid 12346 may not control this process"), "{command:?}: {said}");
+        assert!(said.contains("control.operators") && said.contains("control.readers"), "{said}");
+    }
+    assert_eq!(server.backend(address)["admission"], "ready");
+    assert!(server.stderr.count("refused: uid 12346 may not control this process") >= 2);
+}
+
+#[test]
+fn a_change_of_the_lists_holds_for_clients_that_are_connected_too() {
+    if tools::root("becomes other users") == Root::LeftOut {
+        return;
+    }
+    let backend = Scripted::answering("one");
+    let server = start(&backend);
+    assert!(ctl_as(&server, NOBODY, &["status"]).0);
+    let output = server.ctl(&["set", "control.readers", "[]"]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!said.contains("next start"), "{said}");
+    let (done, said) = ctl_as(&server, NOBODY, &["status"]);
+    assert!(!done && said.contains("uid 65534 may not control this process"), "{said}");
+    let output = server.ctl(&["set", "control.readers", "[\"12346\"]"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(ctl_as(&server, STRANGER, &["status"]).0);
+    // One connection, before and after the change.
+    let mut kept = KeptReader::start(&server);
+    assert!(kept.ask("status").starts_with("ok"));
+    let mut root = Client::connect(server.control_socket().to_str().unwrap());
+    root.send("set control.readers \"[]\"\n");
+    assert!(root.read_until(b"\n.\n").starts_with(b"ok"));
+    assert!(kept.ask("status").contains("uid 12346 may not control this process"));
+}
+
+/// A connection of another user, through socat.
+struct KeptReader {
+    child: std::process::Child,
+}
+
+impl KeptReader {
+    fn start(server: &Server) -> Self {
+        let socket = format!("UNIX-CONNECT:{}", server.control_socket().display());
+        let child = std::process::Command::new("setpriv")
+            .args(["--reuid", "12346", "--regid", "12346", "--clear-groups", "socat", "-t5", "-", &socket])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self { child }
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{command}").unwrap();
+        let (mut answer, mut byte) = (Vec::new(), [0]);
+        while !answer.ends_with(b"\n.\n") {
+            match self.child.stdout.as_mut().unwrap().read(&mut byte).unwrap() {
+                0 => break,
+                _ => answer.push(byte[0]),
+            }
+        }
+        String::from_utf8(answer).unwrap()
+    }
+}
+
+impl Drop for KeptReader {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
