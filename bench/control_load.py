@@ -8,7 +8,7 @@ client sends one request after the other on a kept connection for --seconds and 
 beside the commands. The operators send what is due every 5 ms, over --connections kept connections, and read each answer;
 with --rate 0 as much as the socket takes, and with --connections 0 one connection for each command. What they send:
 
-  read    backends app, events 5, clients, help, why of a URL
+  read    backends app, events 5, status, help, why of a URL
   change  weight, drain and ready of a backend that gets no traffic: marks that are set, logged and stored
   both    these by turns
 
@@ -34,7 +34,7 @@ SERVER_CORE, CLIENT_CORE = 0, 1
 REAL_TIME, ORDINARY = (os.SCHED_FIFO, os.sched_param(1)), (os.SCHED_OTHER, os.sched_param(0))
 TICK = 0.005
 
-READ = [b"backends app", b"events 5", b"clients", b"help", b"why http://client/"]
+READ = [b"backends app", b"events 5", b"status", b"help", b"why http://client/"]
 CHANGE = [b"weight spare 127.0.0.1:9 7", b"drain spare 127.0.0.1:9", b"ready spare 127.0.0.1:9",
           b"weight spare 127.0.0.1:9 default"]
 MIXES = {"read": READ, "change": CHANGE, "both": [one for pair in zip(READ, CHANGE) for one in pair]}

@@ -79,7 +79,8 @@ impl Files {
 impl Found {
     /// Gives a state that no worker uses yet what the files say of it. Returns the history of live changes.
     pub(crate) fn restore(self, state: &State) -> Option<Changes> {
-        let traffic = self.traffic.map(|traffic| (traffic.restore(state, &Clock::now(traffic.at)), traffic.at));
+        let traffic =
+            self.traffic.map(|traffic| (traffic.restore(state, &Clock::now(traffic.at)), traffic.at));
         let clients = self.clients.map(|clients| clients.restore(state, &Clock::now(clients.at)));
         if let Some((restored, at)) = traffic {
             let at = timestamp(Clock::now(at).wall(at));
@@ -137,8 +138,10 @@ impl Keeper {
         let (front, files, changes) = (self.front.clone(), self.files, self.told);
         let last = spawn_blocking(move || store(&front.state, &files, &What::all(changes)));
         if timeout(END_LIMIT, last).await.is_err() {
-            let message =
-                format!("the last state was not stored within {} s: the one before stays", END_LIMIT.as_secs());
+            let message = format!(
+                "the last state was not stored within {} s: the one before stays",
+                END_LIMIT.as_secs()
+            );
             self.front.state.events.record(Level::Warning, SUBJECT, message);
         }
     }

@@ -130,7 +130,10 @@ mod tests {
         let later = now + 10 * SECOND;
         let mut after = new(Some(Rule::DEFAULT), later);
         after.resume(memory, later);
-        assert_eq!((after.state(), after.since(), after.poll_probe()), (State::Down, later - SECOND, Some(later)));
+        assert_eq!(
+            (after.state(), after.since(), after.poll_probe()),
+            (State::Down, later - SECOND, Some(later))
+        );
         assert_eq!(after.verdicts().count(), 1);
         after.handle_probe_start(later);
         assert_eq!(after.handle_probe(verdict(VerdictOutcome::Fail), later, 0.5), None);

@@ -130,7 +130,10 @@ mod tests {
             change(&mut memory.history);
             let mut ledger = Ledger::new("one");
             let resumed = ledger.resume(memory, now());
-            assert!(matches!(ledger.to_undo(None, &ann()), Err(Refused::NothingToUndo)) || resumed != Resumed::Unusable);
+            assert!(
+                matches!(ledger.to_undo(None, &ann()), Err(Refused::NothingToUndo))
+                    || resumed != Resumed::Unusable
+            );
             resumed
         };
         assert_eq!(with(|history| history.entries.reverse()), Resumed::Unusable);

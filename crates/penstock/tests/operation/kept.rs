@@ -174,7 +174,10 @@ fn a_change_that_was_not_saved_is_said_at_the_start_and_one_undo_away() {
     assert_eq!(get(&server.address("web"), "/").text(), "one", "the file decides");
     server.stderr.wait_for("1 live change not saved when the process ended is not served", secs(5));
     let history = said(&server, &["history"]);
-    assert!(history.contains("set pool.app.backends") && history.contains("start: 1 unsaved not served"), "{history}");
+    assert!(
+        history.contains("set pool.app.backends") && history.contains("start: 1 unsaved not served"),
+        "{history}"
+    );
     assert_eq!(server.ctl_json(&["history"])[1]["cause"], "start");
     let undone = server.ctl(&["undo"]);
     assert!(undone.status.success(), "{undone:?}");
@@ -189,7 +192,10 @@ fn an_unusable_file_is_ignored_kept_aside_once_and_said() {
     let config = small(state.path(), &one.address);
     let mut whole = String::new();
     for (name, damage) in [
-        ("is damaged: a part is missing", (|text: &str| text[..text.len() - 9].to_owned()) as fn(&str) -> String),
+        (
+            "is damaged: a part is missing",
+            (|text: &str| text[..text.len() - 9].to_owned()) as fn(&str) -> String,
+        ),
         ("is damaged: its checksum is wrong", |text| text.replace("\"at\":1", "\"at\":2")),
         ("is of a newer version of Penstock", |text| text.replace("state 1 traffic", "state 7 traffic")),
         ("is no state file of Penstock", |_| "hello".to_owned()),

@@ -78,7 +78,7 @@ fn the_socket_belongs_to_its_owner_alone_and_goes_away_with_the_thread() {
 #[test]
 fn a_second_process_does_not_take_the_socket_over() {
     let server = server();
-    assert!(matches!(bind(server.thread.path()), Err(ControlError::Bind { .. })));
+    assert!(matches!(bind(server.thread.path(), &Rules::default()), Err(ControlError::Bind { .. })));
     assert_eq!(Client::connect(&server).ask("help").0, "ok");
 }
 

@@ -214,7 +214,10 @@ mod tests {
             fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         };
         owned("first");
-        assert!(said("is no state file of Penstock: it is ignored, and kept as ").contains("clients.state.damaged"));
+        assert!(
+            said("is no state file of Penstock: it is ignored, and kept as ")
+                .contains("clients.state.damaged")
+        );
         owned("second");
         said("clients.state.damaged is an earlier one");
         assert_eq!(fs::read_to_string(&aside).unwrap(), "first");

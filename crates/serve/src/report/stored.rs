@@ -49,7 +49,8 @@ impl StoredReport {
             0 => String::new(),
             failures => format!(", {failures} attempts failed"),
         };
-        let from = self.restored_from.as_ref().map_or_else(String::new, |at| format!("; began with that of {at}"));
+        let from =
+            self.restored_from.as_ref().map_or_else(String::new, |at| format!("; began with that of {at}"));
         format!("state in {}: {when}{failures}{from}", self.directory)
     }
 }

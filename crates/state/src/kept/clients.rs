@@ -108,13 +108,7 @@ impl OfPool {
         Self { ipv6_prefix: settings.ipv6_prefix, backends, clients }
     }
 
-    fn restore(
-        &self,
-        settings: Sticky,
-        table: &SharedTable,
-        known: &[Option<u64>],
-        clock: &Clock,
-    ) -> usize {
+    fn restore(&self, settings: Sticky, table: &SharedTable, known: &[Option<u64>], clock: &Clock) -> usize {
         let mut clients: Vec<_> = self
             .clients
             .iter()

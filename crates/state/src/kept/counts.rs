@@ -19,8 +19,8 @@ const MOST: u64 = 1 << 52;
 const STATUSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 const GRPC: [&str; grpc::STATUSES] = [
-    "grpc-0", "grpc-1", "grpc-2", "grpc-3", "grpc-4", "grpc-5", "grpc-6", "grpc-7", "grpc-8", "grpc-9", "grpc-10",
-    "grpc-11", "grpc-12", "grpc-13", "grpc-14", "grpc-15", "grpc-16",
+    "grpc-0", "grpc-1", "grpc-2", "grpc-3", "grpc-4", "grpc-5", "grpc-6", "grpc-7", "grpc-8", "grpc-9",
+    "grpc-10", "grpc-11", "grpc-12", "grpc-13", "grpc-14", "grpc-15", "grpc-16",
 ];
 
 /// A number of a file.

@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use config::types::{BackendAddress, Sticky};
 use logic::balance::StickyKey;
-use logic::health::{Cause, Health, PassiveRule, Rule, Source, State as HealthState, Verdict, VerdictOutcome};
+use logic::health::{
+    Cause, Health, PassiveRule, Rule, Source, State as HealthState, Verdict, VerdictOutcome,
+};
 use logic::transaction::{Ledger, Memory, Now, Operator, Resumed};
 use proptest::prelude::*;
 
@@ -78,7 +80,6 @@ fn changes() -> Memory {
     ledger.changed("one", by, "set one".into(), now);
     ledger.memory()
 }
-
 
 fn files() -> [(Kind, Vec<u8>); 3] {
     let state = used();
@@ -197,10 +198,7 @@ fn changes_come_back() {
     let clock = Clock::now(kept.at);
     let now = Now { wall: clock.wall, monotonic: clock.monotonic };
     let mut ledger = Ledger::new("zero");
-    assert_eq!(
-        ledger.resume(kept.memory(&clock), now),
-        Resumed::Dropped { changes: 1, number: 2 }
-    );
+    assert_eq!(ledger.resume(kept.memory(&clock), now), Resumed::Dropped { changes: 1, number: 2 });
     assert_eq!(ledger.history().get(1).unwrap().by.as_ref().unwrap().name.as_deref(), Some("root"));
 }
 

@@ -96,7 +96,10 @@ mod tests {
         assert_eq!(table.lookup(key(1), start + 2 * second), Some(1));
         assert!(table.page(Some(first_place), 2, start + 2 * second).is_none(), "it was seen again");
         table.remember(key(3), 3, start + 3 * second);
-        assert!(table.page(Some(second_place), 2, start + 3 * second).is_none(), "another client has its place");
+        assert!(
+            table.page(Some(second_place), 2, start + 3 * second).is_none(),
+            "another client has its place"
+        );
     }
 
     #[test]
