@@ -26,6 +26,7 @@ mod process;
 mod refused;
 mod route;
 mod size;
+mod sticky;
 mod tls;
 mod tunnel;
 mod udp;

@@ -412,6 +412,8 @@ pub struct Pool {
     pub health: Option<ActiveCheck>,
     /// Ejection because of failures of real traffic.
     pub passive: PassiveRule,
+    /// Cookie by which clients keep their backends, instead of a table of their addresses.
+    pub sticky_cookie: Option<StickyCookie>,
     /// Limit of the retries, as a share of the requests.
     pub retry_budget: Option<retry_budget::Rule>,
     /// Behaviour while no backend is healthy.
@@ -554,6 +556,14 @@ pub struct Sticky {
     pub ttl: Duration,
     /// Prefix length of IPv6 networks: clients of one network count as one.
     pub ipv6_prefix: u8,
+}
+
+/// `sticky.cookie` of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StickyCookie {
+    pub name: Box<str>,
+    /// File with the key of its values.
+    pub key_file: PathBuf,
 }
 
 /// Timeouts of a pool.

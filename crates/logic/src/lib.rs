@@ -11,6 +11,7 @@ pub mod client_hello;
 pub mod client_name;
 pub mod client_slots;
 pub mod control_access;
+pub mod cookie;
 pub mod flood_delay;
 pub mod grpc;
 pub mod health;

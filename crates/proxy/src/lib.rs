@@ -79,6 +79,7 @@ pub mod question;
 pub mod relay;
 mod retry_budget;
 pub mod snapshot;
+pub mod sticky_cookie;
 pub mod stream;
 mod tap;
 pub mod tcp;

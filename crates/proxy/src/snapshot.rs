@@ -21,6 +21,7 @@ use sys::socket::Outgoing;
 use tls::backend::{Endpoint, PoolTls};
 
 use crate::http2::rules::Rules;
+use crate::sticky_cookie::CookiePlan;
 
 mod adopt;
 mod compile;
@@ -60,6 +61,8 @@ pub struct PoolPlan {
     pub identities: Identities,
     /// Which backend serves which client; only for `sticky`.
     pub sticky: Option<Arc<Mutex<StickyTable>>>,
+    /// Cookie by which clients keep their backends; then there is no table.
+    pub cookie: Option<CookiePlan>,
     /// Sessions that wait for a busy backend.
     pub queue: Arc<Queue>,
     pub state: Arc<PoolState>,

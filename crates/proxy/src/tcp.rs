@@ -31,6 +31,7 @@ use crate::outcome::Outcome;
 use crate::relay::{self, Early, RelayPause, Watch};
 use crate::retry_budget;
 use crate::snapshot::{PoolPlan, Snapshot};
+use crate::sticky_cookie::Slot;
 use crate::stream::Stream;
 use crate::upstream::{self, Chosen, InFlight, NoBackend, Wanted};
 use crate::worker::{Current, Worker};
@@ -337,7 +338,8 @@ async fn obtain(
     loop {
         let remember = upstream::Remember::AtOnce;
         let (client, judged) = (arrival.peer, Some(arrival.peer));
-        let wanted = Wanted { client, judged, key, tried, origin, remember };
+        let cookie = Slot::Absent;
+        let wanted = Wanted { client, judged, key, tried, cookie, origin, remember };
         origin = upstream::Origin::Client;
         let chosen = match upstream::choose(worker, snapshot, pool, wanted).await {
             Ok(chosen) => chosen,

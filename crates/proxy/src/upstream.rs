@@ -26,6 +26,7 @@ use crate::connect::{self, ConnectFault, Freshness, Link, Shortage};
 use crate::ejection;
 use crate::http2::backend::{Asked, Asker, Asking};
 use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
+use crate::sticky_cookie::Slot;
 use crate::stream::{Quiet, Stream};
 use crate::worker::Worker;
 
@@ -101,6 +102,8 @@ pub struct Wanted<'a> {
     pub key: u64,
     /// Backends that failed in this session.
     pub tried: &'a Tried,
+    /// Backend that the client's cookie names, if the pool has a cookie.
+    pub cookie: Slot,
     pub origin: Origin,
     pub remember: Remember,
 }
@@ -198,7 +201,7 @@ fn choose_now(
     now: Instant,
 ) -> Option<Result<Chosen, NoBackend>> {
     let mut candidates = candidates(pool, wanted.judged, now, pool.settings.all_down);
-    let remembered = remembered(pool, wanted.client, now);
+    let remembered = remembered(pool, wanted, now);
     loop {
         if pool.tiers > 1 {
             let priority = |index: usize| pool.backends[index].settings.priority;
@@ -233,7 +236,7 @@ fn choose_now(
 
 /// Chooses the backend that has served the client before, if it has room for it.
 fn choose_known(pool: &PoolPlan, wanted: &Wanted<'_>, now: Instant) -> Option<Chosen> {
-    let remembered = remembered(pool, wanted.client, now)?;
+    let remembered = remembered(pool, wanted, now)?;
     let candidates = candidates(pool, wanted.judged, now, AllDown::ErrorPage);
     let question = question(pool, &candidates, Some(remembered), wanted);
     let index = question.known()?;
@@ -251,11 +254,17 @@ fn question<'a>(
     Question { candidates, identities: &pool.identities, key, remembered, tried }
 }
 
-/// Returns the backend that the sticky table has for the client.
-fn remembered(pool: &PoolPlan, client: Peer, now: Instant) -> Option<Remembered> {
-    let (table, key) = pool.sticky.as_ref().zip(sticky_key(pool, client))?;
-    let identity = lock(table).lookup(key, now)?;
-    let backend = pool.identities.find(identity)?;
+/// Returns the backend that the sticky table has for the client, or its cookie.
+fn remembered(pool: &PoolPlan, wanted: &Wanted<'_>, now: Instant) -> Option<Remembered> {
+    let backend = match (&pool.cookie, wanted.cookie) {
+        (Some(_), Slot::Backend(backend)) => backend,
+        (Some(_), Slot::Absent | Slot::Unknown) => return None,
+        (None, _) => {
+            let (table, key) = pool.sticky.as_ref().zip(sticky_key(pool, wanted.client))?;
+            let identity = lock(table).lookup(key, now)?;
+            pool.identities.find(identity)?
+        }
+    };
     Some(Remembered { backend, limit: pool.backends[backend].settings.max_connections })
 }
 

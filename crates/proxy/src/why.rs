@@ -12,6 +12,7 @@ use state::lock::lock;
 use crate::fallback;
 pub use crate::passthrough::{Chosen as PassthroughChoice, chosen_by, facts as passthrough_facts};
 use crate::snapshot::{PoolPlan, Snapshot};
+use crate::sticky_cookie::Slot;
 use crate::upstream;
 
 /// An explained choice in a pool.
@@ -27,13 +28,13 @@ pub struct Explained {
     pub queue: usize,
 }
 
-/// Entry of the sticky table.
+/// Entry of the sticky table, or what the cookie of the client says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remembered {
-    /// Index of the backend; `None` if it has left the pool.
+    /// Index of the backend; `None` if it has left the pool, or the cookie names none.
     pub backend: Option<usize>,
-    /// How long ago the client was last seen.
-    pub seen: Duration,
+    /// How long ago the client was last seen; `None` with a cookie.
+    pub seen: Option<Duration>,
 }
 
 /// Hash of the pool's key for a session of which only the client's address is known.
@@ -55,14 +56,22 @@ pub struct Client {
     pub peer: Peer,
     /// See [`Wanted::judged`](upstream::Wanted::judged).
     pub judged: Option<Peer>,
+    pub cookie: Slot,
 }
 
 /// Explains a choice for `client`. `balancers` are copies of those of all workers.
 pub fn explain(pool: &PoolPlan, client: Client, key: u64, balancers: &[Balancer], now: Instant) -> Explained {
-    let sticky = pool.sticky.as_ref().zip(upstream::sticky_key(pool, client.peer));
-    let remembered = sticky.and_then(|(table, key)| lock(table).peek(key, now));
-    let remembered =
-        remembered.map(|(identity, seen)| Remembered { backend: pool.identities.find(identity), seen });
+    let remembered = match (&pool.cookie, client.cookie) {
+        (Some(_), Slot::Absent) => None,
+        (Some(_), Slot::Unknown) => Some(Remembered { backend: None, seen: None }),
+        (Some(_), Slot::Backend(backend)) => Some(Remembered { backend: Some(backend), seen: None }),
+        (None, _) => {
+            let sticky = pool.sticky.as_ref().zip(upstream::sticky_key(pool, client.peer));
+            let found = sticky.and_then(|(table, key)| lock(table).peek(key, now));
+            let known = |(identity, seen)| (pool.identities.find(identity), Some(seen));
+            found.map(known).map(|(backend, seen)| Remembered { backend, seen })
+        }
+    };
     let standings: Vec<Standing> = upstream::standings(pool, client.judged, now).collect();
     let facts = Facts {
         policy: pool.settings.balance,

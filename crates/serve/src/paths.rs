@@ -86,6 +86,9 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
                 add(format!("pool.{name}.backends"), path, Access::Connect);
             }
         }
+        if let Some(cookie) = &pool.sticky_cookie {
+            add(format!("pool.{name}.sticky.key-file"), &cookie.key_file, Access::Read);
+        }
         let Some(tls) = &pool.tls else { continue };
         let mut read = |key: &str, path: &Path| add(format!("pool.{name}.tls.{key}"), path, Access::Read);
         if let Verify::File(path) = &tls.verify {

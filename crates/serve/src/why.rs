@@ -20,6 +20,7 @@ use proxy::front::Front;
 use proxy::http::destination::{self, Arrived, Destination};
 use proxy::question::Question;
 use proxy::snapshot::{ListenerPlan, PoolPlan, Snapshot, http_settings};
+use proxy::sticky_cookie::{self, Slot};
 use proxy::why::{self, Client, Explained, PassthroughChoice};
 
 use crate::report::past::PastReport;
@@ -92,14 +93,15 @@ pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, Wh
                 let (from, to) = (named.settings.name.to_string(), pool.settings.name.to_string());
                 steps.push(Step::Fallback { from, to });
             }
-            let key = match head {
+            let (key, cookie) = match head {
                 Some((head, request)) => {
-                    destination::key(&pool.settings.hash_key, asked.client, &head, &request)
+                    let key = destination::key(&pool.settings.hash_key, asked.client, &head, &request);
+                    (key, sticky_cookie::slot(&pool, &head, &request))
                 }
-                None => why::key_of_client(&pool, asked.client),
+                None => (why::key_of_client(&pool, asked.client), Slot::Absent),
             };
             let balancers = balancers(front, &snapshot, &pool).await?;
-            let client = Client { peer: asked.client, judged };
+            let client = Client { peer: asked.client, judged, cookie };
             let explained = why::explain(&pool, client, key, &balancers, Instant::now());
             let answer = answer_of(&pool, &plan, &explained);
             steps.push(Step::Pool(Box::new(PoolStep::read(&pool, asked.client, key, explained))));

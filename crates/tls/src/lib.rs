@@ -91,6 +91,7 @@ mod session;
 mod sha256;
 mod standing;
 mod staple;
+pub mod sticky_key;
 mod store;
 mod suites;
 mod tickets;

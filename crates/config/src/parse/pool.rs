@@ -15,11 +15,10 @@ use super::duration::{self, DAY, YEAR};
 use super::parser::{Parser, Zero, count, small};
 use crate::de::At;
 use crate::quote::quote;
-use crate::raw::{BackendText, RawBackend, RawConfig, RawPool, RawPoolTimeouts, RawSticky, TextOr};
+use crate::raw::{BackendText, RawBackend, RawConfig, RawPool, RawPoolTimeouts, TextOr};
 use crate::tree::{NodeId, Origin};
 use crate::types::{
     AllDown, Backend, BackendAddress, BackendHttp, BackendHttp2, Listener, Pool, PoolTimeouts, Protocol,
-    Sticky,
 };
 
 /// Returns a pool and those that it falls back to; each once, also if they form a circle.
@@ -68,6 +67,7 @@ impl Parser<'_> {
         });
         let balance_bound = self.balance_bound(at);
         let sticky = raw.sticky.as_ref().and_then(|sticky| self.sticky(&sticky.value));
+        let sticky_cookie = raw.sticky.as_ref().and_then(|sticky| self.sticky_cookie(sticky));
         let default_limit = raw.max_connections.as_ref().map(|most| small(most.value));
         let tls = raw.tls.as_ref().and_then(|tls| self.backend_tls(tls));
         let mut backends = self.backends(raw, default_limit);
@@ -113,6 +113,7 @@ impl Parser<'_> {
             hash_key: hash_key?,
             balance_bound: balance_bound?,
             sticky: sticky?,
+            sticky_cookie: sticky_cookie?,
             backends: backends?,
             health: health?,
             passive: passive?,
@@ -308,15 +309,6 @@ impl Parser<'_> {
         None
     }
 
-    fn sticky(&mut self, raw: &RawSticky) -> Option<Sticky> {
-        let ttl = self.time(&raw.ttl, Zero::Refused, YEAR);
-        Some(Sticky {
-            entries: count(raw.entries.as_ref()?.value),
-            ttl: ttl?,
-            ipv6_prefix: u8::try_from(raw.ipv6_prefix.as_ref()?.value).ok()?,
-        })
-    }
-
     fn retry_budget(&mut self, at: &At<RawPool>) -> Option<Option<retry_budget::Rule>> {
         let Some(key) = &at.value.retry_budget else {
             return (!self.nodes.is_broken(at.id, "retry-budget")).then_some(None);
@@ -439,6 +431,11 @@ impl Parser<'_> {
         if pool.http == BackendHttp::Http2 {
             let message = format!("{which} speaks HTTP/2, and a tcp listener forwards bytes of any protocol");
             let hint = "protocol = \"http\", or another pool without http2";
+            drop(self.report.at(self.nodes, key.id, message).hint(hint));
+        }
+        if pool.sticky_cookie.is_some() {
+            let message = format!("{which} has sticky.cookie, and a tcp listener has no cookies");
+            let hint = "protocol = \"http\", or another pool: sticky without cookie knows clients by address";
             drop(self.report.at(self.nodes, key.id, message).hint(hint));
         }
         if pool.balance.chooses_by() == ChoosesBy::Key && pool.hash_key != HashKey::Client {

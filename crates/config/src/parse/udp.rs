@@ -68,6 +68,9 @@ impl Parser<'_> {
         } else if pool.http == BackendHttp::Http2 {
             let message = format!("{which} speaks HTTP/2, and a udp listener forwards datagrams");
             Some((message, "use a pool without http2"))
+        } else if pool.sticky_cookie.is_some() {
+            let message = format!("{which} has sticky.cookie, and datagrams have no cookies");
+            Some((message, "use a pool without sticky.cookie: it knows clients by address"))
         } else if pool.send_proxy == Some(proxy_header::Version::V1) {
             let message = format!("{which} has send-proxy = \"v1\", which is for connections");
             Some((message, "use send-proxy = \"v2\": each datagram begins with the header"))

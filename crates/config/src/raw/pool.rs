@@ -290,6 +290,21 @@ pub(crate) struct RawSticky {
     /// Prefix length of IPv6 networks: clients of one network count as one.
     #[schemars(extend("default" = 64, "minimum" = 1, "maximum" = 128))]
     pub(crate) ipv6_prefix: Key<i64>,
+    /// Name of a cookie by which a client keeps its backend, instead of the table of addresses that the keys above are for.
+    /// Its value is a keyed hash (HMAC-SHA-256) of the address of the backend: it is the same after a restart and on every
+    /// node with this key, needs no memory, and says nothing. A client gets it with its first response (`Path=/; HttpOnly;
+    /// SameSite=Lax`, and `Secure` over TLS), for the time that its browser runs, and again when its backend takes no
+    /// sessions or the value is unknown. Backends do not see it. Pools behind one host name need different names. For
+    /// `http` listeners.
+    #[schemars(extend("x-default" = "none", "x-example" = r#"[pool.app]
+backends = ["10.0.0.11:8000", "10.0.0.12:8000"]
+balance = "sticky"
+sticky = { cookie = "lb", key-file = "/etc/penstock/sticky.key" }
+"#))]
+    pub(crate) cookie: Key<String>,
+    /// File with the key of `cookie`: 32 to 4096 bytes, which other users must not be able to read. Nodes with the same key
+    /// know each other's cookies. A reload reads it again; a new key makes all cookies unknown.
+    pub(crate) key_file: Key<PathText>,
 }
 
 /// `timeouts` of a pool

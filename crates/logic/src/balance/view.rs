@@ -16,7 +16,7 @@ text::meanings! {
     pub enum How {
         /// No backend was chosen.
         NotChosen = "not-chosen",
-        /// The sticky table had it for the client.
+        /// The sticky table, or its cookie, named it for the client.
         Remembered = "remembered",
         /// The policy of the pool chose it.
         Picked = "picked",

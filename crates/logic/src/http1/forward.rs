@@ -201,6 +201,14 @@ pub fn response_framing(response: &ResponseHead, client: Version) -> ResponseFra
     }
 }
 
+/// Adds a field to a complete head. `value` has no line end.
+pub fn append_field(head: &mut Vec<u8>, name: &str, value: &str) {
+    head.truncate(head.len().saturating_sub(2));
+    for part in [name, ": ", value, "\r\n\r\n"] {
+        head.extend_from_slice(part.as_bytes());
+    }
+}
+
 /// Appends an interim response (100, 102, 103) for an HTTP/1.1 client.
 pub fn write_interim(out: &mut Vec<u8>, head: &[u8], response: &ResponseHead) {
     write_status_line(out, head, response);

@@ -55,6 +55,8 @@ struct Life {
     identities: Identities,
     balancers: Vec<Balancer>,
     sticky: StickyTable,
+    /// Clients say by a cookie which backend they had, instead of a table.
+    by_cookie: bool,
     now: Instant,
 }
 
@@ -90,6 +92,7 @@ impl Life {
             identities: Identities::new(policy, &pairs),
             names,
             balancers: (0..1 + random.below(3)).map(|at| Balancer::with_phase(policy, count, at)).collect(),
+            by_cookie: random.below(2) == 0,
             sticky: StickyTable::new(8, Duration::from_secs(30)),
             now,
         }
@@ -117,11 +120,13 @@ impl Life {
     fn serve(
         &mut self,
         client: IpAddr,
+        cookie: Option<usize>,
         tried: &Tried,
         worker: usize,
         chance: u64,
     ) -> (Explanation, Selection) {
-        let sticky = (self.policy == Policy::Sticky).then(|| StickyKey::new(client, 64));
+        let cookie = cookie.filter(|_| self.policy == Policy::Sticky && self.by_cookie);
+        let sticky = (self.policy == Policy::Sticky && !self.by_cookie).then(|| StickyKey::new(client, 64));
         let key = client_key(client);
         let peeked = sticky.and_then(|key| self.sticky.peek(key, self.now));
         let facts = Facts {
@@ -131,7 +136,7 @@ impl Life {
             identities: &self.identities,
             key,
             bound: None,
-            remembered: peeked.and_then(|(identity, _)| self.identities.find(identity)),
+            remembered: cookie.or(peeked.and_then(|(identity, _)| self.identities.find(identity))),
             tried,
         };
         let explanation = explain(&facts, &self.balancers, chance);
@@ -146,6 +151,7 @@ impl Life {
             key,
             remembered: looked_up
                 .and_then(|identity| self.identities.find(identity))
+                .or(cookie)
                 .map(|backend| Remembered { backend, limit: self.standings[backend].limit }),
             tried,
         };
@@ -179,7 +185,8 @@ fn why_names_the_backend_that_the_data_path_then_chooses() {
             }
             let (worker, chance) = (random.below(life.balancers.len()), random.next());
             let before = life.standings.clone();
-            let (explanation, then) = life.serve(client, &tried, worker, chance);
+            let cookie = (random.below(3) > 0).then(|| random.below(life.standings.len()));
+            let (explanation, then) = life.serve(client, cookie, &tried, worker, chance);
             let context = || format!("seed {case}, step {step}, {}: {explanation:?}", life.policy);
             assert_eq!(explanation.selections[worker], then, "{}", context());
             if let Some(only) = explanation.only() {

@@ -18,4 +18,5 @@ mod loops;
 mod retry_budget;
 mod semantics;
 mod silent_backend;
+mod sticky_cookie;
 mod upstream;

@@ -36,6 +36,7 @@ use crate::live::Speaks;
 use crate::outcome::Outcome;
 use crate::retry_budget;
 use crate::snapshot::{BackendPlan, PoolPlan};
+use crate::sticky_cookie::{self, Secure, Slot};
 use crate::stream::Stream;
 use crate::upstream::{self, Chosen, NoBackend, Wanted};
 
@@ -107,10 +108,12 @@ fn prepare_forwarding<'a>(
     // Not by doubling: a hundred requests of one connection may each hold a long head here.
     message.reserve_exact(head.len() + ADDED);
     forward::write_request(&mut message, head, request, &via, &edits);
+    sticky_cookie::strip(pool, &mut message);
+    let cookie = sticky_cookie::slot(pool, head, request);
     let key = key_for(session, pool);
     let idempotence = Idempotence::of(request.method(head));
     let judged = judged_by(session, pool);
-    Ok(Forwarding { session, pool, edits, message, request_id, idempotence, judged, key })
+    Ok(Forwarding { session, pool, edits, message, request_id, idempotence, judged, key, cookie })
 }
 
 /// Returns the hash of the request's key for a pool.
@@ -142,6 +145,8 @@ struct Forwarding<'a> {
     /// See [`Wanted::judged`].
     judged: Option<Peer>,
     key: u64,
+    /// What the client's cookie says of its backend.
+    cookie: Slot,
 }
 
 /// Attempts so far.
@@ -181,6 +186,9 @@ impl<'a> Forwarding<'a> {
                 PoolEnd::Done(after) => return after,
                 PoolEnd::FallsBack(pool) => {
                     (self.key, self.judged) = (key_for(self.session, pool), judged_by(self.session, pool));
+                    let received = &self.session.received;
+                    self.cookie = sticky_cookie::slot(pool, &received.head, &received.request);
+                    sticky_cookie::strip(pool, &mut self.message);
                     self.pool = pool;
                     outcome.pool = Some(pool.clone());
                     (outcome.backend, outcome.view) = (None, View::default());
@@ -236,6 +244,7 @@ impl<'a> Forwarding<'a> {
                 client: self.session.arrival.peer,
                 judged: self.judged,
                 key: self.key,
+                cookie: self.cookie,
                 tried: &before.tried,
                 origin,
                 remember: upstream::Remember::AtOnce,
@@ -475,12 +484,14 @@ impl<'a> Forwarding<'a> {
             Freshness::Fresh(took) => Some(took.into()),
             Freshness::Kept => None,
         };
+        let set_cookie = self.set_cookie(chosen.index);
         let attempt = Attempt {
             session: self.session,
             pool: self.pool,
             edits: &self.edits,
             message: &self.message[written..],
             request_id: self.request_id.as_bytes(),
+            set_cookie: set_cookie.as_deref(),
             timer: &client.timer,
             moving: &moving,
             started: outcome.started(),
@@ -518,6 +529,12 @@ impl<'a> Forwarding<'a> {
         let has_body = !matches!(request.body, BodyLength::None | BodyLength::Length(0));
         let may = !has_body && request.upgrade.is_none();
         (may && hedge::may_hedge(request.method(&self.session.received.head))).then_some(rule)
+    }
+
+    /// Cookie that the client gets with the response of a backend.
+    fn set_cookie(&self, backend: usize) -> Option<String> {
+        let secure = if self.session.arrival.tls.is_some() { Secure::Yes } else { Secure::No };
+        sticky_cookie::to_set(self.pool, self.cookie, backend, secure)
     }
 
     /// Counts a request without a response at its backend, if it was sent on a new connection.

@@ -19,6 +19,7 @@ use crate::connect::{ConnectFault, Freshness};
 use crate::http2::backend::{Asked, Asker};
 use crate::outcome::Outcome;
 use crate::snapshot::PoolPlan;
+use crate::sticky_cookie::Slot;
 use crate::stream::Stream;
 use crate::timer::Timer;
 use crate::upstream::{self, Chosen, Origin, Remember, Wanted};
@@ -192,6 +193,8 @@ impl<'a> Race<'a> {
             client: self.session.arrival.peer,
             judged: moving.judged,
             key: self.key,
+            // The configuration allows no hedging with `sticky`.
+            cookie: Slot::Absent,
             tried: &tried,
             origin: Origin::Client,
             remember: Remember::AtOnce,

@@ -168,6 +168,8 @@ pub(super) struct Attempt<'a, 'm> {
     /// Unsent part of the request head.
     pub(super) message: &'a [u8],
     pub(super) request_id: &'a [u8],
+    /// Cookie by which the client keeps the backend.
+    pub(super) set_cookie: Option<&'a str>,
     pub(super) timer: &'a Timer,
     pub(super) moving: &'a Moving<'m>,
     /// Start of the session, then of this attempt.
@@ -561,6 +563,9 @@ impl Attempt<'_, '_> {
                 .map(|name| (name, self.request_id)),
         };
         forward::write_response(out, head, response, &answer, self.edits);
+        if let Some(cookie) = self.set_cookie {
+            forward::append_field(out, "Set-Cookie", cookie);
+        }
     }
 
     /// Time for which the backend's connection may be kept: ours, or a second less than the backend announces.

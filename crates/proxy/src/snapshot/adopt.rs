@@ -13,6 +13,7 @@ pub fn adopt(snapshot: &Snapshot, state: &State, tls: &tls::Shared) {
     for pool in &snapshot.pools {
         announce_tls(pool, state);
         announce_source(pool, state);
+        announce_cookie(pool, state);
         adopt_pool(pool, state);
     }
     for listener in &snapshot.config.listeners {
@@ -32,6 +33,14 @@ fn announce_tls(pool: &PoolPlan, state: &State) {
             let subject = format!("pool.{name}.tls");
             state.forget_degraded(|degraded| degraded == subject);
         }
+    }
+}
+
+fn announce_cookie(pool: &PoolPlan, state: &State) {
+    let subject = format!("pool.{}.sticky", pool.settings.name);
+    match &pool.cookie {
+        Some(cookie) => cookie.announce(&subject, state),
+        None => state.forget_degraded(|degraded| degraded == subject),
     }
 }
 

@@ -13,6 +13,7 @@ use tls::{Handshakes, Terminator};
 
 use super::{BackendPlan, Facts, ListenerPlan, PoolPlan, Snapshot};
 use crate::http2::rules::Rules;
+use crate::sticky_cookie::CookiePlan;
 
 /// Limit of incomplete ClientHellos on one `tls-passthrough` listener. Each may take 64 KiB.
 const HELLOS: usize = 8192;
@@ -41,13 +42,16 @@ fn compile_pool(id: PoolId, pool: &Pool, facts: &Facts) -> PoolPlan {
     let names: Vec<(String, u32)> =
         pool.backends.iter().map(|backend| (backend.address.to_string(), backend.weight)).collect();
     let names: Vec<(&str, u32)> = names.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
+    let cookie = pool.sticky_cookie.as_ref().filter(|_| pool.balance.chooses_by() == ChoosesBy::Client);
+    let cookie = cookie.zip(facts.cookies.get(&pool.name));
     PoolPlan {
         id,
         settings: pool.clone(),
         backends: backends.collect(),
         tls: tls.cloned(),
         identities: Identities::new(pool.balance, &names),
-        sticky: (pool.balance.chooses_by() == ChoosesBy::Client)
+        cookie: cookie.map(|(cookie, key)| CookiePlan::new(cookie, key, names.iter().map(|(name, _)| *name))),
+        sticky: (pool.balance.chooses_by() == ChoosesBy::Client && pool.sticky_cookie.is_none())
             .then(|| facts.state.sticky(&pool.name, pool.sticky)),
         queue: facts.state.queue(&pool.name),
         state: facts.state.pool(&pool.name),

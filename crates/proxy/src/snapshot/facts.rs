@@ -10,6 +10,7 @@ use tls::Terminator;
 use tls::backend::{Authorities, PoolTls};
 
 use super::Snapshot;
+use crate::sticky_cookie::CookieKey;
 
 /// State of the running process and content of the pools' TLS files. Reading them changes nothing.
 pub struct Facts {
@@ -18,6 +19,8 @@ pub struct Facts {
     pub(super) tls: tls::Known,
     /// TLS of each pool that has it, by the name of the pool.
     pub(super) pools: HashMap<Arc<str>, PoolTls>,
+    /// Keys of sticky cookies, by the name of the pool.
+    pub(super) cookies: HashMap<Arc<str>, CookieKey>,
     /// TLS of each listener that is served now, by the name of the listener.
     pub(super) listeners: HashMap<Arc<str>, Terminator>,
 }
@@ -32,6 +35,13 @@ impl Facts {
             let tls = PoolTls::read(pool.tls.as_ref()?, &authorities, served());
             Some((pool.name.clone(), tls))
         });
+        let cookies = config.pools.iter().filter_map(|pool| {
+            let served =
+                before.and_then(|before| before.pools.iter().find(|plan| plan.settings.name == pool.name));
+            let key =
+                CookieKey::read(pool.sticky_cookie.as_ref()?, served.and_then(|plan| plan.cookie.as_ref()));
+            Some((pool.name.clone(), key))
+        });
         let listeners = before.into_iter().flat_map(|before| &before.listeners);
         let listeners = listeners.filter_map(|(name, plan)| Some((name.clone(), plan.tls.clone()?)));
         Self {
@@ -39,6 +49,7 @@ impl Facts {
             state: state.known(),
             tls: tls.known(),
             pools: pools.collect(),
+            cookies: cookies.collect(),
             listeners: listeners.collect(),
         }
     }

@@ -29,6 +29,7 @@ use crate::connect::{self, ConnectFault};
 use crate::fallback;
 use crate::outcome::Outcome;
 use crate::snapshot::PoolPlan;
+use crate::sticky_cookie::Slot;
 use crate::tcp::no_backend;
 use crate::upstream::{self, Chosen, Origin, Remember, Wanted};
 
@@ -208,6 +209,7 @@ impl Server {
             client: Peer::Ip(client),
             judged: Some(Peer::Ip(client)),
             key: client_key(client.ip()),
+            cookie: Slot::Absent,
             tried: &tried,
             origin: Origin::Client,
             remember: Remember::AfterReply,

@@ -452,7 +452,9 @@ fn clients(call: &Call<'_>) -> Result<Step, Refusal> {
     if clients.is_empty() {
         let which = pool.map_or("no pool".to_owned(), |pool| format!("pool {}", text::terminal::line(pool)));
         let verb = if pool.is_some() { "does not balance" } else { "balances" };
-        return Err(format!("{which} {verb} by \"sticky\": no clients are remembered").into());
+        return Err(
+            format!("{which} {verb} by \"sticky\" without a cookie: no clients are remembered").into()
+        );
     }
     Ok(call.answer(|| report::clients::text(&clients), || to_json(&clients)))
 }

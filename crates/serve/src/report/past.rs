@@ -129,7 +129,7 @@ pub fn text(report: &PastReport) -> String {
 fn how(report: &PastReport) -> String {
     let mut all = Vec::new();
     if report.chosen == How::Remembered.word() {
-        all.push("the sticky table had it for the client".to_owned());
+        all.push("the sticky table, or its cookie, named it for the client".to_owned());
     } else {
         all.push("chosen by the policy of the pool".to_owned());
     }

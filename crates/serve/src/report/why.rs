@@ -146,9 +146,14 @@ pub struct PoolStep {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct StickyStep {
+    /// By what the client is known: `address` or `cookie`.
+    pub by: &'static str,
     /// `null` if the client is not known, or its backend has left the pool.
     pub backend: Option<String>,
+    /// `null` with a cookie.
     pub seen_seconds: Option<u64>,
+    /// Whether the client is known, or came with a cookie.
+    pub known: bool,
     pub used: bool,
 }
 
@@ -332,9 +337,13 @@ impl PoolStep {
         let name = |index: usize| pool.backends[index].state.name.to_string();
         let by_key = pool.settings.balance.chooses_by() == ChoosesBy::Key;
         let used = explanation.selections.iter().any(|one| matches!(one, Selection::Remembered(_)));
-        let sticky = (pool.sticky.is_some() && client != Peer::Unix).then(|| StickyStep {
+        let by_cookie = pool.cookie.is_some();
+        let has_memory = pool.sticky.is_some() && client != Peer::Unix || by_cookie;
+        let sticky = has_memory.then(|| StickyStep {
+            by: if by_cookie { "cookie" } else { "address" },
+            known: remembered.is_some(),
             backend: remembered.and_then(|one| one.backend).map(name),
-            seen_seconds: remembered.map(|one| one.seen.as_secs()),
+            seen_seconds: remembered.and_then(|one| one.seen).map(|seen| seen.as_secs()),
             used,
         });
         let is_one = explanation.only().is_some() || explanation.shares.is_some();

@@ -148,6 +148,16 @@ fn pool(out: &mut String, step: &PoolStep, client: &str) {
 }
 
 fn sticky(step: &StickyStep, client: &str) -> String {
+    if step.by == "cookie" {
+        return match (&step.backend, step.known) {
+            (Some(backend), _) => {
+                let gone = if step.used { "" } else { ", which takes no session now" };
+                format!("sticky    the cookie names {}{gone}", line(backend))
+            }
+            (None, true) => "sticky    the cookie names no backend: it is ignored and replaced".to_owned(),
+            (None, false) => "sticky    no cookie: a new client".to_owned(),
+        };
+    }
     let client = line(client);
     match (&step.backend, step.seen_seconds, step.used) {
         (Some(backend), Some(seen), used) => {
