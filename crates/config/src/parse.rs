@@ -27,6 +27,7 @@ mod refused;
 mod route;
 mod size;
 mod sticky;
+mod tarpit;
 mod tls;
 mod tunnel;
 mod udp;

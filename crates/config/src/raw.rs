@@ -16,6 +16,7 @@ mod forms;
 mod http2;
 mod pool;
 mod syslog;
+mod tarpit;
 mod tunnel;
 
 use crate::de::{At, Key, Named};
@@ -32,6 +33,7 @@ pub(crate) use pool::{
     RawBackend, RawBackendTls, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky,
 };
 pub(crate) use syslog::RawSyslog;
+pub(crate) use tarpit::RawTarpit;
 pub(crate) use tunnel::{RawForward, RawTunnel};
 
 /// A Penstock configuration.
@@ -329,6 +331,20 @@ pool = "app"
     /// Pool that serves the clients that `acl` denies, for all of their requests; without it they are closed.
     #[schemars(extend("x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })))]
     pub(crate) denied_pool: Key<String>,
+    /// Holds the clients that `acl` denies instead of closing them: they get no byte, and who tries one address after the
+    /// other loses time. Such a client costs two descriptors and no backend, is logged as `tarpit` at its end, and is the
+    /// first to be closed when connections or descriptors run out.
+    #[schemars(extend("x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] }), "x-example" = r#"[acl.abuse]
+entries = ["deny 192.0.2.0/24"]
+default = "permit"
+
+[listener.web]
+bind = ":80"
+acl = "abuse"
+tarpit = { time = "30s" }
+pool = "app"
+"#))]
+    pub(crate) tarpit: Key<RawTarpit>,
     /// Largest number of client connections of this listener; without it only the limit of the process applies.
     #[schemars(extend(
         "minimum" = 1, "maximum" = 100_000_000, "x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })

@@ -26,12 +26,14 @@ use crate::environment::VariableFile;
 
 mod acme;
 mod syslog;
+mod tarpit;
 mod tls;
 mod udp;
 
 pub(crate) use acme::certificates_directory;
 pub use acme::{Acme, AcmeCertificate, AcmeChallenge, DnsUpdates, ExternalAccount};
 pub use syslog::{Syslog, SyslogAddress};
+pub use tarpit::Tarpit;
 pub use tls::{
     AcmeSource, BackendTls, Cipher, CipherOrder, ClientCertificateMode, ClientCertificates, ClientHeader,
     Group, Identity, MinVersion, Ocsp, TlsPolicy, TlsSettings, UnknownRevocation, Verify,
@@ -198,6 +200,8 @@ pub struct Listener {
     pub acl: Option<Arc<AccessList>>,
     /// Pool that serves the clients that `acl` denies; `None`: they are closed.
     pub denied_pool: Option<PoolId>,
+    /// How denied clients are held; `None`: they are closed.
+    pub tarpit: Option<Tarpit>,
     /// Connections that one source may open.
     pub connection_rate: Option<Rate>,
     /// Largest number of open connections of one source.

@@ -237,7 +237,7 @@ impl Loop<'_> {
         plan.state.counters.of(worker.index).connections.add(1);
         let standing = admission::standing(&plan, peer);
         if admission::turns_away(&plan, standing) {
-            return admission::deny(worker, &plan, peer);
+            return admission::hold_or_deny(worker, &plan, plain, peer);
         }
         let Some(listener) = ListenerPermit::take(&plan.state, plan.settings.max_connections) else {
             Outcome::new(worker, &plan.state, Kind::Tcp, peer, None).end(Ending::ListenerFull);

@@ -27,6 +27,10 @@ use crate::snapshot::{ListenerPlan, http_settings};
 use crate::stream::Stream;
 use crate::worker::{ConnectionHandle, Registration, Worker};
 
+mod tarpit;
+
+pub(crate) use tarpit::hold_or_deny;
+
 /// Client connection that counts against the limits until this value is dropped; its worker waits for its end.
 pub struct Admitted {
     registration: Registration,
@@ -262,7 +266,7 @@ pub(crate) fn turns_away(plan: &ListenerPlan, standing: Verdict) -> bool {
 }
 
 /// Records a client that is closed because the access list denies it.
-pub(crate) fn deny(worker: &Rc<Worker>, plan: &ListenerPlan, peer: Peer) {
+fn deny(worker: &Rc<Worker>, plan: &ListenerPlan, peer: Peer) {
     Outcome::new(worker, &plan.state, Kind::Tcp, peer, None).end(Ending::Denied);
 }
 

@@ -68,7 +68,7 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
                 if let Some(acl) = &plan.settings.acl {
                     arrival.standing = acl.verdict(&arrival.peer);
                     if admission::turns_away(plan, arrival.standing) {
-                        admission::deny(worker, plan, arrival.peer);
+                        admission::hold_or_deny(worker, plan, plain, arrival.peer);
                         return None;
                     }
                 }

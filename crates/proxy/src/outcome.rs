@@ -331,7 +331,7 @@ impl Outcome {
     fn log(&self, ending: Ending, took: Duration) {
         let Some(format) = self.worker.log_format().filter(|_| self.line == LogLine::Written) else { return };
         let is_turned_away = match ending {
-            Ending::Denied | Ending::ConnectionRate | Ending::SourceFull => {
+            Ending::Denied | Ending::Tarpit | Ending::ConnectionRate | Ending::SourceFull => {
                 self.pool.is_none() && self.received.is_none()
             }
             _ => false,

@@ -176,6 +176,11 @@ fn encode_listeners(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) ->
         "Client connections open now",
         each(|plan| plan.state.connections.load(Relaxed) as u64),
     )?;
+    out.gauges(
+        "listener_tarpit",
+        "Denied clients that are held now",
+        each(|plan| plan.state.tarpit.load(Relaxed) as u64),
+    )?;
     out.counters(
         "listener_accepted",
         "Client connections accepted",

@@ -74,7 +74,9 @@ pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, Wh
     }
     let denied_pool = denied_pool.filter(|_| standing == Verdict::Deny);
     let destination = match &plan.settings.protocol {
-        _ if standing == Verdict::Deny && denied_pool.is_none() => Err(Answer::of("denied")),
+        _ if standing == Verdict::Deny && denied_pool.is_none() => {
+            Err(Answer::of(if plan.settings.tarpit.is_some() { "tarpit" } else { "denied" }))
+        }
         Protocol::Http(_) => of_request(front, &snapshot, &plan, standing, asked, &mut steps),
         Protocol::TlsPassthrough(_) => match denied_pool {
             Some(pool) => Ok(Destined::of_client(pool, asked.client)),

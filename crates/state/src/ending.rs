@@ -32,6 +32,8 @@ text::meanings! {
         ClientClosed = "client-closed",
         /// An access list denies the client.
         Denied = "denied",
+        /// An access list denies the client: it was held for the time of `tarpit` of the listener, or until it left.
+        Tarpit = "tarpit",
         /// No route matches the request.
         NoRoute = "no-route",
         /// A route depends on the path, and the path is ambiguous.

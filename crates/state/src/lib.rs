@@ -195,6 +195,7 @@ impl Known {
                 request_rates: Rates::default(),
                 open_by_source: OpenConnections::default(),
                 turned_away_lines: Allowance::default(),
+                tarpit: AtomicUsize::new(0),
                 endings: PerWorker::new(self.workers),
             })
         };
@@ -239,6 +240,8 @@ pub struct ListenerState {
     pub open_by_source: OpenConnections,
     /// Limits access-log lines about clients that are turned away.
     pub turned_away_lines: Allowance,
+    /// Denied clients that are held now.
+    pub tarpit: AtomicUsize,
     /// Number of sessions by ending, for those that [`Self::count_ending`] counts. A map per worker, so that hostile clients cannot make workers wait
     /// for each other's lock.
     endings: PerWorker<Mutex<HashMap<&'static str, u64>>>,

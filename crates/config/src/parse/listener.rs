@@ -72,6 +72,7 @@ impl Parser<'_> {
             let message = "does nothing without acl: no client is denied";
             drop(self.report.at_key(self.nodes, key.id, message).warning());
         }
+        let tarpit = self.tarpit(at);
         let connection_rate = self.rate(&raw.connection_rate, at.id, "connection-rate");
         let protocol = match named {
             Some(ProtocolName::Tcp) => self.tcp(at).map(Protocol::Tcp),
@@ -95,6 +96,7 @@ impl Parser<'_> {
             proxy_protocol_from: proxy_protocol_from?,
             acl: acl?,
             denied_pool: denied_pool?,
+            tarpit: tarpit?,
             connection_rate: connection_rate?,
             connections_per_source: raw.connections_per_source.as_ref().map(|most| small(most.value)),
             // `udp` has no such key.

@@ -14,6 +14,7 @@ mod shares;
 mod sleepers;
 mod source_address;
 mod source_limits;
+mod tarpit;
 mod turns;
 mod udp;
 mod unsent;

@@ -14,6 +14,9 @@ use super::{ConnectionHandle, Worker};
 /// Number of idle connections that one scan remembers, so that not every new client costs a scan.
 const REMEMBERED: usize = 64;
 
+/// Most entries with those that are to leave first.
+const MOST_REMEMBERED: usize = 16 * REMEMBERED;
+
 /// Shortest interval between two scans: a source without idle connections does not cost a scan per new client.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -91,6 +94,17 @@ impl Worker {
             };
             handle.granted.replace(Some(granted));
             self.evict(&handle);
+        }
+    }
+
+    /// Makes a connection, idle since `since`, the next one that is closed for another client.
+    pub(crate) fn leaves_first(&self, since: Instant, handle: &Rc<ConnectionHandle>) {
+        let mut all = self.idle_clients.all.borrow_mut();
+        if all.len() >= MOST_REMEMBERED {
+            all.retain(|(since, handle)| handle.idle_since() == Some(*since));
+        }
+        if all.len() < MOST_REMEMBERED {
+            all.push((since, handle.clone()));
         }
     }
 

@@ -234,6 +234,7 @@ fn result(result: &Answer) -> String {
             format!("=> penstock itself answers{status}{location}")
         }
         "denied" => "=> refused: an access list denies the client".to_owned(),
+        "tarpit" => "=> held without a byte (tarpit): an access list denies the client".to_owned(),
         "closed" => "=> closed: no route for this server name".to_owned(),
         _ => format!("=> refused{status}"),
     }
