@@ -59,11 +59,7 @@ impl Rules {
     /// What a client may do; `None`: nothing.
     pub fn rights(&self, peer: Peer<'_>, accounts: Accounts<'_>) -> Option<Rights> {
         let any = |list: &[Who]| list.iter().any(|who| who.is(peer, accounts));
-        match () {
-            () if any(&self.operators) => Some(Rights::Change),
-            () if any(&self.readers) => Some(Rights::Read),
-            () => None,
-        }
+        if any(&self.operators) { Some(Rights::Change) } else { any(&self.readers).then_some(Rights::Read) }
     }
 }
 
