@@ -54,7 +54,7 @@ impl Events {
             Level::Warning => tracing::warn!(%subject, "{message}"),
             Level::Error => tracing::error!(%subject, "{message}"),
         }
-        let event = {
+        {
             let mut ring = self.ring.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             ring.0 += 1;
             let at = timestamp(SystemTime::now());
@@ -63,10 +63,10 @@ impl Events {
                 ring.1.pop_front();
             }
             ring.1.push_back(event.clone());
-            event
-        };
-        // An error only means that there are no followers.
-        let _ = self.followers.send(event);
+            // Under the lock, so that followers get events in the order of their numbers. An error only means that there
+            // are no followers.
+            let _ = self.followers.send(event);
+        }
     }
 
     /// Last `count` events, oldest first.
