@@ -239,6 +239,7 @@ fn many_are_killed_only_with_consent() {
     for mut client in clients {
         assert_eq!(client.read_to_end().1, testing::client::End::Reset);
     }
+    assert!(server.ctl(&["drain", &slow.address]).status.success());
     assert_eq!(server.client("web").get("/", &[]).status, 200);
 }
 

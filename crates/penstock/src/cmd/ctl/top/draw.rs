@@ -28,9 +28,12 @@ const LISTENERS: usize = 4;
 /// Lines beside the tables: the head, three titles, and the last line.
 const AROUND: usize = 5;
 
-/// The picture as text, without trailing blanks.
+/// The picture as text, without blank lines, trailing blanks and the line that names keys.
 pub(super) fn picture(view: &View, size: Size) -> String {
-    lines(view, size).iter().map(|line| format!("{}\n", line.text.trim_end())).collect()
+    let mut lines = lines(view, size);
+    lines.pop();
+    let texts = lines.iter().map(|line| line.text.trim_end()).filter(|text| !text.is_empty());
+    texts.map(|text| format!("{text}\n")).collect()
 }
 
 /// The lines from the top to the bottom of the screen.
@@ -118,12 +121,13 @@ fn last(view: &View) -> String {
                 (shown, all) if shown < all => format!("{shown} of {all}"),
                 (_, all) => all.to_string(),
             };
+            let noun = if view.matched == 1 { "session" } else { "sessions" };
             let filter = match view.filter.as_str() {
                 "" => String::new(),
                 filter => format!(" with {}", line(filter)),
             };
             format!(
-                "{shown} sessions{filter} by {}  q end  s sort  / filter  k end it  d drain  Tab switch",
+                "{shown} {noun}{filter} by {}  q end  s sort  / filter  k end it  d drain  Tab switch",
                 view.sort()
             )
         }
@@ -377,9 +381,10 @@ mod tests {
 
     #[test]
     fn a_small_terminal_has_everything_of_a_session() {
-        let text = picture(&view(2), SMALL);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 24, "{text}");
+        let view = view(2);
+        let shown = lines(&view, SMALL);
+        let lines: Vec<&str> = shown.iter().map(|line| line.text.trim_end()).collect();
+        assert_eq!(lines.len(), 24, "{lines:#?}");
         assert_eq!(lines[0], "penstock 1.2.3  pid 77  serving for 1 h 1 min  3 of 10000 connections");
         let title = lines.iter().position(|line| line.contains("CLIENT")).unwrap();
         assert_eq!(
@@ -390,7 +395,9 @@ mod tests {
             lines[title + 1],
             "      1 203.0.113.200:54321   10.0.0.1:8000         1.0M   2.0K   1m   0.12    7"
         );
-        assert!(lines[23].starts_with("2 of 7 sessions by age  q end"), "{text}");
+        assert!(lines[23].starts_with("2 of 7 sessions by age  q end"), "{lines:#?}");
+        let text = picture(&view, SMALL);
+        assert!(text.lines().count() == 8 && !text.contains("q end"), "{text}");
     }
 
     #[test]
