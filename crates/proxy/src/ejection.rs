@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use logic::balance::Availability;
 use logic::health::outlier::{Fallback, Gate, Rest};
 use logic::health::{Cause, State as HealthState};
-use state::State;
 use state::events::Level;
 use state::lock::lock;
+use state::{Admission, State};
 
-use crate::snapshot::PoolPlan;
-use crate::upstream::serves;
+use crate::snapshot::{BackendPlan, PoolPlan};
 use crate::worker::Worker;
 
 /// Held while a backend is ejected, so that two threads do not eject the last two backends of a pool at once.
@@ -77,6 +77,17 @@ fn eject(pool: &PoolPlan, index: usize, cause: Cause) -> Gate {
         backend.wake_health.notify_one();
     }
     gate
+}
+
+/// Returns true if a backend takes new sessions: healthy, not drained, and with a weight.
+pub(crate) fn serves(pool: &PoolPlan, backend: &BackendPlan) -> bool {
+    let state = &backend.state;
+    let weight = state.weight_override().unwrap_or(backend.settings.weight);
+    let takes = match state.health_state() {
+        HealthState::HalfOpen => state.breaker.free(pool.settings.passive.trials) > 0,
+        health => health.availability() == Availability::Available,
+    };
+    takes && state.admission() == Admission::Ready && weight > 0
 }
 
 fn tell_stop(state: &State, pool: &PoolPlan, index: usize, gate: Gate, why: &str) {

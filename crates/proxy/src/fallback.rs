@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use config::types::AllDown;
 use state::events::Level;
 
+use crate::ejection::serves;
 use crate::snapshot::{PoolPlan, Snapshot};
-use crate::upstream::serves;
 use crate::worker::Worker;
 
 /// Returns the first pool in the chain of fallbacks with an available backend, and `pool` itself if there is none.

@@ -7,8 +7,6 @@ use logic::http1::request::RequestHead;
 use state::State;
 use tls::sticky_key::{StickyKey, StickyValues};
 
-use crate::snapshot::PoolPlan;
-
 /// What the cookie of a request says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Slot {
@@ -87,8 +85,8 @@ pub(crate) enum Secure {
 }
 
 /// Returns the backend that the cookie of a request names.
-pub fn slot(pool: &PoolPlan, head: &[u8], request: &RequestHead) -> Slot {
-    let Some(plan) = &pool.cookie else { return Slot::Absent };
+pub fn slot(plan: Option<&CookiePlan>, head: &[u8], request: &RequestHead) -> Slot {
+    let Some(plan) = plan else { return Slot::Absent };
     let fields = request.headers.iter();
     let fields = fields.filter(|line| line.name.of(head).eq_ignore_ascii_case(b"cookie"));
     let mut values = cookie::values(fields.map(|line| line.value.of(head)), &plan.name).peekable();
@@ -99,14 +97,19 @@ pub fn slot(pool: &PoolPlan, head: &[u8], request: &RequestHead) -> Slot {
 }
 
 /// Takes the cookie out of a request head that goes to a backend.
-pub(crate) fn strip(pool: &PoolPlan, head: &mut Vec<u8>) {
-    if let Some(plan) = &pool.cookie {
+pub(crate) fn strip(plan: Option<&CookiePlan>, head: &mut Vec<u8>) {
+    if let Some(plan) = plan {
         cookie::strip(head, &plan.name);
     }
 }
 
 /// `Set-Cookie` for a client that came with `slot` and got `backend`; `None` if it has the right cookie.
-pub(crate) fn to_set(pool: &PoolPlan, slot: Slot, backend: usize, secure: Secure) -> Option<String> {
-    let plan = pool.cookie.as_ref()?;
+pub(crate) fn to_set(
+    plan: Option<&CookiePlan>,
+    slot: Slot,
+    backend: usize,
+    secure: Secure,
+) -> Option<String> {
+    let plan = plan?;
     (slot != Slot::Backend(backend)).then(|| plan.field(backend, secure))?
 }

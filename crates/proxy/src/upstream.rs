@@ -15,10 +15,10 @@ use logic::balance::{
 use logic::health::{Cause, Source, State as HealthState, Verdict, VerdictOutcome};
 use logic::peers::Peer;
 use logic::retry::{Elsewhere, Idempotence};
+use state::BackendState;
 use state::events::Level;
 use state::lock::lock;
 use state::queue::Queue;
-use state::{Admission, BackendState};
 use sys::socket::Opening;
 use tls::backend::Endpoint;
 
@@ -325,17 +325,6 @@ fn verdict(backend: &BackendPlan, judged: Option<Peer>) -> acl::Verdict {
         (Some(acl), Some(client)) => acl.verdict(&client),
         (Some(_), None) => acl::Verdict::Deny,
     }
-}
-
-/// Returns true if a backend takes new sessions: healthy, not drained, and with a weight.
-pub(crate) fn serves(pool: &PoolPlan, backend: &BackendPlan) -> bool {
-    let state = &backend.state;
-    let weight = state.weight_override().unwrap_or(backend.settings.weight);
-    let takes = match state.health_state() {
-        HealthState::HalfOpen => state.breaker.free(pool.settings.passive.trials) > 0,
-        health => health.availability() == Availability::Available,
-    };
-    takes && state.admission() == Admission::Ready && weight > 0
 }
 
 /// Takes a permit at a backend with fewer sessions than `limit`. `None` if no permit is free.

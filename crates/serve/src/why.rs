@@ -98,7 +98,7 @@ pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, Wh
             let (key, cookie) = match head {
                 Some((head, request)) => {
                     let key = destination::key(&pool.settings.hash_key, asked.client, &head, &request);
-                    (key, sticky_cookie::slot(&pool, &head, &request))
+                    (key, sticky_cookie::slot(pool.cookie.as_ref(), &head, &request))
                 }
                 None => (why::key_of_client(&pool, asked.client), Slot::Absent),
             };

@@ -108,8 +108,8 @@ fn prepare_forwarding<'a>(
     // Not by doubling: a hundred requests of one connection may each hold a long head here.
     message.reserve_exact(head.len() + ADDED);
     forward::write_request(&mut message, head, request, &via, &edits);
-    sticky_cookie::strip(pool, &mut message);
-    let cookie = sticky_cookie::slot(pool, head, request);
+    sticky_cookie::strip(pool.cookie.as_ref(), &mut message);
+    let cookie = sticky_cookie::slot(pool.cookie.as_ref(), head, request);
     let key = key_for(session, pool);
     let idempotence = Idempotence::of(request.method(head));
     let judged = judged_by(session, pool);
@@ -187,8 +187,9 @@ impl<'a> Forwarding<'a> {
                 PoolEnd::FallsBack(pool) => {
                     (self.key, self.judged) = (key_for(self.session, pool), judged_by(self.session, pool));
                     let received = &self.session.received;
-                    self.cookie = sticky_cookie::slot(pool, &received.head, &received.request);
-                    sticky_cookie::strip(pool, &mut self.message);
+                    self.cookie =
+                        sticky_cookie::slot(pool.cookie.as_ref(), &received.head, &received.request);
+                    sticky_cookie::strip(pool.cookie.as_ref(), &mut self.message);
                     self.pool = pool;
                     outcome.pool = Some(pool.clone());
                     (outcome.backend, outcome.view) = (None, View::default());
@@ -534,7 +535,7 @@ impl<'a> Forwarding<'a> {
     /// Cookie that the client gets with the response of a backend.
     fn set_cookie(&self, backend: usize) -> Option<String> {
         let secure = if self.session.arrival.tls.is_some() { Secure::Yes } else { Secure::No };
-        sticky_cookie::to_set(self.pool, self.cookie, backend, secure)
+        sticky_cookie::to_set(self.pool.cookie.as_ref(), self.cookie, backend, secure)
     }
 
     /// Counts a request without a response at its backend, if it was sent on a new connection.
