@@ -267,8 +267,8 @@ pub(crate) struct RawControl {
     /// `"1000"`, `"group:ops"`.
     #[schemars(extend("default" = json!([]), "examples" = [["ann", "group:ops"]]))]
     pub(crate) operators: Key<Vec<At<String>>>,
-    /// Users and groups that may read only: `status`, `backends`, `certs`, `clients`, `events`, `why`, and `history` without
-    /// a number. Texts of the configuration are for operators.
+    /// Users and groups that may read only: `status`, `backends`, `certs`, `clients`, `sessions`, `health`, `events`, `why`
+    /// (with the targets of past requests), and `history` without a number. Texts of the configuration are for operators.
     #[schemars(extend("default" = json!([]), "examples" = [["monitor"]]))]
     pub(crate) readers: Key<Vec<At<String>>>,
 }

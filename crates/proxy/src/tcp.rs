@@ -166,6 +166,8 @@ fn relay(
                 RelayPause::Ended(end) => {
                     outcome.end(end.settle(&client, &backend));
                     if client.is_broken() {
+                        // Its descriptor may be that of another connection while the client lingers.
+                        outcome.hide_socket();
                         drop(backend);
                         Box::pin(linger(&client)).await;
                         return drop((client, session));

@@ -19,7 +19,7 @@ use std::time::Duration;
 use logic::control_access::Rules;
 use proxy::front::Front;
 use state::client_slots::Size;
-use state::events::Level;
+use state::events::{Level, RateLimitedEvent};
 use state::listen::SocketPath;
 use sys::cpu::thread_time;
 use sys::socket::{ListenUnixError, listen_unix};
@@ -114,7 +114,7 @@ impl ControlSocket {
         let serve = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = accept(listener, Arc::new(Shared { front, owner })) => {}
+                    () = accept(listener, Arc::new(Shared { front, owner, refused: RateLimitedEvent::default() })) => {}
                     _ = stopped => {}
                 }
             });
@@ -173,7 +173,10 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>) {
                 None => refuse(stream, "too many control clients, and all are busy"),
             },
             Err(reason) => {
-                shared.front.state.events.record(Level::Warning, "control", format!("refused: {reason}"));
+                let state = &shared.front.state;
+                if shared.refused.may(state.started.elapsed()) {
+                    state.events.record(Level::Warning, "control", format!("refused: {reason}"));
+                }
                 refuse(stream, &reason);
             }
         }

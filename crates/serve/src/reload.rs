@@ -173,9 +173,10 @@ impl Supervisor {
         let close: Vec<BoundKey> = self.open.keys().filter(|key| !wanted.contains(key)).cloned().collect();
         let snapshot = self.build(&config).await;
         let state = &self.front.state;
-        state.generation.store(snapshot.generation, Relaxed);
         set_limits(state, &config, &self.descriptors, division);
         self.front.snapshot.store(snapshot.clone());
+        // After the snapshot: control clients that see a new number read their rights in it.
+        state.generation.store(snapshot.generation, Relaxed);
         let opened_count = opened.0.len();
         publish_datagram_addresses(state, self.open.values().chain(opened.addresses()));
         let mut waiting = Vec::new();

@@ -557,7 +557,7 @@ impl FrontDoor {
                 events.record(
                     Level::Error,
                     "process",
-                    format!("reload refused, the earlier configuration stays in use:\n{faults}"),
+                    format!("reload refused, the earlier configuration stays in use:\n{}", unquoted(faults)),
                 );
             }
         }
@@ -702,6 +702,16 @@ impl FrontDoor {
 }
 
 /// Reads the configuration's file on a thread for blocking calls.
+/// Leaves the lines of the configuration file out of what is wrong with it: events are also for those who may only read.
+fn unquoted(faults: &str) -> String {
+    let is_excerpt = |line: &&str| {
+        line.trim_start().split_once('|').is_some_and(|(number, _)| {
+            number.trim_end().bytes().all(|byte| byte.is_ascii_digit()) && line.starts_with(' ')
+        })
+    };
+    faults.lines().filter(|line| !is_excerpt(line)).collect::<Vec<_>>().join("\n")
+}
+
 async fn read_file(path: PathBuf) -> io::Result<Vec<u8>> {
     let read = move || file::read(&path, config::MAX_TEXT as u64);
     tokio::task::spawn_blocking(read).await.map_err(io::Error::other).and_then(|read| read)

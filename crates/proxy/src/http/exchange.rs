@@ -41,10 +41,16 @@ use crate::stream::Stream;
 use crate::upstream::{self, Chosen, NoBackend, Wanted};
 
 pub(super) async fn run(session: &RequestContext<'_>, client: &mut Client, outcome: &mut Outcome) -> After {
-    match prepare_forwarding(session, client, outcome) {
-        Ok(mut forwarding) => forwarding.run(client, outcome).await,
+    let mut prepared = prepare_forwarding(session, client, outcome);
+    // By reference: else the future would hold the result and what is moved out of it, and the task of an HTTP/2 stream
+    // would take more than 4 KiB.
+    if let Ok(forwarding) = &mut prepared {
+        return forwarding.run(client, outcome).await;
+    }
+    match prepared {
         // Boxed: a forwarded request does not hold the state of an own response.
         Err(own) => Box::pin(answer_ourselves(session, client, outcome, own)).await,
+        Ok(_) => After::Close,
     }
 }
 
@@ -106,7 +112,9 @@ fn prepare_forwarding<'a>(
         client_certificate: identity.map_or(&[], |identity| &identity.fields),
     };
     // Not by doubling: a hundred requests of one connection may each hold a long head here.
-    message.reserve_exact(head.len() + ADDED);
+    if head.len() > LONG {
+        message.reserve_exact(head.len() + ADDED);
+    }
     forward::write_request(&mut message, head, request, &via, &edits);
     sticky_cookie::strip(pool.cookie.as_ref(), &mut message);
     let cookie = sticky_cookie::slot(pool.cookie.as_ref(), head, request);
@@ -132,6 +140,9 @@ fn judged_by(session: &RequestContext<'_>, pool: &PoolPlan) -> Option<Peer> {
 
 /// Room for the lines that a forwarded head has beyond those of the client: `Via`, `X-Forwarded-For` and the like.
 const ADDED: usize = 512;
+
+/// Length from which a head is a long one.
+const LONG: usize = 1024;
 
 /// A request that is forwarded to a pool.
 struct Forwarding<'a> {

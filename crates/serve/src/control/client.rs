@@ -2,10 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use logic::control_access::{Accounts, Peer, Rights};
 use logic::transaction::Operator;
 use proxy::front::Front;
+use state::events::RateLimitedEvent;
 use tokio::net::UnixStream;
 
 /// Credentials of the client process, from the kernel.
@@ -51,12 +53,16 @@ fn name_of(passwd: &str, uid: u32) -> Option<String> {
 pub(super) struct Shared {
     pub(super) front: Arc<Front>,
     pub(super) owner: u32,
+    /// Limits events about users who may not be here: with a list of users, each local user can connect.
+    pub(super) refused: RateLimitedEvent,
 }
 
 /// A client that may be here, with its groups.
 pub(super) struct Admitted {
     pub(super) who: PeerCredentials,
     pub(super) groups: Vec<u32>,
+    /// Number of the configuration in which its rights were read, or of an earlier one.
+    pub(super) generation: u64,
 }
 
 impl Shared {
@@ -66,10 +72,11 @@ impl Shared {
         let peer = stream.peer_cred().map_err(|error| format!("cannot tell who is there: {error}"))?;
         let mut groups = sys::peer::groups(stream).unwrap_or_default();
         groups.push(peer.gid());
+        let generation = self.front.state.generation.load(Relaxed);
         match self.rights(peer.uid(), &groups) {
             Some(rights) => {
                 let who = PeerCredentials { uid: peer.uid(), pid: peer.pid(), rights };
-                Ok(Admitted { who, groups })
+                Ok(Admitted { who, groups, generation })
             }
             None => Err(no_rights(peer.uid())),
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base64ct::{Base64, Encoding};
 use logic::client_slots::{ClientActivity, ClientDecision};
+use logic::control_access::Rights;
 use logic::pcapng;
 use logic::transaction::Ask;
 use proxy::front::Request;
@@ -76,11 +77,10 @@ struct Over;
 impl Session {
     pub(super) fn new(
         shared: Arc<Shared>,
-        Admitted { who, groups }: Admitted,
+        Admitted { who, groups, generation }: Admitted,
         stream: UnixStream,
         slot: Arc<ClientSlot>,
     ) -> Self {
-        let generation = shared.front.state.generation.load(Relaxed);
         Self { shared, who, groups, generation, stream, input: Vec::new(), slot }
     }
 
@@ -277,6 +277,9 @@ impl Session {
         }
         self.deliver(&wire, FOLLOWER_TIME).await?;
         loop {
+            if self.renew_rights().is_err() {
+                return self.send(framing::END).await;
+            }
             let mut wire = Vec::new();
             let mut push = |event| match event {
                 Ok(Event { number, .. }) if number <= shown => Ok(()),
@@ -344,6 +347,9 @@ impl Session {
         let mut bytes = pcapng::start(concat!("penstock ", env!("CARGO_PKG_VERSION")), listener);
         let end = tokio::time::Instant::now() + time;
         loop {
+            if self.renew_rights().is_err() || self.who.rights != Rights::Change {
+                return Ok(());
+            }
             *sent += bytes.len() as u64;
             framing::push_text(&mut wire, &Base64::encode_string(&bytes));
             self.deliver(&wire, WRITE_TIME).await?;

@@ -126,7 +126,7 @@ impl Page {
         for backend in backends {
             let mark = match rank(backend) {
                 0 | 1 => Mark::Bad,
-                2 => Mark::Warn,
+                2 | 3 => Mark::Warn,
                 _ => Mark::None,
             };
             self.row(

@@ -11,7 +11,7 @@ use super::counts::{self, Counts, Histogram};
 use super::{Clock, Millis, millis};
 use crate::ending::Ending;
 use crate::lock::lock;
-use crate::{Admission, BackendState, Drain, ListenerState, State};
+use crate::{Admission, BackendState, Drain, ListenerState, PoolState, State};
 
 /// Largest weight of an operator.
 const MOST_WEIGHT: u32 = 1000;
@@ -37,6 +37,8 @@ struct KeptListener {
 #[serde(deny_unknown_fields)]
 struct KeptPool {
     fallback_sessions: u64,
+    ejections_stopped: u64,
+    retries_refused: u64,
     backends: BTreeMap<String, KeptBackend>,
 }
 
@@ -111,14 +113,10 @@ impl Traffic {
         let (wall, now) = (SystemTime::now(), Instant::now());
         let listeners: Vec<_> = lock(&state.listeners).values().cloned().collect();
         let listeners = listeners.iter().map(|it| (it.name.to_string(), KeptListener::gather(it))).collect();
-        let fallbacks: Vec<_> = lock(&state.pools)
-            .iter()
-            .map(|(name, pool)| (name.to_string(), pool.fallback_sessions.load(Relaxed)))
-            .collect();
-        let mut pools: BTreeMap<String, KeptPool> = BTreeMap::new();
-        for (name, fallback_sessions) in fallbacks {
-            pools.entry(name).or_default().fallback_sessions = fallback_sessions;
-        }
+        let known = lock(&state.pools);
+        let mut pools: BTreeMap<String, KeptPool> =
+            known.iter().map(|(name, pool)| (name.to_string(), KeptPool::gather(pool))).collect();
+        drop(known);
         let backends: Vec<_> = lock(&state.backends).values().cloned().collect();
         for backend in backends {
             let pool = pools.entry(backend.pool.to_string()).or_default();
@@ -138,7 +136,7 @@ impl Traffic {
         }
         for (name, pool) in &*lock(&state.pools) {
             if let Some(kept) = self.pools.get(&**name) {
-                pool.fallback_sessions.fetch_add(counts::bounded(kept.fallback_sessions), Relaxed);
+                kept.restore(pool);
             }
         }
         let mut restored = Restored::default();
@@ -215,6 +213,32 @@ impl KeptBackend {
                 restored.out += 1;
             }
         }
+    }
+}
+
+impl KeptPool {
+    fn gather(pool: &PoolState) -> Self {
+        // Every field, so that a new counter does not compile before its author decides whether it is kept.
+        let PoolState {
+            fallback_told: _,
+            fallback_sessions,
+            ejections_stopped,
+            retries: _,
+            retries_refused,
+            retries_told: _,
+        } = pool;
+        Self {
+            fallback_sessions: fallback_sessions.load(Relaxed),
+            ejections_stopped: ejections_stopped.load(Relaxed),
+            retries_refused: retries_refused.load(Relaxed),
+            backends: BTreeMap::new(),
+        }
+    }
+
+    fn restore(&self, pool: &PoolState) {
+        pool.fallback_sessions.fetch_add(counts::bounded(self.fallback_sessions), Relaxed);
+        pool.ejections_stopped.fetch_add(counts::bounded(self.ejections_stopped), Relaxed);
+        pool.retries_refused.fetch_add(counts::bounded(self.retries_refused), Relaxed);
     }
 }
 

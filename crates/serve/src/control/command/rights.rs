@@ -4,7 +4,7 @@ use logic::control_access::Rights;
 
 use crate::control::client::PeerCredentials;
 
-/// Commands that show no text of the configuration and change nothing.
+/// Commands that change nothing and show no line of the configuration.
 const READ: [&str; 10] =
     ["status", "backends", "certs", "clients", "sessions", "health", "events", "why", "history", "help"];
 
