@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use testing::{Scripted, Server};
+use testing::{Scripted, Server, eventually, secs};
 
 /// A backend that closes every connection after the request.
 fn closing() -> Scripted {
@@ -45,7 +45,9 @@ fn retries_stay_within_their_share_of_the_requests_and_what_is_refused_is_said()
     let events = String::from_utf8_lossy(&server.ctl(&["events"]).stdout).into_owned();
     assert_eq!(events.matches("the retry budget is spent").count(), 1, "{events}");
     // What has failed is said, not that it was not tried again.
-    assert_eq!(server.stdout.count(" 502 backend-closed "), 100);
+    eventually("every request has its line", secs(10), || {
+        (server.stdout.count(" 502 backend-closed ") == 100).then_some(())
+    });
 }
 
 #[test]

@@ -81,7 +81,9 @@ fn readers_read_operators_change_and_others_are_told_their_uid_and_what_to_do() 
     }
     assert_eq!(server.backend(address)["admission"], "ready");
     // One event a minute: each local user can connect.
-    assert_eq!(server.stderr.count("refused: uid 12346 may not control this process"), 1);
+    let refused = "refused: uid 12346 may not control this process";
+    server.stderr.wait_for(refused, secs(10));
+    assert_eq!(server.stderr.count(refused), 1);
 }
 
 #[test]
