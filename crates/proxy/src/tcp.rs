@@ -63,7 +63,7 @@ pub fn carry(
     let beginning = boxed(|| begin(entry, pool, idle, client, outcome));
     async move {
         if let Some(Pair { session, client, backend, early }) = beginning.await {
-            relay(session, client, backend, early).await;
+            relay(session, client, backend, early.into_boxed_slice()).await;
         }
     }
 }
@@ -125,7 +125,7 @@ impl IdleRelay for Session {
     fn wake(self: Box<Self>, client: Parked, backend: Parked) {
         let handle = self.admitted.handle().clone();
         handle.resumed();
-        let relaying = relay(self, Stream::parked(client), Stream::parked(backend), Vec::new());
+        let relaying = relay(self, Stream::parked(client), Stream::parked(backend), Box::default());
         handle.live.served_by(tokio::task::spawn_local(relaying).abort_handle());
     }
 
@@ -140,7 +140,7 @@ fn relay(
     mut session: Box<Session>,
     mut client: Stream,
     mut backend: Stream,
-    mut early: Vec<u8>,
+    mut early: Box<[u8]>,
 ) -> impl Future<Output = ()> {
     async move {
         loop {
@@ -151,7 +151,7 @@ fn relay(
             }
             let stays = session.may_move();
             let Session { watch, outcome, .. } = &mut *session;
-            let first = Early { up: std::mem::take(&mut early), down: Vec::new() };
+            let first = Early { up: std::mem::take(&mut early).into_vec(), down: Vec::new() };
             match relay::run_until_quiet(
                 &client,
                 &backend,
@@ -445,7 +445,7 @@ mod tests {
     use super::*;
 
     /// Returns the size of the future that such a function returns.
-    fn size_of_made<F>(_: fn(Box<Session>, Stream, Stream, Vec<u8>) -> F) -> usize {
+    fn size_of_made<F>(_: fn(Box<Session>, Stream, Stream, Box<[u8]>) -> F) -> usize {
         size_of::<F>()
     }
 

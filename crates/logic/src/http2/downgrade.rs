@@ -271,7 +271,8 @@ fn refused_connect(authority: Option<&[u8]>) -> Downgraded {
 }
 
 fn start(method: &[u8], path: &[u8], authority: Option<&[u8]>, lines: usize) -> Vec<u8> {
-    let mut head = Vec::with_capacity(method.len() + path.len() + lines + 256);
+    let named = authority.map_or(0, <[u8]>::len);
+    let mut head = Vec::with_capacity(method.len() + path.len() + named + lines + 96);
     for part in [method, b" ", path, b" HTTP/1.1\r\n"] {
         head.extend_from_slice(part);
     }

@@ -112,9 +112,7 @@ fn prepare_forwarding<'a>(
         client_certificate: identity.map_or(&[], |identity| &identity.fields),
     };
     // Not by doubling: a hundred requests of one connection may each hold a long head here.
-    if head.len() > LONG {
-        message.reserve_exact(head.len() + ADDED);
-    }
+    message.reserve_exact(head.len() + ADDED);
     forward::write_request(&mut message, head, request, &via, &edits);
     sticky_cookie::strip(pool.cookie.as_ref(), &mut message);
     let cookie = sticky_cookie::slot(pool.cookie.as_ref(), head, request);
@@ -139,10 +137,7 @@ fn judged_by(session: &RequestContext<'_>, pool: &PoolPlan) -> Option<Peer> {
 }
 
 /// Room for the lines that a forwarded head has beyond those of the client: `Via`, `X-Forwarded-For` and the like.
-const ADDED: usize = 512;
-
-/// Length from which a head is a long one.
-const LONG: usize = 1024;
+const ADDED: usize = 240;
 
 /// A request that is forwarded to a pool.
 struct Forwarding<'a> {
