@@ -41,16 +41,12 @@ use crate::stream::Stream;
 use crate::upstream::{self, Chosen, NoBackend, Wanted};
 
 pub(super) async fn run(session: &RequestContext<'_>, client: &mut Client, outcome: &mut Outcome) -> After {
-    let mut prepared = prepare_forwarding(session, client, outcome);
     // By reference: else the future would hold the result and what is moved out of it, and the task of an HTTP/2 stream
     // would take more than 4 KiB.
-    if let Ok(forwarding) = &mut prepared {
-        return forwarding.run(client, outcome).await;
-    }
-    match prepared {
+    match &mut prepare_forwarding(session, client, outcome) {
+        Ok(forwarding) => forwarding.run(client, outcome).await,
         // Boxed: a forwarded request does not hold the state of an own response.
         Err(own) => Box::pin(answer_ourselves(session, client, outcome, own)).await,
-        Ok(_) => After::Close,
     }
 }
 

@@ -17,18 +17,18 @@ pub(super) async fn answer_ourselves(
     session: &RequestContext<'_>,
     client: &Client,
     outcome: &mut Outcome,
-    own: Destination<'_>,
+    own: &Destination<'_>,
 ) -> After {
     let received = &*session.received;
     let (head, request) = (&received.head[..], &received.request);
     match own {
         Destination::AcmeChallenge(answer) => {
             outcome.end(Ending::AcmeChallenge);
-            answer::give(session, client, outcome, &answer).await
+            answer::give(session, client, outcome, answer).await
         }
         Destination::RedirectToHttps(port) => {
             let host = lower(text(request.host.of(head)));
-            redirect_to_https(session, client, outcome, &host, port).await
+            redirect_to_https(session, client, outcome, &host, *port).await
         }
         Destination::Redirect(status, location) => {
             let query = (!request.query.is_empty()).then(|| text(request.query.of(head)));
@@ -45,7 +45,7 @@ pub(super) async fn answer_ourselves(
         Destination::Denied => deny(session, client, outcome).await,
         Destination::TooMany(wait) => {
             outcome.end(Ending::RequestRate);
-            let wait = whole_seconds(wait).to_string();
+            let wait = whole_seconds(*wait).to_string();
             let detail = "Too many requests come from this address. Please try again shortly.";
             answer::refuse(session, client, outcome, 429, detail, &[("Retry-After", &wait)]).await
         }
@@ -55,7 +55,7 @@ pub(super) async fn answer_ourselves(
             answer::refuse(session, client, outcome, 400, &detail, &[]).await
         }
         Destination::Loop(pool) => {
-            let pool = session.current.pool(pool);
+            let pool = session.current.pool(*pool);
             outcome.pool = Some(pool.clone());
             outcome.end(Ending::RequestLoop);
             tell_of_loop(session, pool);
