@@ -121,7 +121,7 @@ impl Places {
         }
     }
 
-    /// Words for the place of a value: the name is said of included files only.
+    /// Place of a value as text, with the name of its file if that is an included one.
     pub(crate) fn origin(&self, at: usize) -> String {
         match self.file(at) {
             None => format!("line {}", self.line(at)),

@@ -245,7 +245,7 @@ pub(crate) struct RawAccessLog {
     /// `"text"` is `key=value` pairs for people, `"json"` one object per line for programs.
     #[schemars(extend("default" = "text", "enum" = ["text", "json"]))]
     pub(crate) format: Key<String>,
-    /// What the messages for `target = "syslog+..."` say of their sender.
+    /// Facility, severity and name of the program in the messages for `target = "syslog+..."`.
     #[schemars(extend("default" = json!({}), "x-example" = r#"[access-log]
 target = "syslog+tcp://10.0.0.9:601"
 format = "json"

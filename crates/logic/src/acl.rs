@@ -1,8 +1,8 @@
 //! Access lists: ordered entries that permit or deny clients by address. The first entry that matches decides, and the
 //! list's default decides for the others.
 //!
-//! A list is compiled once into the addresses at which the verdict changes: a look-up is one binary search, whatever the
-//! number of entries and their overlaps.
+//! A list is compiled once into the addresses at which the verdict changes: a look-up is one binary search for any
+//! number of entries, also where they overlap.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::balance::hash_bytes;
 use crate::peers::{Peer, PeerSetEntry, PeerSetEntryError, unmapped};
 
 text::words! {
-    /// What an access list says of a client.
+    /// Verdict of an access list on a client.
     pub enum Verdict: "verdict" {
         Permit = "permit",
         Deny = "deny",
@@ -203,7 +203,7 @@ impl AccessList {
         }
     }
 
-    /// Equal for lists that decide alike, whatever their entries.
+    /// Equal for lists that give every client the same verdict, also with other entries.
     pub fn digest(&self) -> u64 {
         let words = [self.default, self.unix].map(|verdict| verdict == Verdict::Permit);
         let seed = u64::from(words[0]) * 2 + u64::from(words[1]);
@@ -261,7 +261,7 @@ fn changes(mut blocks: Vec<Block>, default: Verdict, shadowed: &mut Vec<Shadowed
     changing.map(|(address, _)| address).collect()
 }
 
-/// Leaves the networks that end before `next`.
+/// Removes from `around` the networks that end before `next`, and marks where the verdict changes back.
 fn leave(around: &mut Vec<Block>, next: Option<u128>, default: Verdict, marks: &mut Marks) {
     while let Some(block) = around.pop_if(|block| next.is_none_or(|next| block.last < next)) {
         // Behind the last address of the family nothing changes: IPv4 look-ups never come that far.

@@ -104,7 +104,7 @@ text::meanings! {
         Down = "down",
         /// Sessions failed; the backend returns after a time (circuit breaker: open).
         Ejected = "ejected",
-        /// Its error rate or response time had it ejected: a few sessions try whether it is well again.
+        /// The backend was ejected for its error rate or response time, and gets a few sessions as a trial.
         HalfOpen = "half-open",
     }
 }

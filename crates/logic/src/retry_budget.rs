@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Rule {
     /// Share of the requests that may be tried again, in percent.
     pub percent: u8,
-    /// Retries a second that are allowed whatever the number of requests is, over all workers.
+    /// Retries a second over all workers that are allowed also if there are few requests.
     pub least: u32,
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::peers::{Peer, PeerSet};
 
-/// Number of an open session. It is not used again while the process runs.
+/// Number of an open session. A worker uses a number again only after 2^32 connections.
 ///
 /// Each worker counts its connections by itself; the number tells the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,7 +167,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// Time without a question after which what rates are measured from is freed.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
-/// What the rates of connections are measured from, by their numbers. Empty while nobody asks.
+/// What the rates of connections are measured from, by their numbers. Empty while no operator asks for sessions.
 #[derive(Default)]
 pub struct Rates {
     samples: Vec<Sample>,
@@ -183,7 +183,7 @@ struct Sample {
 }
 
 impl Rates {
-    /// Returns the bytes a second of a connection that has now moved so many.
+    /// Returns the bytes a second of a connection since the last call; `bytes` is its total until now.
     pub fn measure(&mut self, number: usize, serial: u32, bytes: u64, now: Instant) -> Option<u64> {
         self.asked = Some(now);
         if self.samples.len() <= number {
@@ -203,7 +203,7 @@ impl Rates {
         sample.rate
     }
 
-    /// Frees the memory when nobody has asked for a while.
+    /// Frees the memory when no operator has asked for a while.
     pub fn forget(&mut self, now: Instant) {
         if self.asked.is_some_and(|asked| now.saturating_duration_since(asked) >= FORGOTTEN) {
             *self = Self::default();

@@ -21,7 +21,7 @@ pub const HANDSHAKE_FAILURE: u8 = 40;
 /// A field whose value is not allowed.
 pub const ILLEGAL_PARAMETER: u8 = 47;
 
-/// The client may not go on, whatever it is.
+/// The server denies this client, independent of its certificate.
 pub const ACCESS_DENIED: u8 = 49;
 
 /// A message that cannot be parsed.

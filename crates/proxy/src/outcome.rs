@@ -162,7 +162,7 @@ impl Outcome {
         }
     }
 
-    /// Where operators find the session.
+    /// Entry of the session in the worker's table of open sessions.
     pub(crate) fn place(&self) -> Option<u32> {
         self.connection.as_ref().map(|_| self.key)
     }

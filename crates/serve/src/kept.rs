@@ -49,7 +49,7 @@ pub(crate) struct Found {
 }
 
 impl Files {
-    /// Reads the files of an earlier process. Whatever is wrong with them is said, and the process starts.
+    /// Reads the files of an earlier process. A file with a fault gets a message and is not used; the process starts all the same.
     pub(crate) fn open(configured: Option<&Path>, state: &State) -> (Self, Found) {
         let mut files = Self::new(configured);
         let found = match files.hold() {

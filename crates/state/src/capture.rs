@@ -154,14 +154,14 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// The client sent these bytes.
+    /// Records bytes that the client sent.
     pub fn read(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.data(From::Client, bytes);
         }
     }
 
-    /// The first `count` bytes of `parts` were sent to the client.
+    /// Records that the server sent the first `count` bytes of `parts` to the client.
     pub fn wrote(&mut self, parts: &[IoSlice<'_>], mut count: usize) {
         for part in parts {
             let taken = count.min(part.len());

@@ -67,7 +67,7 @@ pub struct State {
     pub max_connections: AtomicUsize,
     /// Number of published snapshots.
     pub generation: AtomicU64,
-    /// Number of refused reloads since the start.
+    /// Number of refused reloads.
     pub reloads_refused: AtomicU64,
     /// Number of live changes that the file of the configuration does not have.
     pub unsaved_changes: AtomicUsize,
@@ -328,7 +328,7 @@ impl BackendState {
         self.health_state().availability() == Availability::Available
     }
 
-    /// How often the backend became down or ejected since the start.
+    /// How often the backend became down or ejected.
     pub fn outages(&self) -> u32 {
         self.outages.load(Relaxed)
     }
@@ -451,7 +451,7 @@ impl BackendState {
         lock(&self.drain).clone()
     }
 
-    /// Weight that the operator set since the start; `None` means the configured weight.
+    /// Weight that an operator set; `None` means the configured weight.
     pub fn weight_override(&self) -> Option<u32> {
         Some(self.weight_override.load(Relaxed)).filter(|weight| *weight != NO_OVERRIDE)
     }

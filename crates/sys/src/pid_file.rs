@@ -1,5 +1,5 @@
 //! The file with the number of the process, which also proves that the process lives: it holds a lock (flock(2)) of the
-//! file. A file without a lock is left from a process that has ended, whatever number is in it.
+//! file. A file without a lock was left by a process that has ended, also if its number is in use again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};

@@ -12,7 +12,7 @@ use sys::file;
 use crate::fault::CertificateFault;
 use crate::key::expect_private;
 
-/// Bytes of a key file that are enough and not too many.
+/// Allowed length of a key file in bytes.
 const LENGTH: std::ops::RangeInclusive<usize> = 32..=4096;
 
 /// Bytes of a value, before its encoding. The rest of the hash is left out.
@@ -78,7 +78,7 @@ impl StickyValues {
         self.0.get(backend).map(|value| &**value)
     }
 
-    /// Index of the backend that a client's value names. Takes the same time for every wrong value.
+    /// Index of the backend that a client's value names. Takes the same time for every wrong value of the right length.
     pub fn find(&self, value: &[u8]) -> Option<usize> {
         let is_same = |one: &str| verify_slices_are_equal(one.as_bytes(), value).is_ok();
         self.0.iter().position(|one| is_same(one))

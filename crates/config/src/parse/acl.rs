@@ -20,7 +20,7 @@ const MAX_FILE: usize = 32 * 1024 * 1024;
 /// Faults of one file that are listed; further ones are counted.
 const MOST_FAULTS: usize = 20;
 
-/// Entries that can never decide of which a list is warned.
+/// Largest number of entries that the warning about entries without effect names for one list.
 const MOST_SHADOWED: usize = 10;
 
 impl Parser<'_> {

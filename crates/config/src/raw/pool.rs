@@ -116,7 +116,7 @@ retries = 2
 retry-budget = 20
 "#))]
     pub(crate) retry_budget: Key<i64>,
-    /// Retries a second that `retry-budget` allows whatever the number of requests is, as a mean of ten seconds. The workers
+    /// Retries a second that `retry-budget` allows also if there are few requests, as a mean of ten seconds. The workers
     /// share them.
     #[schemars(extend("default" = 3, "minimum" = 0, "maximum" = 1_000_000))]
     pub(crate) retry_least_rate: Key<i64>,

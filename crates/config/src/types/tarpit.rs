@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How clients are held that the access list of a listener denies.
+/// How long, and how many, clients are held open that the access list of a listener denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tarpit {
     pub time: Duration,

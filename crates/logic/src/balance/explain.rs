@@ -21,7 +21,7 @@ pub enum Reason {
     Down,
     /// Health: its sessions failed.
     Ejected,
-    /// It is half-open, and has all the sessions that it may have then.
+    /// The backend is half-open and has its `trial-sessions` already.
     HalfOpen,
     /// The operator has drained it.
     Draining,
@@ -51,7 +51,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Whether the reason is a fact about the backend, which keeps sessions from it whatever the policy is.
+    /// Whether the reason is a fact about the backend, which keeps sessions from it under every policy.
     pub fn excludes(self) -> bool {
         match self {
             Reason::Down
@@ -166,7 +166,7 @@ pub fn explain(facts: &Facts<'_>, balancers: &[Balancer], random: u64) -> Explan
     Explanation { policy: facts.policy, unhealthy, selections, shares, owner, reasons }
 }
 
-/// Reasons for which a backend gets no session of this client, whatever the policy is.
+/// Reasons for which a backend gets no session of this client under any policy.
 fn excluding(standing: &Standing, unhealthy: Unhealthy, is_tried: bool) -> Vec<Reason> {
     let health = match standing.health {
         _ if standing.is_on_trial() => Some(Reason::HalfOpen),

@@ -85,7 +85,7 @@ pub enum Availability {
     Unavailable,
     /// Its access list denies the client.
     Denied,
-    /// It is half-open, and has all the sessions that it may have then.
+    /// The backend is half-open and has its `trial-sessions` already.
     OnTrial,
     /// A backend of higher priority has room: see [`priority::keep_lowest`].
     Standby,

@@ -54,8 +54,8 @@ impl Health {
         })
     }
 
-    /// Goes on from what an earlier process knew, as far as the rules of this one allow. Call it before the first
-    /// verdict.
+    /// Takes over the health that an earlier process stored, as far as the rules of this process allow. Must be called
+    /// before the first verdict.
     pub fn resume(&mut self, memory: Memory, now: Instant) {
         let before = |ago: Duration| now.checked_sub(ago).unwrap_or(now);
         self.ejections = memory.ejections;

@@ -81,7 +81,7 @@ impl Refused {
             ),
             Self::NothingToUndo => (
                 "there is no change to undo".to_owned(),
-                "`history` has the changes since the start of the server",
+                "`history` has the changes that the server remembers",
             ),
             Self::NoSuchChange { number, oldest, newest } => (
                 match oldest.zip(*newest) {

@@ -165,7 +165,7 @@ fn a_bad_backend_is_out_soon_and_back_when_it_is_well_and_the_others_stay() {
         for _ in 0..200 {
             world.step(3);
         }
-        assert_eq!(world.ejected(), 0, "seed {seed}: errors now and then eject nobody");
+        assert_eq!(world.ejected(), 0, "seed {seed}: errors now and then eject no backend");
         let bad = world.random.below(world.backends.len() as u64) as usize;
         if seed % 2 == 0 {
             world.backends[bad].is_failing = true

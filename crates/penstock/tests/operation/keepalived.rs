@@ -170,7 +170,7 @@ fn the_shared_address_moves_when_its_server_stops_and_the_client_sees_the_other(
         eventually(&format!("the client sees node {to}: {}", logs()), secs(20), || {
             network.visit().filter(|page| page.contains(&format!("node{to}.example"))).map(drop)
         });
-        // It comes back, and the address stays: whoever has it keeps it.
+        // The server comes back, and the address stays at the other one.
         servers[from] = Some(network.server(from));
     }
 }

@@ -162,7 +162,7 @@ fn a_receiver_that_goes_away_and_comes_back_loses_little_and_is_told_once() {
         rsyslog.wait_for("/before");
         drop(rsyslog);
         let away = eventually("the server says that the receiver is away", secs(20), || {
-            // Each one is answered at once, whoever reads the log.
+            // Each request is answered at once, also while no receiver reads the log.
             assert_eq!(get(&server.address("web"), "/lost").status, 200);
             let status = server.ctl_json(&["status"]);
             status["degraded"][0]["reason"].as_str().map(str::to_owned)

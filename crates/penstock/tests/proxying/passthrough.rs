@@ -44,9 +44,9 @@ fn the_access_list_of_a_route_closes_its_names_only_to_whom_it_denies() {
     let _backends = [backend(&a, &["a.example"], "first"), backend(&b, &["b.example"], "second")];
     let server = Server::start(&format!(
         "[access-log]\ntarget = \"@DIR@/access.log\"\n\
-         [acl.nobody]\nentries = [\"deny 127.0.0.1\"]\ndefault = \"deny\"\n\
+         [acl.closed]\nentries = [\"deny 127.0.0.1\"]\ndefault = \"deny\"\n\
          [listener.named]\nbind = \"127.0.0.1:0\"\nprotocol = \"tls-passthrough\"\n\
-         [[listener.named.route]]\nhost = \"a.example\"\npool = \"a\"\nacl = \"nobody\"\n\
+         [[listener.named.route]]\nhost = \"a.example\"\npool = \"a\"\nacl = \"closed\"\n\
          [[listener.named.route]]\nhost = \"b.example\"\npool = \"b\"\n\
          [pool.a]\nbackends = [\"unix:{}/tls.sock\"]\n[pool.b]\nbackends = [\"unix:{}/tls.sock\"]\n",
         a.display(),

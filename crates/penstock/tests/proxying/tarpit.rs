@@ -1,4 +1,4 @@
-//! Denied clients that are held: for their time, in a bounded number, and only while nobody else needs the room.
+//! Denied clients that are held: for their time, in a bounded number, and only while no other client needs the room.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -48,7 +48,7 @@ pub struct RouteQuestion<'a> {
     pub challenges: &'a Challenges,
     pub arrived: Arrived,
     pub peer: Peer,
-    /// What the access list of the listener says of the client.
+    /// Verdict of the listener's access list on the client.
     pub standing: Verdict,
     /// Pool for clients that the listener denies.
     pub denied_pool: Option<PoolId>,

@@ -179,7 +179,7 @@ pub(super) struct Attempt<'a, 'm> {
     pub(super) sent: Cell<u64>,
     /// First bytes of the response, if some were read before the attempt started.
     pub(super) early: Option<&'a Cell<Vec<u8>>>,
-    /// Where operators find the session.
+    /// Entry of the session in the worker's table of open sessions.
     pub(super) place: Option<u32>,
 }
 

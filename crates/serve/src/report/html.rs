@@ -197,7 +197,7 @@ impl Page {
         if rare.is_empty() {
             return;
         }
-        self.table("Since the start", &["what", "#count"]);
+        self.table("Totals", &["what", "#count"]);
         for (name, count) in rare {
             self.row(Mark::None, [text(name), number(count)]);
         }
@@ -282,7 +282,7 @@ fn why(backend: &BackendReport) -> String {
     returns.into_iter().chain(verdict).collect::<Vec<_>>().join("; ")
 }
 
-/// A text in HTML: markup and characters that a browser or terminal would act on have no effect.
+/// Escapes a text for HTML, and control characters that a terminal browser would obey.
 struct Text<'a>(&'a str);
 
 impl Display for Text<'_> {

@@ -312,7 +312,7 @@ fn counters(out: &mut String, counters: &Counters) {
     if rare.is_empty() {
         return;
     }
-    push_line(out, "\nSINCE THE START");
+    push_line(out, "\nTOTALS");
     let mut table = Table::indented("  ");
     for (name, count) in rare {
         table.row([name.to_owned(), count.to_string()]);

@@ -39,7 +39,7 @@ pub struct Stored {
     pub restored: Option<SystemTime>,
 }
 
-/// Whether a process waits for the directory since now.
+/// Whether this process has just begun to wait for a directory that another process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
     New,

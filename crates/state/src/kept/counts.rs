@@ -23,7 +23,7 @@ const GRPC: [&str; grpc::STATUSES] = [
     "grpc-10", "grpc-11", "grpc-12", "grpc-13", "grpc-14", "grpc-15", "grpc-16",
 ];
 
-/// A number of a file.
+/// A count read from a file, limited so that no sum overflows.
 pub(super) fn bounded(count: u64) -> u64 {
     count.min(MOST)
 }

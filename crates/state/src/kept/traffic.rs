@@ -73,7 +73,7 @@ struct KeptHealth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum KeptState {
-    /// Only the number of its ejections is remembered.
+    /// Takes sessions; kept for the number of its ejections.
     Serving,
     Down,
     Ejected,

@@ -68,7 +68,7 @@ pub(super) enum Change {
         #[arg(value_name = "N")]
         number: Option<u64>,
     },
-    /// Changes since the start of the server: number, time, who, what
+    /// Live changes: number, time, who, what
     History {
         /// The lines that this change changed
         #[arg(value_name = "N")]

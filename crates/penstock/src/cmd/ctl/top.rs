@@ -99,7 +99,7 @@ pub(super) fn run(top: &Top, socket: &Path, timeout: Duration) -> Result<(), Fai
     shown
 }
 
-/// Asks the server until nobody wants to know any more.
+/// Asks the server until the view is closed.
 fn talk(socket: &Path, timeout: Duration, questions: &Receiver<Question>, tell: &Sender<Answer>) {
     let mut client = None;
     while let Ok(Question { command, kind }) = questions.recv() {
@@ -143,7 +143,7 @@ fn show(
                 }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
-                    return Err(Failure::runtime("nobody asks the server any more"));
+                    return Err(Failure::runtime("the view is closed"));
                 }
             }
         }

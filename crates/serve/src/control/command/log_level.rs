@@ -13,7 +13,7 @@ use text::units;
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
-/// Time of a change that names none: nobody shall find a full disk because a level was forgotten.
+/// Duration of a change without `--for`: a debug level that an operator forgets does not fill the disk.
 const USUAL: Duration = Duration::from_secs(600);
 
 /// The error is a refusal with its reason, or `None` for wrong usage.
