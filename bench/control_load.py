@@ -21,18 +21,22 @@ import argparse
 import contextlib
 import multiprocessing
 import os
-import signal
 import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-SERVER_CORE, CLIENT_CORE = 0, 1
-REAL_TIME, ORDINARY = (os.SCHED_FIFO, os.sched_param(1)), (os.SCHED_OTHER, os.sched_param(0))
+from timed_client import front_door, latencies, penstock_of, spread
+
 TICK = 0.005
+
+# A pool whose path the client never asks for.
+SPARE = '''[[listener.web.route]]
+path = "/spare"
+pool = "spare"
+[pool.spare]
+backends = ["127.0.0.1:9"]'''
 
 READ = [b"backends app", b"events 5", b"status", b"help", b"why http://client/"]
 CHANGE = [b"weight spare 127.0.0.1:9 7", b"drain spare 127.0.0.1:9", b"ready spare 127.0.0.1:9",
@@ -49,21 +53,17 @@ def main():
     parser.add_argument("--connections", type=int, default=4, help="control connections; 0: one for each command")
     parser.add_argument("--mix", choices=[*MIXES, "all"], default="all")
     options = parser.parse_args()
-    if not options.penstock:
-        parser.error("name the release binary: --penstock or PENSTOCK")
-    if os.cpu_count() < 2:
-        sys.exit("the server and the others need a core each")
-    os.sched_setaffinity(0, {CLIENT_CORE})
+    penstock = penstock_of(parser, options)
     mixes = list(MIXES) if options.mix == "all" else [options.mix]
     samples = {name: [] for name in ["alone", *mixes]}
-    with front_door(options.penstock) as (port, control, server):
-        latencies(port, 1)
+    with front_door(penstock, 'state-directory = "{directory}/state"', SPARE) as (port, control, server):
+        latencies(port, turns(1))
         for _ in range(options.rounds):
             for name, rounds in samples.items():
                 before = processor_time(server)
                 with operators(control, MIXES.get(name), options) as sent:
                     begun = time.monotonic()
-                    p50, p99, count = latencies(port, options.seconds)
+                    p50, p99, count = latencies(port, turns(options.seconds))
                     took = time.monotonic() - begun
                 cpu = (processor_time(server) - before) / took
                 rounds.append((p50, p99, count / took, sent.rate, cpu * 100))
@@ -83,32 +83,13 @@ def main():
               f"{spread(cpu, '.0f')} | {verdict} |")
 
 
-def spread(values, form):
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
-
-
-def latencies(port, seconds):
-    """Median and 99th percentile of the time of one request in microseconds, and the number of requests."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection, real_time():
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        times, end = [], time.perf_counter() + seconds
-        while (begun := time.perf_counter()) < end:
-            connection.sendall(b"GET / HTTP/1.1\r\nHost: client\r\n\r\n")
-            answer = connection.recv(4096)
-            times.append((time.perf_counter() - begun) * 1e6)
-            if not answer.startswith(b"HTTP/1.1 200 "):
-                sys.exit(f"the client was answered {answer[:80]!r}")
-            # The operators share this core: a client that never waits would starve them.
-            time.sleep(0.0005)
-    times.sort()
-    return times[len(times) // 2], times[len(times) * 99 // 100], len(times)
-
-
-@contextlib.contextmanager
-def real_time():
-    os.sched_setscheduler(0, *REAL_TIME)
-    yield
-    os.sched_setscheduler(0, *ORDINARY)
+def turns(seconds):
+    """Turns of the client until the time is over."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        yield
+        # The operators share this core: a client that never waits would starve them.
+        time.sleep(0.0005)
 
 
 def processor_time(server):
@@ -215,56 +196,6 @@ def over_many(control, commands, options, answered, begun):
         number += 1
         with answered.get_lock():
             answered.value += 1
-
-
-@contextlib.contextmanager
-def front_door(penstock):
-    """nginx behind penstock; gives the port of penstock, its control socket, and its process."""
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        (directory / "nginx.conf").write_text(
-            f"daemon off; pid {name}/pid; error_log stderr crit; worker_processes 1; events {{}} http {{\n"
-            f"access_log off; keepalive_requests 100000000; server {{ listen unix:{name}/backend; return 200 'hello'; }} }}\n")
-        (directory / "penstock.toml").write_text(
-            f'[process]\nworkers = 1\nstate-directory = "{name}/state"\n[control]\nsocket = "{name}/control"\n'
-            f'[access-log]\ntarget = "off"\n[listener.web]\nbind = "127.0.0.1:0"\npool = "app"\n'
-            f'[[listener.web.route]]\npath = "/spare"\npool = "spare"\n'
-            f'[pool.spare]\nbackends = ["127.0.0.1:9"]\n[pool.app]\nbackends = ["unix:{name}/backend"]\n')
-        with real_time():
-            nginx = subprocess.Popen(["nginx", "-c", f"{name}/nginx.conf", "-p", name])
-        log = open(directory / "log", "w+")
-        server = subprocess.Popen(["taskset", "-c", str(SERVER_CORE), penstock, "serve", "--config", f"{name}/penstock.toml"],
-                                  stderr=log)
-        try:
-            wait_for(directory / "backend")
-            yield port_of(directory, penstock, server), f"{name}/control", server
-            if server.poll() is not None:
-                sys.exit(f"penstock ended with {server.returncode}")
-        finally:
-            for process in (server, nginx):
-                process.send_signal(signal.SIGTERM)
-                process.wait()
-
-
-def wait_for(path):
-    """Waits until nginx has made its socket."""
-    deadline = time.monotonic() + 20
-    while not path.exists():
-        if time.monotonic() > deadline:
-            sys.exit(f"nginx did not make {path.name}")
-        time.sleep(0.05)
-
-
-def port_of(directory, penstock, server):
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and server.poll() is None:
-        asked = subprocess.run([penstock, "ctl", "--socket", str(directory / "control"), "status"],
-                               capture_output=True, text=True)
-        for word in asked.stdout.split():
-            if word.startswith("127.0.0.1:") and not word.endswith(":0"):
-                return int(word.rsplit(":", 1)[1])
-        time.sleep(0.05)
-    sys.exit("penstock did not start:\n" + (directory / "log").read_text())
 
 
 if __name__ == "__main__":

@@ -15,18 +15,14 @@ import argparse
 import contextlib
 import multiprocessing
 import os
-import signal
 import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 
-SERVER_CORE, CLIENT_CORE = 0, 1
-REAL_TIME, ORDINARY = (os.SCHED_FIFO, os.sched_param(1)), (os.SCHED_OTHER, os.sched_param(0))
+from timed_client import front_door, latencies, penstock_of, spread
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4\0" + bytes(4)
 DATA, HEADERS, PRIORITY, RESET, SETTINGS, PING, WINDOW, CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
 END_STREAM, END_HEADERS = 1, 4
@@ -91,20 +87,16 @@ def main():
     parser.add_argument("--from", dest="side", choices=["client", "backend"], default="client", help="who floods")
     parser.add_argument("--pause", type=float, default=0, help="seconds between two attacks of an attacker")
     options = parser.parse_args()
-    if not options.penstock:
-        parser.error("name the release binary: --penstock or PENSTOCK")
-    if os.cpu_count() < 2:
-        sys.exit("the server and the others need a core each")
-    os.sched_setaffinity(0, {CLIENT_CORE})
+    penstock = penstock_of(parser, options)
     turns = {"alone": None, "requests": "requests", **(OF_CLIENTS if options.side == "client" else OF_BACKENDS)}
     samples = {name: [] for name in turns}
-    with flooding_backend() as flooder, front_door(options.penstock, flooder.port) as port:
+    with flooding_backend() as flooder, front_door(penstock, sections=flooded(flooder.port)) as (port, _, _):
         options.flooder = flooder
-        latencies(port, options.requests)
+        latencies(port, range(options.requests))
         for _ in range(options.rounds):
             for name, flood in turns.items():
                 with attack(port, name, flood, options) as attackers:
-                    p50, p99 = latencies(port, options.requests)
+                    p50, p99, _ = latencies(port, range(options.requests))
                 samples[name].append((p50, p99, attackers.rate))
     print(f"{options.attackers} attackers, {options.pause} s between their attacks, {options.rounds} rounds of "
           f"{options.requests} requests\n")
@@ -116,33 +108,6 @@ def main():
         p50, p99, rate = ([r[n] for r in rounds] for n in range(3))
         cut = "-" if name in ("alone", "requests") else f"{statistics.median(rate):,.0f}"
         print(f"| {name} | {spread(p50, '.0f')} | {spread(p99, '.0f')} | {spread(ratios, '.2f')} | {cut} |")
-
-
-def spread(values, form):
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
-
-
-def latencies(port, requests):
-    """Median and 99th percentile of the time of one request, in microseconds."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection, real_time():
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        times = []
-        for _ in range(requests):
-            begun = time.perf_counter()
-            connection.sendall(b"GET / HTTP/1.1\r\nHost: client\r\n\r\n")
-            answer = connection.recv(4096)
-            times.append((time.perf_counter() - begun) * 1e6)
-            if not answer.startswith(b"HTTP/1.1 200 "):
-                sys.exit(f"the client beside was answered {answer[:80]!r}")
-    times.sort()
-    return times[len(times) // 2], times[len(times) * 99 // 100]
-
-
-@contextlib.contextmanager
-def real_time():
-    os.sched_setscheduler(0, *REAL_TIME)
-    yield
-    os.sched_setscheduler(0, *ORDINARY)
 
 
 class Attackers:
@@ -245,6 +210,12 @@ class Flooder:
         self.chosen.value = list(OF_BACKENDS).index(name)
 
 
+def flooded(port):
+    """Sections for a pool whose backend floods."""
+    return (f'[[listener.web.route]]\npath = "/flood"\npool = "flood"\n'
+            f'[pool.flood]\nbackends = ["127.0.0.1:{port}"]\nhttp2 = "on"\nretries = 0\npassive = "off"\n')
+
+
 @contextlib.contextmanager
 def flooding_backend():
     listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -271,58 +242,6 @@ def flood_one(connection, chosen):
             if head[3] == HEADERS:
                 flood = list(OF_BACKENDS.values())[chosen.value]
                 connection.sendall(flood(int.from_bytes(head[5:], "big")))
-
-
-@contextlib.contextmanager
-def front_door(penstock, flooder):
-    """nginx behind penstock; gives the port of penstock."""
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        (directory / "nginx.conf").write_text(
-            f"daemon off; pid {name}/pid; error_log stderr crit; worker_processes 1; events {{}} http {{\n"
-            f"access_log off; keepalive_requests 100000000; server {{ listen unix:{name}/backend; return 200 'hello'; }} }}\n")
-        (directory / "penstock.toml").write_text(
-            f'[process]\nworkers = 1\n[control]\nsocket = "{name}/control"\n[access-log]\ntarget = "off"\n'
-            f'[listener.web]\nbind = "127.0.0.1:0"\npool = "app"\n'
-            f'[[listener.web.route]]\npath = "/flood"\npool = "flood"\n'
-            f'[pool.flood]\nbackends = ["127.0.0.1:{flooder}"]\nhttp2 = "on"\nretries = 0\npassive = "off"\n'
-            f'[pool.app]\nbackends = ["unix:{name}/backend"]\n')
-        with real_time():
-            nginx = subprocess.Popen(["nginx", "-c", f"{name}/nginx.conf", "-p", name])
-        log = open(directory / "log", "w+")
-        server = subprocess.Popen(["taskset", "-c", str(SERVER_CORE), penstock, "serve", "--config", f"{name}/penstock.toml"],
-                                  stderr=log)
-        try:
-            port = port_of(directory, penstock, server)
-            wait_for(directory / "backend")
-            yield port
-            if server.poll() is not None:
-                sys.exit(f"penstock ended with {server.returncode}")
-        finally:
-            for process in (server, nginx):
-                process.send_signal(signal.SIGTERM)
-                process.wait()
-
-
-def wait_for(path):
-    """Waits until nginx has made its socket."""
-    deadline = time.monotonic() + 20
-    while not path.exists():
-        if time.monotonic() > deadline:
-            sys.exit(f"nginx did not make {path.name}")
-        time.sleep(0.05)
-
-
-def port_of(directory, penstock, server):
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and server.poll() is None:
-        asked = subprocess.run([penstock, "ctl", "--socket", str(directory / "control"), "status"],
-                               capture_output=True, text=True)
-        for word in asked.stdout.split():
-            if word.startswith("127.0.0.1:") and not word.endswith(":0"):
-                return int(word.rsplit(":", 1)[1])
-        time.sleep(0.05)
-    sys.exit("penstock did not start:\n" + (directory / "log").read_text())
 
 
 if __name__ == "__main__":
