@@ -190,21 +190,21 @@ async fn run(
 ) {
     let board = &front.state.kept;
     let (mut last, mut whole) = (Instant::now(), Instant::now());
-    // Kept until it is stored: a full disk may have room later.
-    let mut waiting = None;
+    // Whether the history has changed since it was stored last. It may be large: a store without a change leaves it out.
+    let mut unsaved = changes.borrow().is_some();
     loop {
         let due = whole + front.snapshot.load().config.process.state_interval.max(GAP);
         tokio::select! {
             () = sleep_until(due) => {}
             () = board.wanted() => {}
-            changed = changes.changed() => if changed.is_err() {
-                return;
+            changed = changes.changed() => match changed {
+                Ok(()) => unsaved = true,
+                Err(_) => return,
             },
         }
         sleep_until(last + GAP).await;
-        if changes.has_changed().is_ok_and(|changed| changed) || waiting.is_none() {
-            waiting.clone_from(&changes.borrow_and_update());
-        }
+        unsaved |= changes.has_changed().is_ok_and(|changed| changed);
+        let history = if unsaved { changes.borrow_and_update().clone() } else { None };
         let asked = board.asked();
         last = Instant::now();
         let clients = if last >= due { WithClients::Yes } else { WithClients::No };
@@ -212,10 +212,11 @@ async fn run(
             whole = last;
         }
         let (front, files) = (front.clone(), files.clone());
-        let what = What { clients, changes: waiting.clone() };
+        let what = What { clients, changes: history };
         let stored = spawn_blocking(move || store(&front.state, &files, &what)).await;
+        // A full disk may have room later.
         if matches!(stored, Ok(Done::Yes)) {
-            waiting = None;
+            unsaved = false;
         }
         board.finished(asked);
     }
