@@ -177,6 +177,10 @@ impl Tap {
     }
 
     fn send(&mut self, make: impl FnOnce(&mut Flow, &mut Vec<u8>)) {
+        // The session outlives its capture.
+        if self.capture.packets.is_closed() {
+            return;
+        }
         let mut out = Vec::new();
         make(&mut self.flow, &mut out);
         let length = out.len();
@@ -187,7 +191,6 @@ impl Tap {
         };
         if let Err(error) = taken {
             self.capture.waiting.fetch_sub(length, Relaxed);
-            // A session that outlives its capture loses nothing.
             if let TrySendError::Full(_) = error {
                 self.capture.left_out.fetch_add(length as u64, Relaxed);
             }
