@@ -61,8 +61,7 @@ impl PidFile {
                 }
                 Err((_, error)) => return Err(fault(error.into())),
             };
-            let named = fs::symlink_metadata(path);
-            if named.is_ok_and(|named| (named.dev(), named.ino()) == (kind.dev(), kind.ino())) {
+            if is_named(path, &kind) {
                 return Ok(Self { path: path.to_owned(), file });
             }
         }
@@ -82,11 +81,20 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
+        // Another process may have put a file of its own in its place.
+        if !self.file.metadata().is_ok_and(|own| is_named(&self.path, &own)) {
+            return;
+        }
         // The user of the process may have changed since the file was made: then it stays, empty and without a lock.
         if fs::remove_file(&self.path).is_err() {
             let _ = self.file.set_len(0);
         }
     }
+}
+
+/// Whether `path` is the name of the file with this metadata.
+fn is_named(path: &Path, file: &fs::Metadata) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|named| (named.dev(), named.ino()) == (file.dev(), file.ino()))
 }
 
 const ATTEMPTS: usize = 10;
@@ -117,6 +125,17 @@ mod tests {
         let mut file = PidFile::take(&path).unwrap();
         file.write().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+    }
+
+    #[test]
+    fn a_file_that_took_its_place_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pid");
+        let file = PidFile::take(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "another").unwrap();
+        drop(file);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "another");
     }
 
     #[test]
