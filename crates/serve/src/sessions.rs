@@ -86,16 +86,25 @@ pub(crate) async fn find(front: &Front, asked: Asked, detail: Detail) -> Result<
     Ok(Found { sessions: sessions.collect(), matched: looked.matched })
 }
 
-/// Ends sessions. Returns those that were open.
-pub(crate) async fn end(front: &Front, places: impl Iterator<Item = Place>) -> Result<Vec<Row>, Silent> {
-    let mut killed = Vec::new();
+/// Ends sessions. Returns those that were open, and whether a worker did not answer: its sessions may end later.
+pub(crate) async fn end(
+    front: &Front,
+    places: impl Iterator<Item = Place>,
+) -> (Vec<Row>, Result<(), Silent>) {
+    let (mut killed, mut all_answered) = (Vec::new(), Ok(()));
     for (worker, places) in by_worker(front, places) {
         for places in places.chunks(AT_ONCE) {
             let ask = |answer| Question::Kill { places: places.to_vec(), answer };
-            killed.extend(ask_one(front, worker, ask).await?);
+            match ask_one(front, worker, ask).await {
+                Ok(rows) => killed.extend(rows),
+                Err(why) => {
+                    all_answered = Err(why);
+                    break;
+                }
+            }
         }
     }
-    Ok(killed)
+    (killed, all_answered)
 }
 
 #[derive(Default)]

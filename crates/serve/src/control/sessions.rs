@@ -127,8 +127,12 @@ pub(super) async fn end(front: &Front, wanted: Wanted, who: PeerCredentials) -> 
         });
     }
     let places = sessions.iter().map(|session| session.row.place);
-    let ended = sessions::end(front, places).await.map_err(|why| why.to_string())?;
+    let (ended, all_answered) = sessions::end(front, places).await;
     tell(front, &ended, who);
+    if let Err(why) = all_answered {
+        let ended = Ended { ended, not_open: Vec::new() };
+        return Err(Wrong { message: format!("{why}: sessions may be open still"), details: ended.text() });
+    }
     let is_gone = |name: &&SessionName| !ended.iter().any(|row| is_of(name, row));
     let not_open: Vec<String> = names.iter().filter(is_gone).map(shown).collect();
     match (&ended[..], &not_open[..]) {
