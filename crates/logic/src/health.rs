@@ -18,11 +18,11 @@ mod memory;
 pub mod outlier;
 mod verdict;
 
+pub use breaker::EjectedFor;
 pub use check::{Check, CheckMethod, DurationText, StatusRange, StatusRangeError};
 pub use memory::{Memory, SeenByChecks};
 pub use verdict::{Cause, Source, Verdict, VerdictOutcome};
 
-use breaker::EjectedFor;
 use outlier::OutlierRule;
 
 /// When to check, and how many verdicts change the state.

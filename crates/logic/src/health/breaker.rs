@@ -8,7 +8,7 @@ use crate::balance::Availability;
 
 /// What an ejection was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EjectedFor {
+pub enum EjectedFor {
     /// Failures in a row.
     Failures,
     /// Its error rate or its response time: only sessions show whether it is well again.

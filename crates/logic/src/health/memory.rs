@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Address, Health, Judged, SeenBy, State, Verdict};
+use super::{Address, EjectedFor, Health, Judged, SeenBy, State, Verdict};
 
 /// Newest verdicts that are remembered of a backend that is down or ejected.
 const VERDICTS: usize = 4;
@@ -19,6 +19,7 @@ pub struct Memory {
     pub since: Duration,
     /// Time since the ejection that has not ended.
     pub ejected: Option<Duration>,
+    pub ejected_for: EjectedFor,
     /// Recent ejections: each one doubles the next.
     pub ejections: u32,
     /// Whether checks saw the fault of the last ejection too.
@@ -36,15 +37,21 @@ pub enum SeenByChecks {
 impl Health {
     /// What a later process needs to know; `None` if that is nothing. The address of a name is looked up anew.
     pub fn memory(&self, now: Instant) -> Option<Memory> {
-        let is_out = matches!(self.state, State::Down | State::Ejected) && self.address == Address::Known;
+        // A half-open backend begins its trials anew: it is ejected, and its time is over.
+        let state = if self.state == State::HalfOpen { State::Ejected } else { self.state };
+        let is_out = matches!(state, State::Down | State::Ejected) && self.address == Address::Known;
         if !is_out && self.ejections == 0 {
             return None;
         }
         let ago = |at: Instant| now.saturating_duration_since(at);
         Some(Memory {
-            state: if is_out { self.state } else { State::Unchecked },
+            state: if is_out { state } else { State::Unchecked },
             since: ago(self.since),
-            ejected: self.ejected_at.filter(|_| is_out).map(ago),
+            ejected: match self.state {
+                State::HalfOpen => Some(self.ejection_time()),
+                _ => self.ejected_at.filter(|_| is_out).map(ago),
+            },
+            ejected_for: self.ejected_for,
             ejections: self.ejections,
             seen_by_checks: match self.last_ejection {
                 SeenBy::Checks => SeenByChecks::Yes,
@@ -63,11 +70,18 @@ impl Health {
             SeenByChecks::Yes => SeenBy::Checks,
             SeenByChecks::No => SeenBy::TrafficOnly,
         };
+        let still_ejects = match memory.ejected_for {
+            EjectedFor::Failures => self.passive.failures > 0,
+            EjectedFor::Outlier => self.passive.outlier.is_on(),
+        };
         let state = match (memory.state, self.active) {
-            (State::Down | State::Ejected, Some(_)) => memory.state,
-            (State::Ejected, None) if self.passive.failures > 0 => memory.state,
+            (State::Down, Some(_)) => memory.state,
+            // Checks have the last word on failures in a row.
+            (State::Ejected, Some(_)) if memory.ejected_for == EjectedFor::Failures => memory.state,
+            (State::Ejected, _) if still_ejects => memory.state,
             _ => return,
         };
+        self.ejected_for = memory.ejected_for;
         self.state = state;
         self.since = before(memory.since);
         self.ejected_at = memory.ejected.map(before);
@@ -75,7 +89,9 @@ impl Health {
             self.judged = Judged::NotYet;
             (self.passes, self.failures) = (rule.rise.max(1) - 1, 0);
             self.next_probe = Some(now);
-        } else if self.poll_return().is_some_and(|due| due <= now) {
+        } else if memory.ejected_for == EjectedFor::Failures
+            && self.poll_return().is_some_and(|due| due <= now)
+        {
             self.state = State::Unchecked;
             self.ejected_at = None;
             return;
@@ -90,6 +106,7 @@ impl Health {
 mod tests {
     use std::time::SystemTime;
 
+    use super::super::outlier::OutlierRule;
     use super::super::{Cause, Event, PassiveRule, Rule, Source, VerdictOutcome};
     use super::*;
 
@@ -164,6 +181,43 @@ mod tests {
     }
 
     #[test]
+    fn an_ejection_by_rate_ends_half_open_and_trials_begin_anew() {
+        let now = start();
+        let rule = OutlierRule { errors: Some(50), ..OutlierRule::OFF };
+        let passive = PassiveRule { failures: 0, outlier: rule, ..PassiveRule::DEFAULT };
+        for active in [None, Some(Rule::DEFAULT)] {
+            let mut before = Health::new(active, passive, now, 0.5);
+            assert_eq!(before.handle_outlier(verdict(VerdictOutcome::Fail), now), Some(Event::Ejected));
+            let end = now + PassiveRule::DEFAULT.ejection;
+            let resumed = |before: &Health, at: Instant| {
+                let mut after = Health::new(active, passive, at, 0.5);
+                after.resume(before.memory(at).unwrap(), at);
+                after
+            };
+            let mut after = resumed(&before, now + SECOND);
+            assert_eq!(after.state(), State::Ejected);
+            if active.is_some() {
+                after.handle_probe(verdict(VerdictOutcome::Pass), now + SECOND, 0.5);
+                before.handle_probe(verdict(VerdictOutcome::Pass), now + SECOND, 0.5);
+                before.handle_probe(verdict(VerdictOutcome::Pass), now + SECOND, 0.5);
+            }
+            assert_eq!(after.handle_timeout(end - SECOND), None, "a pass says nothing about its answers");
+            assert_eq!(after.handle_timeout(end), Some(Event::HalfOpen));
+            assert_eq!(before.handle_timeout(end), Some(Event::HalfOpen));
+            let mut again = resumed(&before, end + SECOND);
+            assert_eq!(again.state(), State::Ejected);
+            let event = match active {
+                Some(_) => again.handle_probe(verdict(VerdictOutcome::Pass), end + SECOND, 0.5),
+                None => again.handle_timeout(end + SECOND),
+            };
+            assert_eq!(event, Some(Event::HalfOpen));
+            let mut off = Health::new(active, PassiveRule { outlier: OutlierRule::OFF, ..passive }, end, 0.5);
+            off.resume(before.memory(end).unwrap(), end);
+            assert_eq!(off.state(), State::Unchecked, "the rules of this process eject nothing");
+        }
+    }
+
+    #[test]
     fn a_backend_that_flaps_stays_out_longer_over_a_restart_too() {
         let now = start();
         let mut before = ejected(None, now);
@@ -197,6 +251,7 @@ mod tests {
                         state,
                         since: ago,
                         ejected: Some(ago),
+                        ejected_for: EjectedFor::Failures,
                         ejections: u32::MAX,
                         seen_by_checks: SeenByChecks::No,
                         verdicts: Vec::new(),

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
-use logic::health::{Cause, Memory, SeenByChecks, Source, State as HealthState, Verdict, VerdictOutcome};
+use logic::health::{
+    Cause, EjectedFor, Memory, SeenByChecks, Source, State as HealthState, Verdict, VerdictOutcome,
+};
 use serde::{Deserialize, Serialize};
 
 use super::counts::{self, Counts, Histogram};
@@ -65,6 +67,8 @@ struct KeptHealth {
     state: KeptState,
     since: Millis,
     ejected: Option<Millis>,
+    /// Ejected for its error rate or response time.
+    for_outlier: bool,
     ejections: u32,
     checks_failed: bool,
     verdicts: Vec<KeptVerdict>,
@@ -253,6 +257,7 @@ impl KeptHealth {
             },
             since: at(memory.since),
             ejected: memory.ejected.map(at),
+            for_outlier: memory.ejected_for == EjectedFor::Outlier,
             ejections: memory.ejections,
             checks_failed: memory.seen_by_checks == SeenByChecks::Yes,
             verdicts: memory.verdicts.iter().map(KeptVerdict::of).collect(),
@@ -268,6 +273,7 @@ impl KeptHealth {
             },
             since: clock.ago(self.since),
             ejected: self.ejected.map(|at| clock.ago(at)),
+            ejected_for: if self.for_outlier { EjectedFor::Outlier } else { EjectedFor::Failures },
             ejections: self.ejections,
             seen_by_checks: if self.checks_failed { SeenByChecks::Yes } else { SeenByChecks::No },
             verdicts: self.verdicts.iter().map(|verdict| verdict.verdict(clock)).collect(),
