@@ -99,7 +99,7 @@ fn same(given: &Path, own: &Path) -> bool {
     given == own || real(given).is_some_and(|given| real(own) == Some(given))
 }
 
-/// Writes each file of the server that has changes. Before the first one is written, all are looked at.
+/// Writes each file of the server that has changes. Before the first one is replaced, all new ones are on the disk.
 fn write_all(own: &Path, wanted: &Wanted, existing: Existing) -> Result<(), Failure> {
     let (loaded, served) = (config::files::split(&wanted.loaded), config::files::split(&wanted.text));
     let directory = own.parent().unwrap_or(Path::new(""));
@@ -111,7 +111,7 @@ fn write_all(own: &Path, wanted: &Wanted, existing: Existing) -> Result<(), Fail
              it, then save again"
         )));
     }
-    let mut changed = Vec::new();
+    let mut replacements = Vec::new();
     for file in served {
         let loaded = loaded.iter().find(|other| other.path == file.path).map_or("", |file| file.text);
         if loaded == file.text && file.path.is_some() {
@@ -119,10 +119,23 @@ fn write_all(own: &Path, wanted: &Wanted, existing: Existing) -> Result<(), Fail
         }
         let wanted = Wanted { file: None, text: file.text.to_owned(), loaded: loaded.to_owned() };
         let path = path_of(file.path);
-        look_at(&path, &wanted, existing)?;
-        changed.push((path, wanted));
+        if let Some(replacement) = replacement(&path, &wanted, existing)? {
+            replacements.push((path, replacement));
+        }
     }
-    changed.iter().try_for_each(|(path, wanted)| write_own(path, wanted, existing))
+    let mut written: Vec<String> = Vec::new();
+    for (path, replacement) in replacements {
+        replacement.take_place().map_err(|error| match &written[..] {
+            [] => unwritable(&path, &error),
+            _ => Failure::runtime(format_args!(
+                "{} cannot be written: {error}\n  hint: {} is written already: mend the cause, and save again",
+                plain(&path.display().to_string()),
+                written.join(" and ")
+            )),
+        })?;
+        written.push(plain(&path.display().to_string()).to_string());
+    }
+    Ok(())
 }
 
 /// Reads a file of the server. `None` if it is to be made.
@@ -150,20 +163,21 @@ fn look_at(path: &Path, wanted: &Wanted, existing: Existing) -> Result<Option<Ve
     Ok(Some(bytes))
 }
 
-/// Writes a file of the server, if it is as the server read it.
-fn write_own(path: &Path, wanted: &Wanted, existing: Existing) -> Result<(), Failure> {
-    let Some(bytes) = look_at(path, wanted, existing)? else {
-        return write(path, wanted.text.as_bytes(), None).map_err(|error| unwritable(path, &error));
+/// Makes the new form of a file of the server, if the file is as the server read it. `None` if it has that form already.
+fn replacement(path: &Path, wanted: &Wanted, existing: Existing) -> Result<Option<Replacement>, Failure> {
+    let bytes = look_at(path, wanted, existing)?;
+    let (mark, before) = match &bytes {
+        None => (&b""[..], None),
+        Some(bytes) => match bytes.strip_prefix(MARK) {
+            Some(text) => (MARK, Some(text)),
+            None => (&b""[..], Some(&bytes[..])),
+        },
     };
-    let (mark, text) = match bytes.strip_prefix(MARK) {
-        Some(text) => (MARK, text),
-        None => (&b""[..], &bytes[..]),
-    };
-    if text == wanted.text.as_bytes() {
-        return Ok(());
+    if before == Some(wanted.text.as_bytes()) {
+        return Ok(None);
     }
-    let bytes = [mark, wanted.text.as_bytes()].concat();
-    write(path, &bytes, Some(text)).map_err(|error| unwritable(path, &error))
+    let new = [mark, wanted.text.as_bytes()].concat();
+    Replacement::make(path, &new, before).map(Some).map_err(|error| unwritable(path, &error))
 }
 
 /// The byte order mark, which the server does not see.
@@ -174,7 +188,8 @@ fn write_other(path: &Path, text: &str, existing: Existing) -> Result<(), Failur
         let shown = plain(&path.display().to_string());
         return Err(Failure::usage(format_args!("{shown} exists already\n  hint: --force replaces it")));
     }
-    write(path, text.as_bytes(), None).map_err(|error| unwritable(path, &error))
+    let written = Replacement::make(path, text.as_bytes(), None).and_then(Replacement::take_place);
+    written.map_err(|error| unwritable(path, &error))
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> Failure {
@@ -182,52 +197,70 @@ fn unwritable(path: &Path, error: &io::Error) -> Failure {
     Failure::runtime(format_args!("{shown} cannot be written: {error}\n  hint: nothing has changed"))
 }
 
-/// Replaces a file at once: at every moment it is whole. Its owner and permissions stay; a new one has mode 0600.
-/// `before` is the text that is to be replaced and no other.
-fn write(path: &Path, bytes: &[u8], before: Option<&[u8]>) -> io::Result<()> {
-    // A link stays a link.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    let name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
-    let beside = directory.join(format!(".{name}.{}.new", std::process::id()));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-    let unfinished = Unfinished(&beside);
-    if let Ok(old) = fs::metadata(&path) {
-        let new = file.metadata()?;
-        if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
-            fchown(file.as_fd(), Some(Uid::from_raw(old.uid())), Some(Gid::from_raw(old.gid())))?;
-        }
-        file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
-    }
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    if let Some(before) = before {
-        let now = sys::file::read(&path, config::MAX_TEXT as u64 + 3)?;
-        if now.strip_prefix(MARK).unwrap_or(&now) != before {
-            return Err(io::Error::other("another process changed it just now: look at it, and save again"));
-        }
-    }
-    fs::rename(&beside, &path)?;
-    std::mem::forget(unfinished);
-    File::open(directory)?.sync_all()
+/// A new file beside the one that it is to replace. It is removed if an error comes first.
+struct Replacement {
+    path: PathBuf,
+    directory: PathBuf,
+    beside: PathBuf,
+    /// The text that is to be replaced and no other.
+    before: Option<Vec<u8>>,
 }
 
-/// The new file, until it takes the place of the old one: it is removed if an error comes first.
-struct Unfinished<'a>(&'a Path);
+impl Replacement {
+    /// Writes the new file. Owner and permissions are those of the old one; without one the mode is 0600.
+    fn make(path: &Path, bytes: &[u8], before: Option<&[u8]>) -> io::Result<Self> {
+        // A link stays a link.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
+        let beside = directory.join(format!(".{name}.{}.new", std::process::id()));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        let made = Self { path, directory, beside, before: before.map(<[u8]>::to_vec) };
+        if let Ok(old) = fs::metadata(&made.path) {
+            let new = file.metadata()?;
+            if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
+                fchown(file.as_fd(), Some(Uid::from_raw(old.uid())), Some(Gid::from_raw(old.gid())))?;
+            }
+            file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
+        }
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        Ok(made)
+    }
 
-impl Drop for Unfinished<'_> {
+    /// Replaces the old file at once: at every moment it is whole.
+    fn take_place(self) -> io::Result<()> {
+        if let Some(before) = &self.before {
+            let now = sys::file::read(&self.path, config::MAX_TEXT as u64 + 3)?;
+            if now.strip_prefix(MARK).unwrap_or(&now) != before {
+                return Err(io::Error::other(
+                    "another process changed it just now: look at it, and save again",
+                ));
+            }
+        }
+        fs::rename(&self.beside, &self.path)?;
+        File::open(&self.directory)?.sync_all()
+    }
+}
+
+impl Drop for Replacement {
     fn drop(&mut self) {
-        // The operator is told why the file was not saved; that matters more than what is left of the new one.
-        let _ = fs::remove_file(self.0);
+        // Gone already, if it took its place. Otherwise the operator is told why the file was not saved; that matters more than
+        // what is left of the new one.
+        let _ = fs::remove_file(&self.beside);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn write(path: &Path, bytes: &[u8], before: Option<&[u8]>) -> io::Result<()> {
+        Replacement::make(path, bytes, before)?.take_place()
+    }
 
     #[test]
     fn a_file_is_replaced_with_its_mode_and_through_its_link() {
@@ -241,6 +274,9 @@ mod tests {
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o640);
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert!(write(&file, b"newer", Some(b"old")).is_err(), "it is not what was to be replaced");
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+        // One of several files that are saved together, while another one cannot be made.
+        drop(Replacement::make(&file, b"newer", Some(b"new")).unwrap());
         assert_eq!(fs::read(&file).unwrap(), b"new");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "no file is left behind");
     }
