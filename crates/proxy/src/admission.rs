@@ -18,7 +18,6 @@ use logic::peers::Peer;
 use state::ListenerState;
 use state::account::{AtSource, Share, Taken};
 use state::ending::Ending;
-use state::sources;
 use tls::plain::Plain;
 
 use crate::live::{Accepted, Live};
@@ -103,7 +102,7 @@ impl SourcePlace {
         let source = state.account.sources.key(address);
         // A source that has all of its connections does not spend its rate as well.
         let place = match settings.connections_per_source {
-            Some(most) if plan.state.open_by_source.take(source, most) == sources::Taken::No => {
+            Some(most) if plan.state.open_by_source.take(source, most) == Taken::No => {
                 return Err(TurnedAway::SourceFull);
             }
             Some(_) => Some(Box::new(Self { listener: plan.state.clone(), source })),

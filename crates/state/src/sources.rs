@@ -9,6 +9,7 @@ use std::time::Duration;
 use logic::balance::StickyKey;
 use logic::rate::{Rate, Set, WAYS};
 
+use crate::account::Taken;
 use crate::lock::lock;
 
 /// Sources in a table of rates. It takes 3 MB, from the first event on.
@@ -66,12 +67,6 @@ impl OpenConnections {
     fn part(&self, source: StickyKey) -> &Mutex<HashMap<StickyKey, u32>> {
         &self.parts[source.spread() as usize % PARTS]
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    Yes,
-    No,
 }
 
 #[cfg(test)]

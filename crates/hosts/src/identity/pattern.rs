@@ -3,34 +3,10 @@
 use std::fmt;
 
 /// Matches `text` with `pattern`, where `*` is any text and `?` any one character. ASCII case is ignored, as in host
-/// names. The time is at most proportional to the product of the lengths.
+/// names.
 #[must_use]
 pub fn wildcard(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p + 1, t));
-                p += 1;
-            }
-            Some(byte) if *byte == b'?' || byte.eq_ignore_ascii_case(&text[t]) => {
-                p += 1;
-                t += 1;
-            }
-            // Backtrack: the last star matches one more character.
-            _ => match star {
-                Some((after, taken)) => {
-                    star = Some((after, taken + 1));
-                    p = after;
-                    t = taken + 1;
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
+    text::wildcard::matches(pattern, text, |one, other| one.eq_ignore_ascii_case(&other))
 }
 
 /// List of patterns, separated by commas. A name matches if one pattern matches and no pattern with `!` does.
@@ -93,11 +69,6 @@ mod tests {
         ] {
             assert_eq!(wildcard(pattern, text), expected, "{pattern} {text}");
         }
-    }
-
-    #[test]
-    fn patterns_made_to_be_slow_are_not() {
-        assert!(!wildcard(&"*a".repeat(2_000), &"a".repeat(1_999)));
     }
 
     #[test]
