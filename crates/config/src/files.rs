@@ -1,7 +1,7 @@
 //! The files of one configuration as one text, with the places of each: what is served, edited, compared and undone is
 //! one text, whether it came from one file or from several.
 //!
-//! The text of each file but the first begins behind a line with its path: [`MARK`] and the path. No file may have such a
+//! The text of each file but the first begins behind a line with its path: `MARK` and the path. No file may have such a
 //! line itself, so [`split`] gives back every file, byte for byte.
 
 use crate::difference::Difference;
@@ -20,7 +20,7 @@ pub struct File<'a> {
     pub text: &'a str,
 }
 
-/// Returns the files of a joined text; a text without a [`MARK`] is one file.
+/// Returns the files of a joined text; a text without a `MARK` is one file.
 pub fn split(joined: &str) -> Vec<File<'_>> {
     let mut files = Vec::new();
     let (mut path, mut rest) = (None, joined);

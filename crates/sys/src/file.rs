@@ -23,7 +23,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the names in a directory, without those that are not UTF-8. More than [`MOST_NAMES`] are an error.
+/// Returns the names in a directory, without those that are not UTF-8. More than `MOST_NAMES` are an error.
 pub fn names(directory: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(directory)? {

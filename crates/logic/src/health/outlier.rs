@@ -1,8 +1,8 @@
 //! Decides which backends of a pool differ too much from what is normal: too large a share of their answers are errors,
 //! or they respond much later than the others. Also says whether one more backend may be out.
 //!
-//! `crates/serve/src/health/outliers.rs` counts and asks; a backend that is ejected for this comes back by
-//! [`super::breaker`].
+//! `crates/serve/src/health/outliers.rs` counts and asks. `breaker.rs` beside this file decides when a backend that was
+//! ejected for this comes back.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

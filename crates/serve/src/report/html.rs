@@ -1,6 +1,6 @@
 //! The status page: the report of `penstock ctl status` and the last events as HTML, for a browser, a telephone, lynx.
 //!
-//! It has no script, loads nothing and refreshes itself. Every text from outside goes through [`Text`].
+//! It has no script, loads nothing and refreshes itself. Every text from outside goes through `Text`.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write};
@@ -13,7 +13,7 @@ use text::units;
 use super::tables::{condition, milliseconds, rank, rare};
 use super::{BackendReport, ListenerReport, Phase, PoolReport, Status};
 
-/// What a browser may do with the page: nothing but use its own style. The hash is that of [`STYLE`] (CSP3 section 2.3.1).
+/// What a browser may do with the page: nothing but use its own style. The hash is that of `STYLE` (CSP3 section 2.3.1).
 pub const POLICY: &str = "default-src 'none'; style-src 'sha256-P5d9CDB8UTRswsXXawwnRg/dOgGc7vtE41kXKchOf1E='; base-uri 'none'; form-action 'none'; \
                           frame-ancestors 'none'";
 
