@@ -54,7 +54,7 @@ fn a_reader_that_stands_still_is_told_how_many_events_it_has_missed() {
 }
 
 #[test]
-fn the_command_shows_events_until_it_is_interrupted() {
+fn the_command_shows_events_until_it_is_ended() {
     let backend = Scripted::answering("x");
     let server = start(&backend.address);
     let mut command = Command::new(binary());
@@ -69,7 +69,8 @@ fn the_command_shows_events_until_it_is_interrupted() {
     });
     let event: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(event["subject"], format!("pool.app.{}", backend.address), "{event}");
-    following.signal(Signal::SIGINT);
+    // Not SIGINT: a shell that starts the tests in the background has them ignore it.
+    following.signal(Signal::SIGTERM);
     assert!(!following.wait(secs(20)).success());
     assert!(server.ctl(&["status"]).status.success());
 }
