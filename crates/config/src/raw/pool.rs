@@ -268,7 +268,8 @@ passive = { error-rate = 50, latency-factor = 5.0, most-ejected = 34 }
     pub(crate) least_sessions: Key<i64>,
     /// A backend that was ejected by `error-rate` or `latency-factor` returns half-open, as a circuit breaker does, after
     /// `ejection` and `rise` checks: it gets at most this number of sessions at a time. One that fails ejects it again; when
-    /// this number of them went well, it gets its full share.
+    /// this number of them went well, it gets its full share. Clients wait in the queue for the last backend while it is
+    /// half-open and has this number.
     #[schemars(extend("default" = 5, "minimum" = 1, "maximum" = 10_000))]
     pub(crate) trial_sessions: Key<i64>,
     /// Largest share of the pool's backends that may be ejected at a time, in percent; one may be in any case. An event and

@@ -133,7 +133,8 @@ pub enum Selection {
     Remembered(usize),
     /// The backend that the policy chose.
     Picked(usize),
-    /// All suitable backends are at their limit: the session waits in the queue.
+    /// All suitable backends are at their limit, or half-open with all their sessions on trial: the session waits in the
+    /// queue.
     AllBusy,
     /// The session has tried all backends that are available.
     AllTried,
@@ -157,9 +158,10 @@ impl Question<'_> {
     /// Chooses a backend. Only `balancer` changes. `random` is a new random number.
     pub fn select(&self, balancer: &mut Balancer, random: u64) -> Selection {
         if !any_could_take(self.candidates) {
-            let denies = |one: &Candidate| one.available == Availability::Denied && one.weight > 0;
-            return match self.candidates.iter().any(denies) {
-                true => Selection::Denied,
+            let mut weighted = self.candidates.iter().filter(|one| one.weight > 0);
+            return match weighted.clone().any(|one| one.available == Availability::OnTrial) {
+                true => Selection::AllBusy,
+                false if weighted.any(|one| one.available == Availability::Denied) => Selection::Denied,
                 false => Selection::Unavailable,
             };
         }

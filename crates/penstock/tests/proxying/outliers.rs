@@ -173,3 +173,31 @@ fn most_ejected_keeps_backends_in_the_pool_and_says_so_once() {
     let metrics = server.metrics();
     assert!(metrics.contains("penstock_pool_ejections_stopped_total{pool=\"app\"} 2\n"), "{metrics}");
 }
+
+#[test]
+fn clients_wait_for_a_half_open_backend_that_is_the_last_one() {
+    let (one, bad) = (Moody::start(), Moody::start());
+    bad.mood.status.store(500, SeqCst);
+    let rules = "passive = { error-rate = 50, ejection = \"1s\", window = \"1s\", trial-sessions = 3 }";
+    let server = front(&[&one, &bad], rules);
+    until(&server, &bad, "ejected");
+    bad.mood.holds.store(true, SeqCst);
+    bad.mood.status.store(200, SeqCst);
+    eventually("it is half-open", secs(30), || (server.health(bad.address()) == "half-open").then_some(()));
+    assert!(server.ctl(&["drain", one.address()]).status.success());
+    let mut clients: Vec<_> = (0..5).map(|_| server.client("web")).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+    }
+    let queued = || server.ctl_json(&["status"])["pools"][0]["queued"].clone();
+    eventually("three try it and two wait", secs(20), || {
+        (bad.mood.held.load(SeqCst) == 3 && queued() == 2).then_some(())
+    });
+    let why = server.ctl(&["why", "--from", "192.0.2.1", "http://app.test/"]);
+    assert!(String::from_utf8_lossy(&why.stdout).contains("it waits in the queue"), "{why:?}");
+    bad.mood.holds.store(false, SeqCst);
+    bad.mood.released.open();
+    for client in &mut clients {
+        assert_eq!(client.response().status, 200);
+    }
+}

@@ -62,7 +62,13 @@ fn a_half_open_backend_takes_its_trials_and_no_more() {
     assert_eq!(explained(Policy::Hash, &[trying], None).only(), Some(Selection::Picked(0)));
     let explanation = explained(Policy::RoundRobin, &[tried, UP], None);
     assert_eq!(explanation.reasons, [vec![Reason::HalfOpen], vec![Reason::Chosen]]);
-    assert_eq!(explained(Policy::Hash, &[tried], None).only(), Some(Selection::Unavailable));
+    let down = Standing { health: State::Down, ..UP };
+    let denied = Standing { verdict: Verdict::Deny, ..UP };
+    assert_eq!(explained(Policy::Hash, &[tried, down, denied], None).only(), Some(Selection::AllBusy));
+    assert_eq!(
+        explained(Policy::Hash, &[Standing { weight: 0, ..tried }], None).only(),
+        Some(Selection::Unavailable)
+    );
     assert_eq!(explained(Policy::Sticky, &[trying, UP], Some(0)).only(), Some(Selection::Remembered(0)));
     assert_eq!(explained(Policy::Sticky, &[tried, UP], Some(0)).only(), Some(Selection::Picked(1)));
 }
