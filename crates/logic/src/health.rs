@@ -390,7 +390,7 @@ impl Health {
     }
 
     /// Takes the rules of a reload. State, counts and verdicts stay; if checks are removed, the state that only checks
-    /// had set is reset.
+    /// had set is reset. Without limits of the error rate and response time no trials are left.
     pub fn adopt(
         &mut self,
         active: Option<Rule>,
@@ -399,6 +399,11 @@ impl Health {
         jitter: f64,
     ) -> Option<Event> {
         self.passive = passive;
+        let readmitted = if passive.outlier.is_on() { None } else { self.forget_outlier(now) };
+        self.adopt_checks(active, now, jitter).or(readmitted)
+    }
+
+    fn adopt_checks(&mut self, active: Option<Rule>, now: Instant, jitter: f64) -> Option<Event> {
         if self.active == active {
             return None;
         }

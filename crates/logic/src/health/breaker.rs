@@ -35,4 +35,10 @@ impl Health {
         let next = if self.active.is_some() { State::Up } else { State::Unchecked };
         self.enter(next, now, Event::Readmitted)
     }
+
+    /// The rule by which the backend was ejected is gone: it needs no trials, now or at the end of its ejection.
+    pub(super) fn forget_outlier(&mut self, now: Instant) -> Option<Event> {
+        self.ejected_for = EjectedFor::Failures;
+        self.handle_trials_passed(now)
+    }
 }

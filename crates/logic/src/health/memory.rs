@@ -218,6 +218,27 @@ mod tests {
     }
 
     #[test]
+    fn a_reload_without_the_rule_ends_trials() {
+        let now = start();
+        let rule = OutlierRule { errors: Some(50), ..OutlierRule::OFF };
+        let passive = PassiveRule { outlier: rule, ..PassiveRule::DEFAULT };
+        let ejected = || {
+            let mut health = Health::new(None, passive, now, 0.5);
+            health.handle_outlier(verdict(VerdictOutcome::Fail), now);
+            health
+        };
+        let end = now + PassiveRule::DEFAULT.ejection;
+        let mut trying = ejected();
+        assert_eq!(trying.handle_timeout(end), Some(Event::HalfOpen));
+        assert_eq!(trying.adopt(None, passive, end, 0.5), None, "the rule is the same");
+        assert_eq!(trying.adopt(None, PassiveRule::DEFAULT, end, 0.5), Some(Event::Readmitted));
+        assert_eq!(trying.state(), State::Unchecked);
+        let mut out = ejected();
+        assert_eq!(out.adopt(None, PassiveRule::DEFAULT, now + SECOND, 0.5), None, "its time goes on");
+        assert_eq!((out.poll_return(), out.handle_timeout(end)), (Some(end), Some(Event::Readmitted)));
+    }
+
+    #[test]
     fn a_backend_that_flaps_stays_out_longer_over_a_restart_too() {
         let now = start();
         let mut before = ejected(None, now);
