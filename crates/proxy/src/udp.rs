@@ -278,6 +278,7 @@ impl Server {
 
     /// Finishes the outcome of a flow that has left the table. Its socket rests for the next one, or is closed.
     fn finish(&mut self, ended: Ended<Flow>, why: End, now: Instant) {
+        ended.value.note_trial(&self.worker);
         let socket = flow::end(ended, why);
         match why {
             End::Complete => self.sockets.rest(socket, self.table.room(), now),

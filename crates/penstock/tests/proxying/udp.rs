@@ -236,6 +236,32 @@ fn a_refusal_is_told_also_where_no_reply_is_due() {
 }
 
 #[test]
+fn a_half_open_backend_that_owes_no_reply_gets_its_share_again() {
+    let (other, port) = (Echo::start(), port::free());
+    let address = format!("127.0.0.1:{port}");
+    let pool = format!(
+        "backends = [\"{address}\", \"{}\"]\npassive = {{ failures = 10000, error-rate = 50, least-sessions = 1, \
+         window = \"1s\", ejection = \"1s\", trial-sessions = 2 }}",
+        other.address
+    );
+    let server = Server::start(&config("replies = 0\nidle-timeout = \"100ms\"", &pool));
+    let listener = server.address("dns");
+    let send_until = |said: &str| {
+        eventually(said, secs(30), || {
+            let clients: Vec<Client> = (0..4).map(|_| Client::new(&listener)).collect();
+            for _ in 0..2 {
+                clients.iter().for_each(|client| client.send(b"a line for syslog"));
+            }
+            String::from_utf8_lossy(&server.ctl(&["events"]).stdout).contains(said).then_some(())
+        });
+    };
+    send_until("ejected: ");
+    let _back = Echo::at(address.parse().unwrap());
+    send_until("half-open after");
+    send_until("2 sessions on trial went well");
+}
+
+#[test]
 fn a_flow_leaves_a_backend_that_a_reload_removed_once_it_is_silent() {
     let (one, other) = (Echo::start(), Echo::start());
     let text = config("", &backends(&[&one]));

@@ -7,9 +7,11 @@ use state::ending::Ending;
 
 use super::sockets::BackendSocket;
 use crate::admission::ListenerPermit;
+use crate::ejection;
 use crate::outcome::Outcome;
 use crate::snapshot::PoolPlan;
 use crate::upstream::{InFlight, Trial};
+use crate::worker::Worker;
 
 pub(super) struct Flow {
     /// Connected to the backend.
@@ -20,7 +22,7 @@ pub(super) struct Flow {
     /// PROXY header before each datagram to the backend; empty for none.
     pub(super) header: Box<[u8]>,
     pub(super) _in_flight: InFlight,
-    pub(super) _trial: Option<Trial>,
+    pub(super) trial: Option<Trial>,
     pub(super) replies: Replies,
     pub(super) _permit: ListenerPermit,
 }
@@ -37,6 +39,17 @@ impl Flow {
     /// The pool of the flow, and the index of its backend there.
     pub(super) fn backend(&self) -> Option<(&Arc<PoolPlan>, usize)> {
         self.outcome.pool.as_ref().zip(self.outcome.backend)
+    }
+
+    /// Where no reply is due, a flow that ends without a refusal tells that a half-open backend works.
+    pub(super) fn note_trial(&self, worker: &Worker) {
+        let is_well = self.replies == Replies::Exactly(0) && self.hearing != Hearing::Refused;
+        if self.trial.is_some()
+            && is_well
+            && let Some((pool, index)) = self.backend()
+        {
+            ejection::note_trial(worker, pool, index, None);
+        }
     }
 }
 

@@ -169,7 +169,7 @@ impl Server {
             memory: Memory::Due,
             header,
             _in_flight: chosen.slot,
-            _trial: chosen.trial,
+            trial: chosen.trial,
             replies,
             _permit: permit,
         };
@@ -345,7 +345,7 @@ impl Server {
         flow.memory = Memory::Due;
         flow.header = header;
         flow._in_flight = chosen.slot;
-        flow._trial = chosen.trial;
+        flow.trial = chosen.trial;
         flow.outcome.pool = Some(pool);
         (flow.outcome.backend, flow.outcome.view) = (Some(chosen.index), chosen.view);
         flow.outcome.attempts += 1;
