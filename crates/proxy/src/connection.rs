@@ -105,7 +105,8 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
                     let mut outcome = Outcome::new(worker, &plan.state, Kind::Tcp, arrival.peer, arrival.tls);
                     let subject = refused.certificate.map(TlsDetail::RefusedCertificate);
                     let name = refused.server_name.map(|name| TlsDetail::Sni(name.into_boxed_bytes()));
-                    outcome.tls_detail = subject.or(name).map(Box::new);
+                    let alert = refused.alert.map(TlsDetail::Alert);
+                    outcome.tls_detail = subject.or(name).or(alert).map(Box::new);
                     outcome.status = refused.status.unwrap_or(0);
                     outcome.bytes_out = refused.bytes_out;
                     outcome.end(refused.ending);
@@ -120,11 +121,7 @@ async fn arrive(entry: Entry, mut plain: Plain, mut arrival: Arrival) -> Option<
 /// Starts the protocol of the listener; `spoken` is the HTTP version that TLS agreed on.
 fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Service {
     let plan = entry.plan.clone();
-    // An HTTP/2 connection has many sessions at once.
-    let client = match spoken {
-        ClientProtocol::Http2 => client,
-        ClientProtocol::Http1 => tap::attach(&entry.worker, &plan, client),
-    };
+    let client = tap::attach(&entry.worker, &plan, client);
     entry.admitted.handle().live.speaks.set(match &plan.settings.protocol {
         Protocol::Tcp(_) | Protocol::Udp(_) => Speaks::Tcp,
         Protocol::TlsPassthrough(_) => Speaks::TlsPassthrough,

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use testing::server::binary;
-use testing::tools::run;
-use testing::{Client, Scripted, Server, eventually, secs};
+use testing::tools::{self, run};
+use testing::{Client, Scripted, Server, eventually, pki, secs};
 
 fn server(backend: &str) -> Server {
     Server::start(&format!(
@@ -116,6 +116,42 @@ fn a_session_is_read_by_tshark_as_the_requests_and_responses_that_it_had() {
     );
     // The idle one is served on.
     assert_eq!(earlier.get("/after", &[]).text(), "the answer");
+}
+
+#[test]
+fn http2_is_read_by_tshark_over_tls_and_in_the_clear() {
+    let backend = Scripted::answering("the answer");
+    let directory = tempfile::tempdir().unwrap();
+    let certificates = directory.path().join("certificates");
+    fs::create_dir(&certificates).unwrap();
+    pki::self_signed(&certificates, "web", &["localhost"], pki::Time::Now);
+    let server = Server::start(&format!(
+        "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
+         [listener.secure]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
+         tls = {{ certificates = \"{}\" }}\n\
+         [pool.app]\nbackends = [\"{}\"]\nhealth = \"off\"\n",
+        certificates.display(),
+        backend.address
+    ));
+    for (listener, url, how) in [
+        ("web", format!("http://{}/one", server.address("web")), "--http2-prior-knowledge"),
+        ("secure", server.address("secure").replace("127.0.0.1", "https://localhost") + "/one", "--http2"),
+    ] {
+        let file = directory.path().join(listener);
+        let child = capture(&server, &file, &["--listener", listener, "--for", "3s"]);
+        for path in ["/one", "/two"] {
+            assert_eq!(tools::curl_text(&["-k", how, &url.replace("/one", path)]), "the answer");
+        }
+        ended(child);
+        let port = server.address(listener).rsplit(':').next().unwrap().to_owned();
+        let as_http2 = format!("tcp.port=={port},http2");
+        let paths = ["-d", &as_http2, "-Y", "http2.headers.path", "-T", "fields", "-e", "http2.headers.path"];
+        assert_eq!(tshark(&file, &paths), "/one\n/two\n", "{listener}");
+        let statuses =
+            ["-d", &as_http2, "-Y", "http2.headers.status", "-T", "fields", "-e", "http2.headers.status"];
+        assert_eq!(tshark(&file, &statuses), "200\n200\n", "{listener}");
+    }
 }
 
 #[test]
