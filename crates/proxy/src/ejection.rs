@@ -31,6 +31,7 @@ pub(crate) fn note_failures(worker: &Worker, pool: &PoolPlan, index: usize, fail
     let gate = eject(pool, index, cause);
     if gate != Gate::Open && failures == limit {
         tell_stop(&worker.front.state, pool, index, gate, &text);
+        backend.wake_health.notify_one();
     }
 }
 

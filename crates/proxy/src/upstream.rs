@@ -519,8 +519,13 @@ pub fn note_latency(pool: &PoolPlan, backend: &BackendState, took: Duration, now
 /// Records an answer of real traffic. `status` is 0 without HTTP.
 pub fn note_answer(worker: &Worker, pool: &PoolPlan, index: usize, status: u16) {
     let backend = &*pool.backends[index].state;
-    if backend.failures.load(Relaxed) != 0 {
+    let failures = backend.failures.load(Relaxed);
+    if failures != 0 {
         backend.failures.store(0, Relaxed);
+        if failures >= pool.settings.passive.failures {
+            // Its pool may be degraded for that.
+            backend.wake_health.notify_one();
+        }
     }
     let counters = backend.counters.of(worker.index);
     let counter = if status >= 500 { &counters.errors } else { &counters.passes };

@@ -65,6 +65,7 @@ impl Checker {
             let watch = Arc::new(PoolWatch {
                 subject: format!("pool.{}", pool.settings.name),
                 all_down: pool.settings.all_down,
+                most_failures: pool.settings.passive.failures,
                 state: self.state.clone(),
                 members: pool
                     .backends
@@ -369,10 +370,13 @@ impl Target {
     }
 }
 
-/// Reports a pool without a usable backend as degraded.
+/// Reports a pool without a usable backend as degraded. The last healthy backend is not ejected: that its sessions fail
+/// shows in their number.
 struct PoolWatch {
     subject: String,
     all_down: AllDown,
+    /// Failed sessions in a row that eject a backend; 0 disables ejection.
+    most_failures: u32,
     state: Arc<State>,
     /// Backends with their configured weights.
     members: Vec<(Arc<BackendState>, u32)>,
@@ -401,10 +405,18 @@ impl PoolWatch {
         let serves = |(member, weight): &(Arc<BackendState>, u32)| {
             member.admission() == Admission::Ready && member.weight_override().unwrap_or(*weight) > 0
         };
-        if healthy.any(serves) {
-            self.state.restore(&self.subject);
-        } else {
+        let mut serving = healthy.filter(|one| serves(one)).peekable();
+        let fails = |member: &BackendState| {
+            self.most_failures > 0 && member.failures.load(Relaxed) >= self.most_failures
+        };
+        if serving.peek().is_none() {
             self.state.degrade(&self.subject, "every healthy backend is drained or has weight 0");
+        } else if serving.all(|(member, _)| fails(member)) {
+            let reason =
+                "no session with a backend that takes sessions goes well: see `penstock ctl backends`";
+            self.state.degrade(&self.subject, reason);
+        } else {
+            self.state.restore(&self.subject);
         }
     }
 }

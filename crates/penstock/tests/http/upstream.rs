@@ -59,6 +59,24 @@ fn the_last_backend_that_serves_is_never_ejected_even_if_a_drained_one_is_health
 }
 
 #[test]
+fn a_pool_whose_last_backend_fails_all_sessions_is_degraded_until_one_goes_well() {
+    let address = closed_port();
+    let server = front(&[&address], "passive = { failures = 2 }\nretries = 0");
+    let degraded = || server.ctl_json(&["status"])["degraded"].clone();
+    assert_eq!(server.client("web").get("/", &[]).status, 502);
+    assert_eq!(degraded(), serde_json::json!([]), "one failure may be chance");
+    assert_eq!(server.client("web").get("/", &[]).status, 502);
+    eventually("the pool is degraded", secs(20), || {
+        let all = degraded();
+        (all[0]["subject"] == "pool.app" && all[0]["reason"].to_string().contains("goes well")).then_some(())
+    });
+    let port = address.rsplit(':').next().unwrap().parse().unwrap();
+    let _back = Scripted::answering_at(port, "back");
+    assert_eq!(server.client("web").get("/", &[]).text(), "back");
+    eventually("it works again", secs(20), || (degraded() == serde_json::json!([])).then_some(()));
+}
+
+#[test]
 fn who_waits_for_a_busy_backend_is_served_in_order_of_arrival() {
     let (release, held) = mpsc::channel::<()>();
     let held = Mutex::new(held);
