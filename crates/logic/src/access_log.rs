@@ -7,6 +7,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use crate::peers::Peer;
+use crate::tls_alert;
 use text::terminal::is_printable;
 
 /// Finished session: an HTTP request, a TCP connection or a UDP flow.
@@ -49,6 +50,8 @@ pub struct Entry<'a> {
     pub sni: Option<&'a [u8]>,
     /// Subject of a client certificate that was refused.
     pub refused_certificate: Option<&'a str>,
+    /// Alert with which the client ended its handshake.
+    pub tls_alert: Option<u8>,
     /// `ok`, `client-closed`, `refused: <reason>`, and so on.
     pub outcome: &'a str,
 }
@@ -84,7 +87,7 @@ pub struct Timings {
 }
 
 /// Fields of a line with what they mean, in their order, for the documents.
-pub const FIELDS: [(&str, &str); 28] = [
+pub const FIELDS: [(&str, &str); 29] = [
     ("at", "when the session started (RFC 3339, UTC)"),
     ("listener", "name of the listener"),
     (
@@ -109,6 +112,10 @@ pub const FIELDS: [(&str, &str); 28] = [
         "server name that the client sent, of TLS that is passed through, or if no certificate is for it",
     ),
     ("refused_certificate", "subject of a client certificate that was refused; not verified"),
+    (
+        "tls_alert",
+        "alert with which the client ended the handshake, such as `unknown_ca` if it does not trust our certificate",
+    ),
     ("pool", "pool that the route selected"),
     ("backend", "last backend that was tried; of a hedged request the one that responded"),
     ("grpc_status", "status of a gRPC response, 0 (OK) to 16, from its trailers or head"),
@@ -201,6 +208,7 @@ fn each_field<'a>(entry: &Entry<'a>, mut put: impl FnMut(&'static str, Value<'a>
         ("tls", bytes(entry.tls)),
         ("sni", entry.sni),
         ("refused_certificate", bytes(entry.refused_certificate)),
+        ("tls_alert", bytes(entry.tls_alert.map(tls_alert::name))),
         ("pool", bytes(entry.pool)),
         ("backend", bytes(entry.backend)),
     ];

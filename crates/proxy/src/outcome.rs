@@ -228,6 +228,8 @@ pub enum TlsDetail {
     Sni(Box<[u8]>),
     /// Subject of a client certificate that was refused.
     RefusedCertificate(Box<str>),
+    /// Alert with which the client ended the handshake.
+    Alert(u8),
 }
 
 impl Drop for Outcome {
@@ -346,10 +348,11 @@ impl Outcome {
             received.map(|received| span(&received.request).of(&received.head))
         };
         let header = |name| received.and_then(|received| received.request.header(&received.head, name));
-        let (sni, refused_certificate) = match self.tls_detail.as_deref() {
-            None => (None, None),
-            Some(TlsDetail::Sni(name)) => (Some(&**name), None),
-            Some(TlsDetail::RefusedCertificate(subject)) => (None, Some(&**subject)),
+        let (sni, refused_certificate, tls_alert) = match self.tls_detail.as_deref() {
+            None => (None, None, None),
+            Some(TlsDetail::Sni(name)) => (Some(&**name), None, None),
+            Some(TlsDetail::RefusedCertificate(subject)) => (None, Some(&**subject), None),
+            Some(TlsDetail::Alert(description)) => (None, None, Some(*description)),
         };
         let entry = Entry {
             at: &at,
@@ -389,6 +392,7 @@ impl Outcome {
             tls: self.tls,
             sni,
             refused_certificate,
+            tls_alert,
             outcome: ending.word(),
         };
         self.worker.log(|line| match format {

@@ -26,6 +26,16 @@ impl Failed {
         Self { refused: Refused::from(fault), last }
     }
 
+    /// Makes a failure of an error of the network or of rustls, after which `last` is sent. To be called in the same turn of
+    /// the task in which a certificate was refused.
+    pub(crate) fn of(error: &io::Error, plain: Plain, last: Vec<u8>) -> Self {
+        let mut failed = Self::new(fault_of(error), plain, last);
+        if let Some(rustls::Error::AlertReceived(alert)) = of_rustls(error) {
+            failed.refused.alert = Some(u8::from(*alert));
+        }
+        failed
+    }
+
     /// Makes a failure that the client is told by an unencrypted alert.
     pub(crate) fn with_alert(fault: TlsFault, plain: Plain, description: u8) -> Self {
         Self::new(fault, plain, tls_alert::fatal(description).to_vec())
@@ -75,6 +85,8 @@ pub struct Refused {
     pub certificate: Option<Box<str>>,
     /// Server name that the client sent, if no certificate is for it.
     pub server_name: Option<Box<str>>,
+    /// Alert with which the client ended the handshake.
+    pub alert: Option<u8>,
     /// Status of the page that told a client of plain HTTP what this port is.
     pub status: Option<u16>,
     /// Bytes of that page, or of the alert and what was queued before it.
@@ -83,7 +95,7 @@ pub struct Refused {
 
 impl From<Ending> for Refused {
     fn from(ending: Ending) -> Self {
-        Self { ending, certificate: None, server_name: None, status: None, bytes_out: 0 }
+        Self { ending, certificate: None, server_name: None, alert: None, status: None, bytes_out: 0 }
     }
 }
 
@@ -97,7 +109,7 @@ impl From<TlsFault> for Refused {
 
 /// Returns what the log says of an error of the network or of rustls.
 pub(crate) fn fault_of(error: &io::Error) -> TlsFault {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+    match of_rustls(error) {
         Some(rustls::Error::InvalidMessage(_)) => TlsFault::NotTls,
         Some(rustls::Error::PeerIncompatible(_)) => TlsFault::Incompatible,
         Some(rustls::Error::AlertReceived(_)) => TlsFault::Alert,
@@ -108,4 +120,8 @@ pub(crate) fn fault_of(error: &io::Error) -> TlsFault {
         Some(_) => TlsFault::Protocol,
         None => TlsFault::Closed,
     }
+}
+
+fn of_rustls(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
 }

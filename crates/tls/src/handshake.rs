@@ -10,7 +10,7 @@ use rustls::{InvalidMessage, ServerConfig, ServerConnection};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::failed::{Failed, fault_of};
+use crate::failed::Failed;
 use crate::plain::Plain;
 use crate::{alert, hello, replay, wire};
 
@@ -26,7 +26,7 @@ pub(crate) async fn complete(
         Ok(connection) => Box::new(connection),
         Err((error, alert)) => {
             let last = hello::alert(&error, alert);
-            return Err(Failed::new(fault_of(&invalid(error)), plain, last));
+            return Err(Failed::of(&invalid(error), plain, last));
         }
     };
     replay::feed(&mut connection, early);
@@ -34,15 +34,12 @@ pub(crate) async fn complete(
         Ok(()) => {
             // tokio-rustls wraps only connections that it has made itself: its own is replaced by this one.
             let wrapping = TlsAcceptor::from(config).accept_with(plain, |made| *made = *connection);
-            wrapping
-                .into_fallible()
-                .await
-                .map_err(|(error, plain)| Failed::new(fault_of(&error), plain, Vec::new()))
+            wrapping.into_fallible().await.map_err(|(error, plain)| Failed::of(&error, plain, Vec::new()))
         }
         Err(error) => {
             let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
             let last = fault.map(|fault| alert::last_bytes(&mut connection, fault)).unwrap_or_default();
-            Err(Failed::new(fault_of(&error), plain, last))
+            Err(Failed::of(&error, plain, last))
         }
     }
 }

@@ -1,6 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
+use crate::tls_alert;
+
 fn entry<'a>() -> Entry<'a> {
     Entry {
         at: "2026-03-01T12:00:00.123Z",
@@ -32,6 +34,7 @@ fn entry<'a>() -> Entry<'a> {
         tls: Some("TLSv1.3"),
         sni: Some(b"a.example"),
         refused_certificate: None,
+        tls_alert: None,
         outcome: "ok",
     }
 }
@@ -191,6 +194,7 @@ fn the_documented_fields_are_those_of_a_full_line_in_its_order() {
         grpc_status: Some(0),
         referer: Some(b"x"),
         refused_certificate: Some("CN=x"),
+        tls_alert: Some(tls_alert::ACCESS_DENIED),
         ..entry()
     };
     let (line, value) = as_json(&full);

@@ -8,7 +8,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{AlertDescription, Error};
 use testing::forger::Forger;
 use testing::pki::{Pki, Time};
-use testing::{Server, hello, secs};
+use testing::{Server, eventually, hello, secs, tools};
 
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
@@ -220,4 +220,26 @@ fn renegotiation_is_refused_at_once() {
     client.queue(DATA, b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
     client.send();
     assert_eq!(client.record()[0], DATA, "the connection goes on");
+}
+
+#[test]
+fn the_alert_of_a_client_that_does_not_trust_us_is_in_the_log() {
+    let door = Door::open();
+    let address = door.server.address("secure");
+    let port = address.rsplit(':').next().unwrap();
+    let name = format!("a.example:{port}:127.0.0.1");
+    for version in ["1.2", "1.3"] {
+        let before = door.server.stdout.all().len();
+        let (least, most) = (format!("--tlsv{version}"), version.to_owned());
+        let url = format!("https://a.example:{port}/");
+        let output = tools::curl(&[&least, "--tls-max", &most, "--resolve", &name, &url]);
+        assert_eq!(output.status.code(), Some(60), "{output:?}");
+        eventually("the log has the alert", secs(20), || {
+            let lines = door.server.stdout.all().split_off(before);
+            lines
+                .iter()
+                .any(|line| line.contains(" tls-client-alert ") && line.contains(" tls_alert=unknown_ca"))
+                .then_some(())
+        });
+    }
 }
