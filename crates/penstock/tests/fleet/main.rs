@@ -9,6 +9,7 @@ mod lab_faults;
 mod lab_inside;
 mod mpssh;
 mod run;
+mod run_again;
 mod run_lab;
 mod run_stuck;
 mod run_views;
