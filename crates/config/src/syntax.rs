@@ -6,10 +6,13 @@ use std::string::FromUtf8Error;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use self::unclosed::Unclosed;
 use crate::error::{Faults, Report};
 use crate::files::MAX_TEXT;
 use crate::quote::quote;
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
+
+mod unclosed;
 
 /// Parses the text of a file, which begins at `base` in the text of all files. `None` if it is not TOML; the report
 /// contains the reason.
@@ -196,6 +199,12 @@ impl Reader<'_> {
         // The parser reports faults of tokens before those of lines: restore the order of the file.
         let mut errors: Vec<_> = errors.iter().collect();
         errors.sort_by_key(|error| error.span().map_or(0, |span| span.start));
+        // What stands behind a list without an end may be good: only what the parser reports before it is reported.
+        let unclosed = unclosed::find(self.text);
+        if let Some(unclosed) = &unclosed {
+            errors.retain(|error| error.span().is_some_and(|span| span.end < unclosed.last));
+            self.unclosed_list(unclosed);
+        }
         let mut last_line = None;
         // A repeated section would repeat each of its keys too: report only the section.
         let mut twice_until = 0;
@@ -222,6 +231,19 @@ impl Reader<'_> {
                 drop(self.report.stretch(place, message).maybe_hint(hint.map(str::to_owned)));
             }
         }
+    }
+
+    fn unclosed_list(&mut self, unclosed: &Unclosed) {
+        let line = |at: usize| self.report.place(self.base + at..self.base + at).line;
+        let (last, next) = (line(unclosed.last), line(unclosed.next));
+        let before = match unclosed.next < self.text.len() {
+            true => format!("line {next}, where something else begins"),
+            false => "the end of the file".to_owned(),
+        };
+        let message = format!("not TOML: this list has no end: a ] is missing before {before}");
+        let hint = format!("write the ] behind the last entry, in line {last} or below it");
+        let place = self.placed(Some(unclosed.open.clone()));
+        drop(self.report.stretch(place, message).hint(hint));
     }
 
     fn duplicate(&mut self, span: Option<Range<usize>>, line: usize, document: &DeTable<'_>) {
