@@ -96,6 +96,13 @@ impl Faults {
         })
     }
 
+    /// Adds a fault whose place is known, in the order of the file.
+    pub(crate) fn insert(&mut self, fault: Fault) {
+        let key = |fault: &Fault| (fault.place.is_none(), fault.place.map(|place| place.start));
+        let at = self.list.partition_point(|before| key(before) <= key(&fault));
+        self.list.insert(at, fault);
+    }
+
     /// Returns the name of the file that a place is in, and the offset of its first byte.
     fn file_of(&self, place: Position) -> (&str, usize) {
         self.places.file(place.start).unwrap_or((&self.file, 0))

@@ -9,7 +9,7 @@ use crate::edit::{Edit, EditError, Path};
 use crate::print;
 use crate::quote::quote;
 use crate::schema::{self, branch, named, properties};
-use crate::tree::{Node, Origin, Table, Value};
+use crate::tree::{Node, NodeId, Origin, Table, Value};
 
 /// A part of the configuration, with defaults and what the environment gives.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +42,11 @@ impl Loaded {
             Edit::Set { .. } => self.variable_in(node),
             Edit::Add { .. } | Edit::Remove { .. } | Edit::RemoveEntry { .. } => self.variable_of(node),
         }
+    }
+
+    /// Returns the index of the value at a path.
+    pub(crate) fn node(&self, path: &Path) -> Option<NodeId> {
+        self.find(path).ok().map(|found| found.node.id)
     }
 
     fn variable_of(&self, node: &Node) -> Option<&str> {

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use config::Loaded;
+use config::{Loaded, MachineFault, Severity};
 use nix::unistd::{Group, User};
 use serde_json::json;
 use text::units;
 
+mod directories;
 mod privileges;
 
 use crate::load;
@@ -70,27 +71,19 @@ Examples:
 
 Exit codes: 0 the file is good; 2 it is not, or --strict and there is a warning.";
 
-/// A file, user or group that the configuration names and that this machine lacks.
-struct MachineFault {
-    /// Key, such as `listener.web.tls.certificates`.
-    path: String,
-    message: String,
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Some(file) = arguments.file.as_ref().or(arguments.config.as_ref()) else {
         return Err(Failure::usage("no file is named\n  hint: penstock check /etc/penstock/penstock.toml"));
     };
     let source = load::source(file)?;
     match config::load(&source, &load::environment()) {
-        Ok(loaded) => {
-            let faults = machine_faults(&loaded.config);
-            let warned = !loaded.warnings.is_empty() || !faults.is_empty();
+        Ok(mut loaded) => {
+            add_machine_faults(arguments, &mut loaded);
             match arguments.format() {
-                Format::Text => say(arguments, &source.name, &loaded, &faults)?,
-                Format::Json => print_json(&format!("{:#}\n", json(arguments, &loaded, &faults)))?,
+                Format::Text => say(arguments, &source.name, &loaded)?,
+                Format::Json => print_json(&format!("{:#}\n", json(arguments, &loaded)))?,
             }
-            if arguments.strict && warned { Err(Failure::Refused) } else { Ok(()) }
+            if arguments.strict && !loaded.warnings.is_empty() { Err(Failure::Refused) } else { Ok(()) }
         }
         Err(faults) if arguments.format() == Format::Json => {
             print_json(&format!("{:#}\n", faults.to_json()))?;
@@ -100,13 +93,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn say(arguments: &Arguments, name: &str, loaded: &Loaded, faults: &[MachineFault]) -> Result<(), Failure> {
+fn say(arguments: &Arguments, name: &str, loaded: &Loaded) -> Result<(), Failure> {
     if !loaded.warnings.is_empty() {
         complain(&loaded.warnings.render());
-    }
-    let word = severity(arguments);
-    for fault in faults {
-        complain(&format!("{word}: {}: {}: {}\n", plain(name), fault.path, plain(&fault.message)));
     }
     if arguments.print {
         return print(&loaded.print());
@@ -114,26 +103,14 @@ fn say(arguments: &Arguments, name: &str, loaded: &Loaded, faults: &[MachineFaul
     if arguments.privileges {
         return print(&privileges::table(&loaded.config, arguments.file()));
     }
-    let refused = arguments.strict && !(loaded.warnings.is_empty() && faults.is_empty());
+    let refused = arguments.strict && !loaded.warnings.is_empty();
     let verdict = if refused { "refused, because --strict makes warnings errors" } else { "ok" };
     print(&format!("{}: {verdict}: {}\n", plain(name), summary(&loaded.config)))
 }
 
-fn json(arguments: &Arguments, loaded: &Loaded, faults: &[MachineFault]) -> serde_json::Value {
+fn json(arguments: &Arguments, loaded: &Loaded) -> serde_json::Value {
     let mut report = loaded.warnings.to_json();
-    let reported = faults.iter().map(|fault| {
-        json!({
-            "severity": severity(arguments), "line": null, "column": null, "start": null, "end": null, "variable": null,
-            "path": fault.path, "message": fault.message, "hint": null,
-        })
-    });
-    if let Some(list) = report["faults"].as_array_mut() {
-        list.extend(reported);
-    }
-    let counted = if arguments.strict { "errors" } else { "warnings" };
-    report[counted] = json!(report[counted].as_u64().unwrap_or(0) + faults.len() as u64);
-    let warned = !loaded.warnings.is_empty() || !faults.is_empty();
-    report["ok"] = json!(!(arguments.strict && warned));
+    report["ok"] = json!(!arguments.strict || loaded.warnings.is_empty());
     report["listeners"] = json!(loaded.config.listeners.len());
     report["pools"] = json!(loaded.config.pools.len());
     report["backends"] = json!(backends(&loaded.config));
@@ -147,29 +124,32 @@ fn json(arguments: &Arguments, loaded: &Loaded, faults: &[MachineFault]) -> serd
     report
 }
 
-fn severity(arguments: &Arguments) -> &'static str {
-    if arguments.strict { "error" } else { "warning" }
+/// Adds what this machine lacks to the warnings.
+fn add_machine_faults(arguments: &Arguments, loaded: &mut Loaded) {
+    let severity = if arguments.strict { Severity::Error } else { Severity::Warning };
+    for fault in machine_faults(&loaded.config) {
+        loaded.add_fault(fault, severity);
+    }
 }
 
-/// Finds missing certificates, users and groups that the configuration names.
+/// Finds missing certificates, directories, users and groups that the configuration names.
 fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
     let with_tls =
         config.listeners.iter().filter_map(|listener| Some((&listener.name, listener.tls.as_ref()?)));
     let certificates = with_tls.flat_map(|(name, tls)| {
         let faults = tls::check(tls);
-        faults
-            .into_iter()
-            .map(move |(key, message)| MachineFault { path: format!("listener.{name}.tls.{key}"), message })
+        faults.into_iter().map(move |(key, message)| fault(format!("listener.{name}.tls.{key}"), &message))
     });
     let backends = config.pools.iter().filter_map(|pool| Some((&pool.name, pool.tls.as_ref()?)));
     let backends = backends.flat_map(|(name, tls)| {
-        let path = format!("pool.{name}.tls");
+        let key = format!("pool.{name}.tls");
         let faults = tls::backend::check(tls);
-        faults.into_iter().map(move |fault| MachineFault { path: path.clone(), message: fault })
+        faults.into_iter().map(move |message| fault(key.clone(), &message))
     });
-    let missing = |path: &str, kind: &str, name: &str| MachineFault {
-        path: path.to_owned(),
-        message: format!("there is no {kind} named \"{name}\" on this machine: the start would be refused"),
+    let missing = |key: &str, kind: &str, name: &str| {
+        let message =
+            format!("there is no {kind} named \"{name}\" on this machine: the start would be refused");
+        fault(key.to_owned(), &message)
     };
     let user = config.process.user.as_deref().filter(|name| matches!(User::from_name(name), Ok(None)));
     let group = config.process.group.as_deref().filter(|name| matches!(Group::from_name(name), Ok(None)));
@@ -177,7 +157,12 @@ fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
         .chain(backends)
         .chain(user.map(|name| missing("process.user", "user", name)))
         .chain(group.map(|name| missing("process.group", "group", name)))
+        .chain(directories::missing(config))
         .collect()
+}
+
+fn fault(key: String, message: &str) -> MachineFault {
+    MachineFault { key, message: plain(message), hint: None }
 }
 
 /// `2 listeners, 3 pools, 7 backends`
@@ -228,19 +213,66 @@ mod tests {
         assert_eq!(summary(&loaded("/nowhere").config), "1 listener, 1 pool, 2 backends");
     }
 
+    fn report(loaded: &Loaded, strict: bool) -> serde_json::Value {
+        let mut loaded = loaded.clone();
+        add_machine_faults(&arguments(strict), &mut loaded);
+        json(&arguments(strict), &loaded)
+    }
+
     #[test]
     fn missing_certificates_are_a_warning_with_the_listeners_key_and_an_error_when_strict() {
         let directory = tempfile::tempdir().unwrap();
         let loaded = loaded(&directory.path().join("none").display().to_string());
         let faults = machine_faults(&loaded.config);
-        assert!(faults.iter().all(|fault| fault.path == "listener.web.tls.certificates"));
-        let relaxed = json(&arguments(false), &loaded, &faults);
+        assert!(faults.iter().all(|fault| fault.key == "listener.web.tls.certificates"));
+        let relaxed = report(&loaded, false);
         assert_eq!(
             (&relaxed["ok"], &relaxed["errors"], &relaxed["warnings"]),
             (&json!(true), &json!(0), &json!(1))
         );
-        let strict = json(&arguments(true), &loaded, &faults);
+        let place = &relaxed["faults"][0];
+        assert_eq!(
+            (&place["line"], &place["column"], &place["file"]),
+            (&json!(5), &json!(24), &json!("test.toml"))
+        );
+        let strict = report(&loaded, true);
         assert_eq!((&strict["ok"], &strict["errors"]), (&json!(false), &json!(1)));
         assert_eq!(strict["faults"][0]["severity"], "error");
+    }
+
+    #[test]
+    fn each_missing_directory_is_named_at_its_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let base = directory.path().display();
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        let text = format!(
+            "[process]\npid-file = \"{base}/run/pid\"\nstate-directory = \"{base}/lib/state\"\n\
+             [access-log]\ntarget = \"{base}/log/access.log\"\n[control]\nsocket = \"{base}/file/c.sock\"\n\
+             [listener.web]\nbind = [\"unix:{base}/sockets/web\", \":80\"]\npool = \"app\"\n\
+             [pool.app]\nbackends = [\"127.0.0.1:1\"]\n"
+        );
+        let source = config::Source { name: "test.toml".into(), text };
+        let mut loaded =
+            config::load(&source, &Default::default()).unwrap_or_else(|faults| panic!("{faults}"));
+        add_machine_faults(&arguments(false), &mut loaded);
+        let said = loaded.warnings.render();
+        for line in [
+            format!("test.toml:2:12: process.pid-file: there is no directory {base}/run: the start"),
+            format!(
+                "test.toml:3:19: process.state-directory: there is no directory {base}/lib/state, and none above it"
+            ),
+            format!("test.toml:5:10: access-log.target: there is no directory {base}/log: the start"),
+            format!("test.toml:7:10: control.socket: {base}/file is no directory: nothing can be made in it"),
+            format!("test.toml:9:8: listener.web.bind: there is no directory {base}/sockets: the start"),
+            format!("hint: make it: mkdir -p {base}/log\n"),
+        ] {
+            assert!(said.contains(&line), "{line}\nis not in\n{said}");
+        }
+        assert_eq!(loaded.warnings.len(), 5, "{said}");
+        for made in ["run", "lib", "log", "sockets"] {
+            std::fs::create_dir(directory.path().join(made)).unwrap();
+        }
+        let keys: Vec<_> = machine_faults(&loaded.config).into_iter().map(|fault| fault.key).collect();
+        assert_eq!(keys, ["control.socket"], "the state directory is made by the start");
     }
 }
