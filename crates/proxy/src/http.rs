@@ -30,6 +30,7 @@ mod answer;
 mod body;
 pub mod destination;
 mod exchange;
+mod forwarded;
 mod heads;
 mod hold;
 mod moving;

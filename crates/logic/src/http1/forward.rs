@@ -96,7 +96,8 @@ pub fn write_request(
     edits: &[&HeaderEdits],
 ) {
     let changes = Changes::new(edits, |edits| &edits.request);
-    out.reserve(request.len + RESERVE);
+    // Not by doubling: a hundred requests of one connection may each hold a long head.
+    out.reserve_exact(request.len + RESERVE);
     write_request_line(out, head, request);
     write_host(out, head, request, via, &changes);
     let id_header = via.request_id.map(|(name, _)| name.as_bytes());

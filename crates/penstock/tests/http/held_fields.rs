@@ -1,9 +1,12 @@
-//! Heads and trailers that wait to be read: no flow-control window limits them, so their memory has a limit of its own.
+//! Heads and trailers of requests: no flow-control window limits them, so their memory has limits of its own.
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 
 use testing::http2::{
     DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, Http2, RST_STREAM, block, frame,
 };
-use testing::{Scripted, Server};
+use testing::{Scripted, Server, eventually, secs};
 
 /// A field of one byte as a new entry of the dynamic table (RFC 7541 section 6.2.1), and references to it.
 fn crumbs(name: &str, count: usize) -> Vec<u8> {
@@ -15,11 +18,89 @@ fn crumbs(name: &str, count: usize) -> Vec<u8> {
 }
 
 fn start(backend: &Scripted) -> Server {
+    start_to(&backend.address)
+}
+
+fn start_to(backend: &str) -> Server {
     Server::start(&format!(
-        "[process]\nworkers = 1\n[listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
-         [pool.app]\nbackends = [\"{}\"]\n",
-        backend.address
+        "[process]\nworkers = 1\n[control]\nsocket = \"@DIR@/control.sock\"\n[listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
+         [pool.app]\nbackends = [\"{backend}\"]\n"
     ))
+}
+
+const PSEUDO: [(&str, &str); 4] =
+    [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "t")];
+
+/// 99 requests, each with as many cookies of `size` bytes: the first request puts one into the table of the connection,
+/// all others are references to it.
+fn with_cookies(size: usize, count: usize) -> Vec<u8> {
+    let value = "v".repeat(size);
+    // A literal with a name of the static table and a new entry (RFC 7541 section 6.2.1) has another first byte.
+    let mut literal = block(&[("", &value)]);
+    literal.splice(..2, [0x60]);
+    let head = |cookies: &[u8]| [&block(&PSEUDO), cookies].concat();
+    let flags = END_HEADERS | END_STREAM;
+    let first = frame(HEADERS, flags, 1, &head(&[&literal, &vec![0xbe; count - 1][..]].concat()));
+    let rest = (1..99).map(|number| frame(HEADERS, flags, 2 * number + 1, &head(&vec![0xbe; count])));
+    first.into_iter().chain(rest.flatten()).collect()
+}
+
+/// Takes connections and nothing more.
+fn silent() -> (String, Arc<Mutex<Vec<TcpStream>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let taken = Arc::new(Mutex::new(Vec::new()));
+    let into = taken.clone();
+    std::thread::spawn(move || {
+        listener.incoming().flatten().for_each(|stream| into.lock().unwrap().push(stream))
+    });
+    (address, taken)
+}
+
+/// Resident memory in KiB.
+fn resident(server: &Server) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Memory in KiB that the server needs for connections which send these bytes and wait, each with so many open requests.
+fn growth(bytes: &[u8], open: usize) -> usize {
+    let (address, taken) = silent();
+    let server = start_to(&address);
+    let mut clients = Vec::new();
+    let mut flood = |count: usize| {
+        for _ in 0..count {
+            let mut client = Http2::connect(&server.address("web"));
+            assert!(client.send_raw(bytes));
+            clients.push(client);
+        }
+        let all = clients.len() * open;
+        eventually("all requests are with the backend", secs(60), || {
+            let at_backend = taken.lock().unwrap().len();
+            assert!(at_backend <= all, "{at_backend} requests and not {all}");
+            (at_backend == all).then_some(())
+        });
+    };
+    // The first touches what the process needs once.
+    flood(1);
+    let before = resident(&server);
+    flood(CONNECTIONS);
+    resident(&server).saturating_sub(before)
+}
+
+const CONNECTIONS: usize = 6;
+
+#[track_caller]
+fn assert_bounded(bytes: &[u8], open: usize) {
+    let grown = growth(bytes, open);
+    println!("{grown} KiB for {CONNECTIONS} connections");
+    assert!(grown <= CONNECTIONS * 1024 + 4096, "{grown} KiB for {CONNECTIONS} connections");
+}
+
+#[test]
+fn open_requests_with_large_heads_cost_their_heads_once() {
+    assert_bounded(&with_cookies(3900, 1), 99);
 }
 
 #[test]

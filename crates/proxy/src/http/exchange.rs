@@ -12,15 +12,14 @@ use logic::balance::Tried;
 use logic::balance::view::View;
 use logic::health::Cause;
 use logic::hedge;
-use logic::http1::forward::{self, Scheme, Trust, Via};
+use logic::http1::forward::{self, Trust};
 use logic::http1::request::BodyLength;
 use logic::peers::Peer;
 use logic::retry::{self, Idempotence, Progress};
-use logic::route::HeaderEdits;
 use state::ending::{ClientProtocol, Ending, Received};
 
 use super::destination::{Arrived, Destination, RouteQuestion};
-use super::heads::HeadBuffer;
+use super::forwarded::ForwardedHead;
 use super::hold::Hold;
 use super::moving::{Lost, Moving, Others};
 use super::own::answer_ourselves;
@@ -50,7 +49,7 @@ pub(super) async fn run(session: &RequestContext<'_>, client: &mut Client, outco
     }
 }
 
-/// Decides where a request goes, and writes its new head. `Err` is an answer that penstock writes itself.
+/// Decides where a request goes. `Err` is an answer that penstock writes itself.
 fn prepare_forwarding<'a>(
     session: &'a RequestContext<'a>,
     client: &Client,
@@ -91,31 +90,16 @@ fn prepare_forwarding<'a>(
     let pool = fallback::serving(session.worker, session.current, session.current.pool(pool));
     outcome.pool = Some(pool.clone());
     let edits = [&session.settings.edits, route_edits];
-    let scheme = if session.arrival.tls.is_some() { Scheme::Https } else { Scheme::Http };
     let local = match request.authority.is_empty() {
         true => session.arrival.local_of(&client.stream),
         false => None,
     };
-    let mut message = HeadBuffer::take();
-    let identity = session.arrival.session.as_ref().and_then(|session| session.identity.as_ref());
-    let via = Via {
-        peer: session.arrival.peer,
-        local,
-        scheme,
-        trust,
-        request_id: id_header.map(|name| (name, request_id.as_bytes())),
-        forwarded: session.settings.forwarded_headers,
-        client_certificate: identity.map_or(&[], |identity| &identity.fields),
-    };
-    // Not by doubling: a hundred requests of one connection may each hold a long head here.
-    message.reserve_exact(head.len() + ADDED);
-    forward::write_request(&mut message, head, request, &via, &edits);
-    sticky_cookie::strip(pool.cookie.as_ref(), &mut message);
+    let forwarded = ForwardedHead { session, edits, request_id, trust, local, left: Vec::new() };
     let cookie = sticky_cookie::slot(pool.cookie.as_ref(), head, request);
     let key = key_for(session, pool);
     let idempotence = Idempotence::of(request.method(head));
     let judged = judged_by(session, pool);
-    Ok(Forwarding { session, pool, edits, message, request_id, idempotence, judged, key, cookie })
+    Ok(Forwarding { session, pool, head: forwarded, idempotence, judged, key, cookie })
 }
 
 /// Returns the hash of the request's key for a pool.
@@ -132,17 +116,11 @@ fn judged_by(session: &RequestContext<'_>, pool: &PoolPlan) -> Option<Peer> {
     }
 }
 
-/// Room for the lines that a forwarded head has beyond those of the client: `Via`, `X-Forwarded-For` and the like.
-const ADDED: usize = 240;
-
 /// A request that is forwarded to a pool.
 struct Forwarding<'a> {
     session: &'a RequestContext<'a>,
     pool: &'a Arc<PoolPlan>,
-    edits: [&'a HeaderEdits; 2],
-    /// Request head as sent to backends.
-    message: HeadBuffer,
-    request_id: RequestId,
+    head: ForwardedHead<'a>,
     idempotence: Idempotence,
     /// See [`Wanted::judged`].
     judged: Option<Peer>,
@@ -191,8 +169,7 @@ impl<'a> Forwarding<'a> {
                     let received = &self.session.received;
                     self.cookie =
                         sticky_cookie::slot(pool.cookie.as_ref(), &received.head, &received.request);
-                    sticky_cookie::strip(pool.cookie.as_ref(), &mut self.message);
-                    self.pool = pool;
+                    self.head.left.push(std::mem::replace(&mut self.pool, pool));
                     outcome.pool = Some(pool.clone());
                     (outcome.backend, outcome.view) = (None, View::default());
                 }
@@ -436,10 +413,11 @@ impl<'a> Forwarding<'a> {
                 Err(end) => return end,
             },
         };
+        let mut message = Some(self.head.write(self.pool));
         // A new connection accepts a head at once: the write need not wait for the runtime.
-        let mut written = match freshness {
-            Freshness::Fresh(_) => backend.write_now(&self.message),
-            Freshness::Kept => 0,
+        let mut written = match (freshness, &message) {
+            (Freshness::Fresh(_), Some(message)) => backend.write_now(message),
+            _ => 0,
         };
         // In a box, like the race itself: few requests have one.
         let mut begun: Option<Box<Begun<'_>>> = None;
@@ -448,12 +426,12 @@ impl<'a> Forwarding<'a> {
         if let Some(rule) = self.hedge()
             && outcome.hedged == 0
         {
-            let race = Race { session: self.session, pool: self.pool, message: &self.message, key: self.key };
-            let first = Leg { stream: backend, freshness, began, sent: written };
+            let race = Race { session: self.session, pool: self.pool, head: &self.head, key: self.key };
+            let first = Leg { stream: backend, freshness, began, message, sent: written };
             match Box::pin(race.run(rule, client, outcome, first, &moving)).await {
                 Raced::First(leg, read) => {
                     is_observed = !read.is_empty();
-                    (backend, written) = (leg.stream, leg.sent);
+                    (backend, message, written) = (leg.stream, leg.message, leg.sent);
                     begun = Some(Box::new(Begun { read: Cell::new(read), _hold: None }));
                 }
                 Raced::Second { chosen: second, leg, read, hold, first_failed } => {
@@ -469,7 +447,8 @@ impl<'a> Forwarding<'a> {
                     *chosen = second;
                     (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
                     outcome.show_backend(&chosen.backend);
-                    (backend, freshness, began, written) = (leg.stream, leg.freshness, leg.began, leg.sent);
+                    (backend, freshness, began) = (leg.stream, leg.freshness, leg.began);
+                    (message, written) = (leg.message, leg.sent);
                     begun = Some(Box::new(Begun { read: Cell::new(read), _hold: hold }));
                 }
                 Raced::Failed(failure, other) => {
@@ -491,9 +470,9 @@ impl<'a> Forwarding<'a> {
         let attempt = Attempt {
             session: self.session,
             pool: self.pool,
-            edits: &self.edits,
-            message: &self.message[written..],
-            request_id: self.request_id.as_bytes(),
+            edits: &self.head.edits,
+            message: Cell::new(message),
+            request_id: self.head.request_id.as_bytes(),
             set_cookie: set_cookie.as_deref(),
             timer: &client.timer,
             moving: &moving,

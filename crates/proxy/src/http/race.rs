@@ -11,6 +11,8 @@ use logic::hedge::Rule;
 use logic::retry::{Idempotence, Progress};
 
 use super::body;
+use super::forwarded::ForwardedHead;
+use super::heads::HeadBuffer;
 use super::hold::Hold;
 use super::moving::{Moving, Others};
 use super::reply::{self, Answered, Failure};
@@ -28,8 +30,7 @@ use crate::upstream::{self, Chosen, Origin, Remember, Wanted};
 pub(super) struct Race<'a> {
     pub(super) session: &'a RequestContext<'a>,
     pub(super) pool: &'a Arc<PoolPlan>,
-    /// Request head as sent to backends.
-    pub(super) message: &'a [u8],
+    pub(super) head: &'a ForwardedHead<'a>,
     pub(super) key: u64,
 }
 
@@ -38,7 +39,9 @@ pub(super) struct Leg {
     pub(super) stream: Stream,
     pub(super) freshness: Freshness,
     pub(super) began: Instant,
-    /// Bytes of the request head that were sent.
+    /// The request head, until it is sent whole.
+    pub(super) message: Option<HeadBuffer>,
+    /// Bytes of it that were sent.
     pub(super) sent: usize,
 }
 
@@ -227,7 +230,8 @@ impl<'a> Race<'a> {
             }
         };
         let (stream, freshness) = opened;
-        let mut leg = Leg { stream, freshness, began: Instant::now(), sent: 0 };
+        let message = Some(self.head.write(self.pool));
+        let mut leg = Leg { stream, freshness, began: Instant::now(), message, sent: 0 };
         let sent = self.send(&mut leg, timer).await;
         let limit = leg.began + self.pool.settings.timeouts.response;
         let mut read = Vec::new();
@@ -272,10 +276,14 @@ impl<'a> Race<'a> {
 
     /// Sends the rest of the request.
     async fn send(&self, leg: &mut Leg, timer: &Timer) -> Result<(), ()> {
+        let Some(message) = &leg.message else { return Ok(()) };
         let sent = Cell::new(leg.sent as u64);
         let limit = self.pool.settings.timeouts.body;
-        let wrote = body::write(timer, &leg.stream, &self.message[leg.sent..], &[], limit, &sent).await;
-        leg.sent = usize::try_from(sent.get()).unwrap_or(self.message.len());
+        let wrote = body::write(timer, &leg.stream, &message[leg.sent..], &[], limit, &sent).await;
+        leg.sent = usize::try_from(sent.get()).unwrap_or(message.len());
+        if wrote.is_ok() {
+            leg.message = None;
+        }
         wrote.map_err(|_| ())
     }
 

@@ -165,8 +165,8 @@ pub(super) struct Attempt<'a, 'm> {
     pub(super) session: &'a RequestContext<'a>,
     pub(super) pool: &'a PoolPlan,
     pub(super) edits: &'a [&'a HeaderEdits; 2],
-    /// Unsent part of the request head.
-    pub(super) message: &'a [u8],
+    /// The request head, until it is sent whole. Freed then.
+    pub(super) message: Cell<Option<HeadBuffer>>,
     pub(super) request_id: &'a [u8],
     /// Cookie by which the client keeps the backend.
     pub(super) set_cookie: Option<&'a str>,
@@ -242,8 +242,7 @@ impl Attempt<'_, '_> {
         backend: &Stream,
         shared: &Shared,
     ) -> Result<Finished, Failure> {
-        let write_limit = self.pool.settings.timeouts.body;
-        if body::write(self.timer, backend, self.message, &[], write_limit, &self.sent).await.is_err() {
+        if self.send_head(backend).await.is_err() {
             // The backend may have sent a reason before it closed; without a body there is nothing more to send.
             shared.request_cut.set(true);
         }
@@ -286,6 +285,14 @@ impl Attempt<'_, '_> {
             Poll::Pending
         })
         .await
+    }
+
+    /// Sends what is not sent yet of the request head.
+    async fn send_head(&self, backend: &Stream) -> Result<(), Broken> {
+        let Some(message) = self.message.take() else { return Ok(()) };
+        let sent = usize::try_from(self.sent.get()).unwrap_or(message.len());
+        let rest = message.get(sent..).unwrap_or_default();
+        body::write(self.timer, backend, rest, &[], self.pool.settings.timeouts.body, &self.sent).await
     }
 
     async fn send_body(
