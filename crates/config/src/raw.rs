@@ -603,8 +603,9 @@ pub(crate) struct RawLimits {
     /// Request target (path and query).
     #[schemars(extend("default" = "8KiB"))]
     pub(crate) target: Key<SizeText>,
-    /// Largest number of parallel requests on one HTTP/2 connection. Together, their heads may be eight times as large
-    /// as `head`, and always 1 MiB; a request beyond that is refused (REFUSED_STREAM). `http2` limits their bodies.
+    /// Largest number of parallel requests on one HTTP/2 connection. Together, the heads of those that are served may be
+    /// eight times as large as `head`, and always 384 KiB. Further requests, of 512 KiB together, wait for the end of others,
+    /// ten seconds at most; one beyond that is refused (REFUSED_STREAM). `http2` limits their bodies.
     #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 10000))]
     pub(crate) streams: Key<i64>,
     /// Number of times that a request may pass through Penstock, including this time. One more is a loop, and gets 508.

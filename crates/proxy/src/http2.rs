@@ -44,6 +44,7 @@ mod outflow;
 pub(crate) mod preface;
 pub(crate) mod rules;
 mod side;
+mod waiting;
 mod wire;
 
 pub use backend::Call;
@@ -51,6 +52,7 @@ use backlog::{Admission, Backlog};
 use counted::ReadLimit;
 use side::BacklogShare;
 pub use side::Side;
+use waiting::{Arrived, Waiting};
 use wire::Wire;
 
 /// Receive window of one stream: bytes of a request body that may be in flight or wait for a slow backend. The window
@@ -63,9 +65,9 @@ const SEND_BUFFER: usize = 32 * 1024;
 /// Limit of all open request heads of a connection, as a multiple of the largest allowed head.
 const LARGE_HEADS: usize = 8;
 
-/// Lower limit for the bytes of all open request heads, for configurations with a small head limit: a page with a
-/// hundred requests whose cookies have 8 KiB fits.
-const LEAST_OF_HEADS: usize = 1024 * 1024;
+/// Lower limit for the bytes of all open request heads, for configurations with a small head limit. Requests beyond it
+/// wait ([`Waiting`]): a page with a hundred requests whose cookies have 8 KiB is served.
+const LEAST_OF_HEADS: usize = 384 * 1024;
 
 /// Number of streams reset by penstock that the frame layer remembers.
 const RESET_STREAMS: usize = 20;
@@ -128,8 +130,11 @@ pub async fn serve(
                 leaving: Leaving::No,
                 read_limit: read_limit.clone(),
                 backlog,
+                waiting: Waiting::default(),
             };
-            poll_fn(|cx| connection.poll(cx)).await
+            let ending = poll_fn(|cx| connection.poll(cx)).await;
+            connection.end_waiting();
+            ending
         }
         Ok(Ok(Err(error))) => ending_of(&error),
         Ok(Err(flooded)) => {
@@ -251,6 +256,8 @@ struct Http2Connection<'a> {
     leaving: Leaving,
     read_limit: Rc<ReadLimit>,
     backlog: Rc<Backlog>,
+    /// Requests for whose heads there is no room yet.
+    waiting: Waiting,
 }
 
 impl Http2Connection<'_> {
@@ -261,6 +268,9 @@ impl Http2Connection<'_> {
         }
         if self.leaving == Leaving::No && (self.worker.is_draining() || self.served >= self.max_requests) {
             self.leave_gracefully();
+        }
+        if !self.waiting.is_empty() {
+            self.begin_waiting(cx);
         }
         self.read_limit.begin_turn();
         for _ in 0..TURNS {
@@ -291,7 +301,7 @@ impl Http2Connection<'_> {
 
     /// Drives the frame layer. `Ready(None)`: call again; `Ready(Some(_))`: the connection has ended.
     fn poll_connection(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<Ending>>> {
-        if self.open.len() >= self.streams || matches!(self.leaving, Leaving::By(_)) {
+        if self.open.len() + self.waiting.len() >= self.streams || matches!(self.leaving, Leaving::By(_)) {
             // A stream that the client has reset counts until its task has ended.
             return self
                 .connection
@@ -313,6 +323,11 @@ impl Http2Connection<'_> {
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Option<Ending>> {
         if !self.open.is_empty() && !matches!(self.leaving, Leaving::By(_)) {
             self.handle.wake_for_drain(cx);
+            if let Some(due) = self.waiting.due()
+                && self.timer.poll_due(cx, due).is_ready()
+            {
+                cx.waker().wake_by_ref();
+            }
             return Poll::Pending;
         }
         let patience = if self.served == 0 { self.first } else { self.idle };
@@ -350,50 +365,82 @@ impl Http2Connection<'_> {
 
     fn leave(&mut self, reason: Reason) {
         self.leaving = Leaving::By(Instant::now() + FAREWELL);
+        self.end_waiting();
         self.connection.abrupt_shutdown(reason);
     }
 
-    /// Starts the task that serves a request.
-    fn begin(
-        &mut self,
-        cx: &mut Context<'_>,
-        request: Request<RecvStream>,
-        mut respond: SendResponse<Bytes>,
-    ) {
+    /// Starts the task that serves a request, or makes the request wait.
+    fn begin(&mut self, cx: &mut Context<'_>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
         self.served += 1;
         self.since = Instant::now();
         self.look_up();
-        if respond.poll_reset(cx).is_ready() {
-            // The client has reset the stream before its task began: no backend gets the request.
-            return self.record(Ending::ClientClosed);
-        }
         let (parts, body) = request.into_parts();
-        let follows = if body.is_end_stream() { Body::None } else { Body::Follows };
-        let downgraded = downgrade::request(fields(&parts).iter().copied(), follows, &web_socket_key());
-        match downgraded {
-            Ok(downgraded) => {
-                let method = match parts.method {
-                    http::Method::HEAD => MethodKind::Head,
-                    _ => MethodKind::Other,
-                };
-                if self.backlog.begin(downgraded.head.len()) == Admission::TooMuch {
-                    respond.send_reset(Reason::REFUSED_STREAM);
-                    return self.record(Ending::HeadsTooLarge);
-                }
-                let own = BacklogShare::new(&self.backlog, downgraded.head.len());
-                let stream = Stream::http2(Side::new(method, downgraded.upload, body, respond, own));
-                let client =
-                    ClientConnection { stream, early: downgraded.head, arrival: self.arrival.clone() };
-                let (worker, current) = (self.worker.clone(), self.current.clone());
-                let (handle, plan) = (self.handle.clone(), self.plan.clone());
-                self.open
-                    .spawn_local(boxed(|| exchange::serve_stream(worker, handle, current, plan, client)));
-            }
-            Err(malformed) => {
-                respond.send_reset(Reason::PROTOCOL_ERROR);
-                self.record(Ending::Malformed(malformed));
+        let arrived = Arrived::new(parts, body, respond, self.since);
+        let arrived = match self.waiting.is_empty() {
+            true => self.try_begin(cx, arrived),
+            false => Some(arrived),
+        };
+        if let Some(Err(mut arrived)) = arrived.map(|arrived| self.waiting.push(arrived)) {
+            arrived.respond.send_reset(Reason::REFUSED_STREAM);
+            self.record(Ending::HeadsTooLarge);
+        }
+    }
+
+    /// Starts the tasks of waiting requests for which there is room now, and refuses those that have waited too long.
+    fn begin_waiting(&mut self, cx: &mut Context<'_>) {
+        while let Some(mut first) = self.waiting.pop() {
+            if first.due() <= Instant::now() {
+                first.respond.send_reset(Reason::REFUSED_STREAM);
+                self.record(Ending::HeadsTooLarge);
+            } else if let Some(first) = self.try_begin(cx, first) {
+                return self.waiting.put_back(first);
             }
         }
+    }
+
+    /// Records the waiting requests of a connection that ends.
+    fn end_waiting(&mut self) {
+        while self.waiting.pop().is_some() {
+            self.record(Ending::ClientClosed);
+        }
+    }
+
+    /// Starts the task that serves a request. Returns the request if there is no room for its head.
+    fn try_begin(&mut self, cx: &mut Context<'_>, mut arrived: Arrived) -> Option<Arrived> {
+        if arrived.respond.poll_reset(cx).is_ready() {
+            // The client has reset the stream before its task began: no backend gets the request.
+            self.record(Ending::ClientClosed);
+            return None;
+        }
+        if self.backlog.is_full() {
+            return Some(arrived);
+        }
+        let follows = if arrived.body.is_end_stream() { Body::None } else { Body::Follows };
+        let fields = fields(&arrived.parts);
+        let downgraded = match downgrade::request(fields.iter().copied(), follows, &web_socket_key()) {
+            Ok(downgraded) => downgraded,
+            Err(malformed) => {
+                arrived.respond.send_reset(Reason::PROTOCOL_ERROR);
+                self.record(Ending::Malformed(malformed));
+                return None;
+            }
+        };
+        drop(fields);
+        if self.backlog.begin(downgraded.head.len()) == Admission::TooMuch {
+            return Some(arrived);
+        }
+        let Arrived { parts, body, respond, .. } = arrived;
+        let method = match parts.method {
+            http::Method::HEAD => MethodKind::Head,
+            _ => MethodKind::Other,
+        };
+        let own = BacklogShare::new(&self.backlog, downgraded.head.len());
+        let stream = Stream::http2(Side::new(method, downgraded.upload, body, respond, own));
+        let client = ClientConnection { stream, early: downgraded.head, arrival: self.arrival.clone() };
+        let (worker, current) = (self.worker.clone(), self.current.clone());
+        let (handle, plan) = (self.handle.clone(), self.plan.clone());
+        self.open.spawn_local(boxed(|| exchange::serve_stream(worker, handle, current, plan, client)));
+        None
     }
 
     fn record(&self, ending: Ending) {

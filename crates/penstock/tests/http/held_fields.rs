@@ -45,6 +45,14 @@ fn with_cookies(size: usize, count: usize) -> Vec<u8> {
     first.into_iter().chain(rest.flatten()).collect()
 }
 
+/// Length of the head that such a request becomes.
+fn head_of(size: usize, count: usize) -> usize {
+    "GET / HTTP/1.1\r\nhost: t\r\ncookie: \r\n\r\n".len() + count * size + 2 * (count - 1)
+}
+
+/// Room for the heads of one connection's open requests.
+const OPEN: usize = 384 * 1024;
+
 /// Takes connections and nothing more.
 fn silent() -> (String, Arc<Mutex<Vec<TcpStream>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -101,6 +109,78 @@ fn assert_bounded(bytes: &[u8], open: usize) {
 #[test]
 fn open_requests_with_large_heads_cost_their_heads_once() {
     assert_bounded(&with_cookies(3900, 1), 99);
+}
+
+#[test]
+fn requests_beyond_the_room_for_heads_wait_and_cost_little() {
+    assert_bounded(&with_cookies(3900, 2), OPEN / head_of(3900, 2));
+}
+
+#[test]
+fn cookies_in_many_crumbs_cost_no_more_than_their_text() {
+    assert_bounded(&with_cookies(1, 800), 99);
+}
+
+#[test]
+fn requests_that_wait_for_room_for_their_heads_are_all_served() {
+    let (backend, gate) = Scripted::gated();
+    let server = start(&backend);
+    let mut client = Http2::connect(&server.address("web"));
+    assert!(client.send_raw(&with_cookies(3900, 2)));
+    let open = OPEN / head_of(3900, 2);
+    eventually("as many are open as have room", secs(20), || {
+        (server.backend(&backend.address)["in_flight"].as_u64() == Some(open as u64)).then_some(())
+    });
+    gate.open();
+    for served in 0..99 {
+        client.wait_for("the end of a response", |frame| {
+            assert_ne!(frame.kind, RST_STREAM, "after {served} responses: {frame:?}");
+            matches!(frame.kind, DATA | HEADERS) && frame.flags & END_STREAM != 0
+        });
+    }
+}
+
+#[test]
+fn a_request_that_waits_too_long_is_refused_and_the_connection_goes_on() {
+    let (backend, gate) = Scripted::gated();
+    let server = start(&backend);
+    let mut client = Http2::connect(&server.address("web"));
+    assert!(client.send_raw(&with_cookies(3900, 2)));
+    let waiting = 99 - OPEN / head_of(3900, 2);
+    for _ in 0..waiting {
+        let refused = client.wait_for("a refusal", |frame| frame.kind == RST_STREAM);
+        assert_eq!(refused.code(), 7, "REFUSED_STREAM");
+    }
+    gate.open();
+    client.get(199, "/");
+    client.response(199);
+}
+
+#[test]
+fn a_request_that_waits_and_is_reset_never_reaches_a_backend() {
+    let (backend, gate) = Scripted::gated();
+    let server = start(&backend);
+    let mut client = Http2::connect(&server.address("web"));
+    assert!(client.send_raw(&with_cookies(3900, 2)));
+    let open = OPEN / head_of(3900, 2);
+    eventually("as many are open as have room", secs(20), || {
+        (server.backend(&backend.address)["in_flight"].as_u64() == Some(open as u64)).then_some(())
+    });
+    // The last ones wait.
+    let reset: Vec<u32> = (open as u32 + 1..99).map(|number| 2 * number + 1).collect();
+    for stream in &reset {
+        client.send(RST_STREAM, 0, *stream, &8_u32.to_be_bytes());
+    }
+    client.send(testing::http2::PING, 0, 0, &[7; 8]);
+    client.wait_for("the answer to a ping", |frame| frame.kind == testing::http2::PING);
+    gate.open();
+    for _ in 0..99 - reset.len() {
+        client.wait_for("the end of a response", |frame| frame.flags & END_STREAM != 0 && frame.stream != 0);
+    }
+    eventually("every request is counted", secs(10), || {
+        (server.ctl_json(&["status"])["listeners"][0]["sessions"].as_u64() == Some(99)).then_some(())
+    });
+    assert_eq!(server.backend(&backend.address)["sessions"].as_u64(), Some(99 - reset.len() as u64));
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub(super) struct Backlog {
     waiting: RefCell<Vec<Waker>>,
     heads: Cell<usize>,
     most_heads: usize,
+    /// Size of the heads when there was no room for one more: until some of them end, none is tried.
+    full_at: Cell<Option<usize>>,
     /// Open requests whose HTTP/2 backends have the full flow-control window.
     wide: Cell<usize>,
 }
@@ -53,6 +55,7 @@ impl Backlog {
             waiting: RefCell::default(),
             heads: Cell::new(0),
             most_heads,
+            full_at: Cell::new(None),
             wide: Cell::new(0),
         }
     }
@@ -161,11 +164,19 @@ impl Backlog {
     /// Counts the head of a new request, if the heads of the others leave room for it.
     pub(super) fn begin(&self, head: usize) -> Admission {
         let heads = self.heads.get().saturating_add(head);
-        if heads > self.most_heads {
+        // One may be as large as the limits of a request let it.
+        if heads > self.most_heads && self.heads.get() > 0 {
+            self.full_at.set(Some(self.heads.get()));
             return Admission::TooMuch;
         }
+        self.full_at.set(None);
         self.heads.set(heads);
         Admission::Begun
+    }
+
+    /// Whether the request that [`Self::begin`] has refused last would be refused again.
+    pub(super) fn is_full(&self) -> bool {
+        self.full_at.get().is_some_and(|full| self.heads.get() >= full)
     }
 
     /// Ends a request with a head of `head` bytes.
@@ -242,8 +253,14 @@ mod tests {
     fn heads_are_let_in_until_they_are_too_large_together() {
         let backlog = Backlog::new(0, 100);
         assert_eq!(backlog.begin(60), Admission::Begun);
+        assert!(!backlog.is_full());
         assert_eq!(backlog.begin(60), Admission::TooMuch);
+        assert!(backlog.is_full());
         backlog.end(60);
+        assert!(!backlog.is_full());
         assert_eq!(backlog.begin(100), Admission::Begun);
+        backlog.end(100);
+        assert_eq!(backlog.begin(101), Admission::Begun, "one alone");
+        assert_eq!(backlog.begin(1), Admission::TooMuch);
     }
 }

@@ -56,6 +56,9 @@ pub(super) struct Recv {
     /// Penstock: cost of the heads and trailers in `buffer`.
     held_fields: usize,
 
+    /// Penstock: the part of it that is heads.
+    held_heads: usize,
+
     /// If push promises are allowed to be received.
     is_push_enabled: bool,
 
@@ -114,6 +117,7 @@ impl Recv {
             reset_duration: config.local_reset_duration,
             buffer: Buffer::new(),
             held_fields: 0,
+            held_heads: 0,
             is_push_enabled: config.local_push_enabled,
             is_extended_connect_protocol_enabled: config.extended_connect_protocol_enabled,
         }
@@ -267,9 +271,11 @@ impl Recv {
 
             // Penstock: flow control does not limit these.
             let most = if counts.peer().is_server() { MOST_WITH_REQUESTS } else { MOST_WITH_RESPONSES };
-            if !self.hold_fields(cost(message_fields(&message)), most) {
+            let cost = cost(message_fields(&message));
+            if !self.hold_fields(cost, most) {
                 return Err(Error::library_reset(stream_id, Reason::REFUSED_STREAM).into());
             }
+            self.held_heads = self.held_heads.saturating_add(cost);
 
             // Push the frame onto the stream's recv buffer
             stream
@@ -326,6 +332,11 @@ impl Recv {
         self.let_cost_go(cost(fields));
     }
 
+    fn let_head_go(&mut self, cost: usize) {
+        self.held_heads = self.held_heads.saturating_sub(cost);
+        self.let_cost_go(cost);
+    }
+
     fn let_cost_go(&mut self, cost: usize) {
         self.held_fields = self.held_fields.saturating_sub(cost);
     }
@@ -341,7 +352,7 @@ impl Recv {
 
         match stream.pending_recv.pop_front(&mut self.buffer) {
             Some(Event::Headers(Server(request))) => {
-                self.let_fields_go(request.headers());
+                self.let_head_go(cost(request.headers()));
                 request
             }
             _ => unreachable!("server stream queue must start with Headers"),
@@ -392,7 +403,7 @@ impl Recv {
         loop {
             match stream.pending_recv.pop_front(&mut self.buffer) {
                 Some(Event::Headers(Client(response))) => {
-                    self.let_fields_go(response.headers());
+                    self.let_head_go(cost(response.headers()));
                     return Poll::Ready(Ok(response));
                 }
                 Some(Event::InformationalHeaders(_)) => {
@@ -1038,7 +1049,7 @@ impl Recv {
         let mut to_release: WindowSize = 0;
         while let Some(event) = stream.pending_recv.pop_front(&mut self.buffer) {
             match &event {
-                Event::Headers(message) => self.let_cost_go(cost(message_fields(message))),
+                Event::Headers(message) => self.let_head_go(cost(message_fields(message))),
                 Event::Trailers(trailers) => self.let_fields_go(trailers),
                 Event::Data(_) | Event::InformationalHeaders(_) => {}
             }
@@ -1287,7 +1298,8 @@ impl Recv {
     /// Penstock: whether a request waits to be accepted, and the memory of heads and trailers is better let go before
     /// the next one is decoded.
     pub fn has_enough_requests(&self) -> bool {
-        self.held_fields >= ENOUGH_FIELDS && !self.pending_accept.is_empty()
+        let is_enough = self.held_heads >= ENOUGH_HEADS || self.held_fields >= ENOUGH_FIELDS;
+        is_enough && !self.pending_accept.is_empty()
     }
 
     pub fn next_incoming(&mut self, store: &mut Store) -> Option<store::Key> {
@@ -1430,9 +1442,10 @@ impl From<Error> for RecvHeaderBlockError {
 const MOST_JOINED: usize = 4096;
 
 /// Penstock: see `cost`. Fields of one connection that wait to be read cost at most so much together. The heads of
-/// requests may cost more than their trailers: from `ENOUGH_FIELDS` on, a request that waits is accepted before the next
-/// one is decoded. Nothing makes responses wait before they are decoded.
+/// requests may cost more than their trailers: from `ENOUGH_HEADS` on (`ENOUGH_FIELDS` with trailers), a request that waits
+/// is accepted before the next one is decoded. Nothing makes responses wait before they are decoded.
 const EACH_FIELD: usize = 128;
+const ENOUGH_HEADS: usize = 64 * 1024;
 const ENOUGH_FIELDS: usize = 256 * 1024;
 const MOST_IN_REQUEST_TRAILERS: usize = 256 * 1024;
 const MOST_WITH_REQUESTS: usize = 1024 * 1024;
