@@ -108,8 +108,8 @@ http2 = "on"
     pub(crate) retries: Key<i64>,
     /// Largest part of the requests that may be tried again, in percent of the requests of the last ten seconds, so that
     /// retries cannot multiply the load when a whole pool fails. Each worker counts for itself. A request beyond it ends as
-    /// its last attempt did, and waits where it would have left a backend that is judged down. Without this key only
-    /// `retries` limits them.
+    /// its last attempt did, or goes to the `fallback` if that attempt could not connect; it waits where it would have left
+    /// a backend that is judged down. Without this key only `retries` limits them.
     #[schemars(extend("x-default" = "none", "minimum" = 0, "maximum" = 100, "x-example" = r#"[pool.app]
 backends = ["10.0.0.11:8000", "10.0.0.12:8000"]
 retries = 2
@@ -133,7 +133,7 @@ hedge = "p95"
     pub(crate) hedge: Key<String>,
     /// Largest part of the requests that `hedge` sends twice, in percent of the requests that may be sent twice: a pool
     /// that is slow as a whole gets at most this much additional load. Each worker may save up ten copies for each pool,
-    /// and has ten after a reload.
+    /// and has ten after a reload. A copy is no retry: neither `retries` nor `retry-budget` counts it.
     #[schemars(extend("default" = 5, "minimum" = 1, "maximum" = 100))]
     pub(crate) hedge_budget: Key<i64>,
     /// Largest number of idle connections to each backend, in each worker.

@@ -96,6 +96,50 @@ fn the_first_backend_wins_if_it_responds_before_the_second() {
 }
 
 #[test]
+fn a_copy_is_a_session_of_its_backend_and_no_retry_whoever_responds_first() {
+    let (one, two) = (Freezing::start("one"), Freezing::start("two"));
+    let rules = "hedge = \"50ms\"\nretry-budget = 0\nretry-least-rate = 0\nretries = 0";
+    let server = front(&[one.address(), two.address()], rules);
+    one.fall_silent();
+    let mut clients = send(&server, "GET", &[], 2);
+    assert_eq!(
+        bodies(&mut clients),
+        vec![(200, "two".to_owned()); 2],
+        "one of them is the response of a copy"
+    );
+    two.fall_silent();
+    one.answer_late();
+    let mut clients = send(&server, "GET", &[], 2);
+    assert_eq!(bodies(&mut clients), vec![(200, "one".to_owned()); 2]);
+    let counted = |name: &str| {
+        [one.address(), two.address()].map(|backend| server.backend(backend)[name].as_u64().unwrap())
+    };
+    eventually("all sessions are counted", secs(20), || (counted("sessions") == [3, 3]).then_some(()));
+    assert_eq!(counted("hedges"), [1, 1]);
+    assert_eq!(counted("hedge_wins"), [1, 1]);
+    // Both are silent: the copy is under way when the first responds.
+    let (first, second) = (Freezing::start("first"), Freezing::start("second"));
+    let server = front(&[first.address(), second.address()], rules);
+    first.fall_silent();
+    second.fall_silent();
+    let mut clients = send(&server, "GET", &[], 1);
+    first.until_it_holds(1);
+    second.until_it_holds(1);
+    let copied = copies(&server, second.address()).0 == 1;
+    let (to_answer, copy) = if copied { (&first, &second) } else { (&second, &first) };
+    to_answer.answer_late();
+    assert_eq!(bodies(&mut clients)[0].0, 200);
+    for backend in [to_answer, copy] {
+        let told = eventually("the session is counted", secs(20), || {
+            let told = server.backend(backend.address());
+            (told["sessions"].as_u64() == Some(1)).then_some(told)
+        });
+        assert_eq!((told["retries"].as_u64(), told["failures"].as_u64()), (Some(0), Some(0)), "{told}");
+    }
+    assert_eq!(server.ctl_json(&["status"])["pools"][0]["retries_refused"].as_u64(), Some(0));
+}
+
+#[test]
 fn copies_stay_within_the_budget() {
     let (one, two) = (Freezing::start("one"), Freezing::start("two"));
     let server = front(&[one.address(), two.address()], "hedge = \"1ms\"\nhedge-budget = 1");

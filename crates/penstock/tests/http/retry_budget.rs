@@ -75,3 +75,27 @@ fn connections_have_the_same_budget() {
     assert_eq!(failures, 30);
     assert_eq!(refused(&server), 20);
 }
+
+#[test]
+fn a_session_whose_retry_is_refused_goes_to_the_fallback_only_if_nothing_was_sent() {
+    let gone = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let sorry = Scripted::answering("sorry");
+    let rules = format!(
+        "retry-budget = 0\nretry-least-rate = 0\nfallback = \"sorry\"\n[pool.sorry]\nbackends = [\"{}\"]",
+        sorry.address
+    );
+    let unreachable = [gone(), gone()];
+    let server = front("http", &unreachable, &rules);
+    for _ in 0..4 {
+        assert_eq!(server.client("web").get("/", &[]).text(), "sorry");
+    }
+    assert_eq!(refused(&server), 4, "each left after its first attempt");
+    let server = front("tcp", &unreachable, &rules);
+    let mut client = server.client("web");
+    assert_eq!(client.get("/", &[]).text(), "sorry");
+    assert_eq!(refused(&server), 1);
+    let taken = [closing(), closing()];
+    let server = front("http", &taken.each_ref().map(|backend| backend.address.clone()), &rules);
+    assert_eq!(server.client("web").get("/", &[]).status, 502, "the backend may have done what it was asked");
+    assert_eq!((attempts(&taken), refused(&server)), (1, 1));
+}

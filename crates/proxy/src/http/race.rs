@@ -83,6 +83,13 @@ enum Both {
     ClientGone,
 }
 
+/// Whether a backend has got the copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Given {
+    Yes,
+    No,
+}
+
 /// Why a copy failed.
 enum CopyFault {
     Connect(ConnectFault),
@@ -138,8 +145,9 @@ impl<'a> Race<'a> {
         outcome.attempts += 1;
         chosen.backend.counters.of(worker.index).hedges.add(1);
         let mut first_failed = None;
+        let given = Cell::new(Given::No);
         let both = {
-            let mut copy = Some(Box::pin(self.copy(&chosen, moving, stream, timer)));
+            let mut copy = Some(Box::pin(self.copy(&chosen, moving, stream, timer, &given)));
             std::future::poll_fn(|cx| {
                 if first_failed.is_none() {
                     match first.stream.poll_fill_for(cx, &mut read, stream) {
@@ -168,6 +176,10 @@ impl<'a> Race<'a> {
             })
             .await
         };
+        // If the response is that of the copy, the exchange counts its session, as it does for every response.
+        if !matches!(both, Both::Second(..)) && given.get() == Given::Yes {
+            chosen.backend.counters.of(worker.index).sessions.add(1);
+        }
         match both {
             Both::First => {
                 self.observe(first.began.elapsed());
@@ -210,13 +222,15 @@ impl<'a> Race<'a> {
         worker.with_hedging(current, self.pool.id, |hedging| hedging.spend()).then_some((chosen, hold))
     }
 
-    /// Sends the request to the second backend, and waits for the first bytes of its response.
+    /// Sends the request to the second backend, and waits for the first bytes of its response. `given` says whether the
+    /// backend has got it.
     async fn copy(
         &self,
         chosen: &Chosen,
         before: &Moving<'_>,
         client: &Stream,
         timer: &Timer,
+        given: &Cell<Given>,
     ) -> Result<(Leg, Vec<u8>), CopyFault> {
         let worker = self.session.worker;
         let number = before.attempt + 1;
@@ -232,6 +246,7 @@ impl<'a> Race<'a> {
         let (stream, freshness) = opened;
         let message = Some(self.head.write(self.pool));
         let mut leg = Leg { stream, freshness, began: Instant::now(), message, sent: 0 };
+        given.set(Given::Yes);
         let sent = self.send(&mut leg, timer).await;
         let limit = leg.began + self.pool.settings.timeouts.response;
         let mut read = Vec::new();
@@ -250,6 +265,10 @@ impl<'a> Race<'a> {
                 }
             }
         };
+        if leg.freshness == Freshness::Kept && matches!(failure, Failure::Closed { .. }) {
+            // The backend had closed the connection.
+            given.set(Given::No);
+        }
         Err(CopyFault::Failed(failure, leg.freshness))
     }
 
