@@ -12,6 +12,7 @@ pub mod client_name;
 pub mod client_slots;
 pub mod control_access;
 pub mod cookie;
+pub mod discovery;
 pub mod flood_delay;
 pub mod grpc;
 pub mod health;
