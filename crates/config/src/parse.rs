@@ -12,6 +12,7 @@ mod address;
 mod backend_tls;
 mod bind;
 mod bound;
+mod dns_name;
 mod duration;
 mod header;
 mod health;

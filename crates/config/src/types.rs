@@ -11,6 +11,7 @@ use logic::account::Shares;
 use logic::acl::AccessList;
 pub use logic::balance::AllDown;
 use logic::balance::{Bound, HashKey, Policy};
+pub use logic::discovery::Standing;
 use logic::health::{Check, PassiveRule, Rule};
 use logic::http1::forward::ForwardedHeaders;
 use logic::http1::request::Limits;
@@ -25,6 +26,7 @@ use rustls_pki_types::ServerName;
 use crate::environment::VariableFile;
 
 mod acme;
+mod dns_name;
 mod syslog;
 mod tarpit;
 mod tls;
@@ -32,6 +34,7 @@ mod udp;
 
 pub(crate) use acme::certificates_directory;
 pub use acme::{Acme, AcmeCertificate, AcmeChallenge, DnsUpdates, ExternalAccount};
+pub use dns_name::DnsName;
 pub use syslog::{Syslog, SyslogAddress};
 pub use tarpit::Tarpit;
 pub use tls::{
@@ -450,6 +453,8 @@ pub struct Pool {
     pub timeouts: PoolTimeouts,
     /// Interval of the look-ups of backends' names.
     pub resolve_interval: Duration,
+    /// Number of consecutive answers without an address after which the backend at it leaves.
+    pub resolve_misses: u32,
 }
 
 /// HTTP version for backends.
@@ -495,6 +500,8 @@ pub struct Backend {
     pub acl: Option<Arc<AccessList>>,
     /// Name that the backend's certificate must contain; `None` without TLS.
     pub server_name: Option<ServerName<'static>>,
+    /// Whether the DNS still has it; a file's backends are always here.
+    pub standing: Standing,
 }
 
 /// Address of a backend. `Display` gives the configured spelling, its identity everywhere (hash, logs, metrics).
@@ -518,6 +525,16 @@ pub enum BackendAddress {
         /// Address to which the SSH host opens the forwarded connection.
         connect: Endpoint,
     },
+    /// `dns:app.internal:80`, `srv:_http._tcp.app.internal`: stands for the backends that the name has. While none is
+    /// known it is a backend without an address.
+    Dns(DnsName),
+    /// `app.internal@10.0.0.1:80`: one of the backends that a name has.
+    Discovered {
+        /// The name.
+        name: Arc<DnsName>,
+        /// Where the backend is.
+        address: SocketAddr,
+    },
 }
 
 impl std::fmt::Display for BackendAddress {
@@ -527,6 +544,8 @@ impl std::fmt::Display for BackendAddress {
             Self::Name { host, port } => write!(f, "{host}:{port}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Ssh { host, connect } => write!(f, "ssh:{host}/{connect}"),
+            Self::Dns(name) => name.fmt(f),
+            Self::Discovered { name, address } => write!(f, "{}@{address}", name.name()),
         }
     }
 }

@@ -272,7 +272,7 @@ fn backend_gauges(out: &mut Families<'_>, backends: &[(&PoolPlan, &BackendPlan)]
     out.gauges("backend_state", "Always 1, labelled with the state of health", states)?;
     out.gauges(
         "backend_draining",
-        "1 if an operator drains the backend",
+        "1 if the backend gets no new sessions: an operator drains it, or the DNS does not have it any more",
         each(|backend| u64::from(backend.state.admission() == Admission::Draining)),
     )?;
     out.gauges(

@@ -1,5 +1,5 @@
 //! The front door as a whole: starts, drains and reloads it, answers operators (control socket, admin listener), checks
-//! the health of backends, looks up their names and orders certificates.
+//! the health of backends, looks up their names, discovers more by names, and orders certificates.
 //!
 //! The highest of four crates whose dependencies go in one direction: `state` (data that outlives a snapshot) <- `tls`
 //! <- `proxy` (a connection from its accept to its outcome) <- `serve`. None of the others depends on this crate. Slow
@@ -14,6 +14,7 @@ mod causes;
 mod client_slots;
 pub mod confinement;
 pub mod control;
+mod discovery;
 pub mod exposition;
 pub mod health;
 mod kept;

@@ -1,5 +1,7 @@
 //! Number of descriptors that the process needs for itself, computed from its configuration.
 
+use std::collections::HashSet;
+
 use config::Config;
 use config::types::{BackendAddress, BackendHttp, Listener, MaxConnections, Ocsp, Pool};
 use logic::account::{Division, ProcessNeeds, TooFew};
@@ -85,9 +87,7 @@ impl Needs {
 pub(crate) fn wanted(config: &Config) -> Wanted {
     let backends = |pool: &Pool| pool.backends.len();
     let checked = config.pools.iter().filter(|pool| pool.health.is_some()).map(backends).sum();
-    let is_name = |address: &BackendAddress| matches!(address, BackendAddress::Name { .. });
-    let all = config.pools.iter().flat_map(|pool| &pool.backends);
-    let names = all.filter(|backend| is_name(&backend.address)).count();
+    let names = config.pools.iter().map(names).sum();
     let mut tls = config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
     let staples = if tls.any(|tls| tls.ocsp == Ocsp::On) { ocsp::MOST } else { 0 };
     let orders = config.acme.len() * acme::ORDERS_AT_ONCE;
@@ -97,6 +97,20 @@ pub(crate) fn wanted(config: &Config) -> Wanted {
         .with(Purpose::Staple, staples, OF_REQUEST)
         .with(Purpose::Order, orders, OF_ORDER)
         .with(Purpose::Authority, orders, OF_REQUEST)
+}
+
+/// Number of names that are looked up for a pool: of one with many backends, one.
+fn names(pool: &Pool) -> usize {
+    let mut found = HashSet::new();
+    for backend in &pool.backends {
+        match &backend.address {
+            BackendAddress::Name { .. } => found.insert(backend.address.to_string()),
+            BackendAddress::Dns(name) => found.insert(name.to_string()),
+            BackendAddress::Discovered { name, .. } => found.insert(name.to_string()),
+            BackendAddress::Ip(_) | BackendAddress::Unix(_) | BackendAddress::Ssh { .. } => false,
+        };
+    }
+    found.len()
 }
 
 fn is_ssh(address: &BackendAddress) -> bool {
@@ -185,6 +199,7 @@ mod tests {
         let with = |pool: &str| own(&format!("{LISTENER}{pool}"));
         assert_eq!(with(&POOL.replace("\"off\"", "\"tcp\"")).watch, plain.watch + 1);
         assert_eq!(with(&POOL.replace("192.0.2.1", "app.example")).watch, plain.watch + OF_LOOK_UP);
+        assert_eq!(with(&POOL.replace("192.0.2.1", "dns:app.example")).watch, plain.watch + OF_LOOK_UP);
         assert_eq!(with(&format!("{POOL}http2 = \"on\"\n")).fixed, plain.fixed + 2 * OF_MULTIPLEXED);
         let tunnel = with(&POOL.replace("192.0.2.1:80", "ssh:db1/127.0.0.1:80"));
         assert_eq!(tunnel.watch, plain.watch + OF_TUNNEL);

@@ -453,6 +453,7 @@ impl BackendReport {
                     state.addresses.load().iter().map(ToString::to_string).collect()
                 }
                 BackendAddress::Ip(_) | BackendAddress::Unix(_) | BackendAddress::Ssh { .. } => Vec::new(),
+                BackendAddress::Dns(_) | BackendAddress::Discovered { .. } => Vec::new(),
             },
             last_verdicts,
         }

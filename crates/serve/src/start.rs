@@ -33,6 +33,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::acme::Orderer;
 use crate::causes::causes;
 use crate::confinement::Sandbox;
+use crate::discovery::Discoverer;
 use crate::health::Checker;
 use crate::kept::{Files, Keeper};
 use crate::needs::{Needs, services};
@@ -41,6 +42,8 @@ use crate::resolve::Resolver;
 use crate::through::Tunnels;
 use crate::transaction::{Live, Plan, Served, Step};
 use crate::{admin, confinement, control, paths};
+
+mod follow;
 
 /// Time for aborted sessions to write their log records.
 const CUT_LIMIT: Duration = Duration::from_secs(2);
@@ -203,7 +206,13 @@ pub fn run(options: Options) -> Result<(), StartError> {
         reload::set_limits(&state, &config, &descriptors, division);
         reload::tell_division(&state, &descriptors, division);
         let tls = Arc::new(tls::Shared::new(staple_directory(&state)));
-        let snapshot = Arc::new(reload::build(config.clone(), &state, &tls, None));
+        let mut slow = Slow::new(&state);
+        tokio::select! {
+            () = slow.discoverer.begin(&config) => {}
+            () = signals.stop() => return Ok(()),
+        }
+        let served = follow::discovered(&mut slow.discoverer, &config, &state, &descriptors);
+        let snapshot = Arc::new(reload::build(served, &state, &tls, None));
         let changes = found.restore(&state);
         let log = AccessLog::open(&config.access_log.target, state.clone())?;
         let (requests, asked) = mpsc::channel(16);
@@ -211,7 +220,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
             (0..workers).map(|_| mpsc::channel(question::WAITING)).unzip();
         let front = Front { state, snapshot: ArcSwap::new(snapshot.clone()), requests, questions };
         let front = Arc::new(front);
-        let mut slow = Slow::new(&front.state);
+        slow.discoverer.tell_failures(&snapshot);
         slow.resolver.reconcile(&snapshot);
         slow.tunnels.reconcile(&snapshot);
         tokio::select! {
@@ -371,6 +380,7 @@ fn say_where(config: &Config, supervisor: &Supervisor, admin: Option<String>) {
 struct Slow {
     checker: Checker,
     resolver: Resolver,
+    discoverer: Discoverer,
     tunnels: Tunnels,
     orderer: Orderer,
 }
@@ -380,6 +390,7 @@ impl Slow {
         Self {
             checker: Checker::new(state.clone()),
             resolver: Resolver::new(state.clone()),
+            discoverer: Discoverer::new(state.clone()),
             tunnels: Tunnels::new(state.clone(), Arc::new(Native::new(Asking::Never))),
             orderer: Orderer::new(state.clone()),
         }
@@ -460,7 +471,11 @@ impl FrontDoor {
                     Some(Request::Stop) | None => self.stopping = Stopping::Asked,
                 },
                 () = until(deadline) => self.undo_unconfirmed().await,
-                _ = watch.tick() => self.check_workers()?,
+                change = self.slow.discoverer.next() => self.follow_unless_stopped(change, signals).await,
+                _ = watch.tick() => {
+                    self.check_workers()?;
+                    self.forget_idle(signals).await;
+                }
             }
         }
         self.drain(signals).await;
@@ -603,17 +618,20 @@ impl FrontDoor {
             return Err(format!("error: {beyond}"));
         }
         let log_before = self.supervisor.front.snapshot.load().config.access_log.target.clone();
-        let done = self.supervisor.apply(loaded.config.clone()).await.map_err(|errors| {
+        self.slow.discoverer.begin(&loaded.config).await;
+        let expanded = self.slow.discoverer.expand(&loaded.config);
+        let done = self.supervisor.apply(expanded).await.map_err(|errors| {
+            self.slow.discoverer.keep_only(self.live.config());
             errors.iter().map(|error| format!("error: {error}")).collect::<Vec<_>>().join("\n")
         })?;
+        self.names_served(&loaded.config);
         if loaded.config.access_log.target != log_before {
             self.log.set_target(&loaded.config.access_log.target);
         }
         let fixed = self.supervisor.warn_of_fixed(&loaded.config);
+        self.reconcile_backends();
         let snapshot = self.supervisor.front.snapshot.load_full();
-        self.slow.resolver.reconcile(&snapshot);
-        self.slow.tunnels.reconcile(&snapshot);
-        self.slow.checker.reconcile(&snapshot);
+        self.slow.discoverer.tell_failures(&snapshot);
         self.slow.orderer.reconcile(&snapshot.config);
         let mut said = done;
         for (subject, reason) in self.supervisor.front.state.degraded() {

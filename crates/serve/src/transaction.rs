@@ -67,6 +67,11 @@ impl Live {
         Self { ledger: Ledger::new(loaded.text()), loaded, environment, file }
     }
 
+    /// The configuration that operators see: names stand for their backends.
+    pub(crate) fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
     /// What the next process needs to know, if it is not what `before` has.
     pub(crate) fn memory_since(&self, before: Option<&Memory>) -> Option<Memory> {
         let is_known = before.is_some_and(|before| self.ledger.is_at(before));

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use config::types::{BackendAddress, Sticky};
+use config::types::{BackendAddress, Standing, Sticky};
 pub use logic::balance::Admission;
 use logic::balance::latency::PeakEwma;
 use logic::balance::{Availability, StickyTable};
@@ -309,6 +309,8 @@ pub struct BackendState {
     pub last_failure: Mutex<Option<logic::health::Cause>>,
     health_state: AtomicU8,
     admission: AtomicU8,
+    /// Whether the DNS does not have it any more.
+    leaving: AtomicBool,
     /// The last drain, while it lasts.
     drain: Mutex<Option<Drain>>,
     weight_override: AtomicU32,
@@ -336,8 +338,9 @@ impl BackendState {
     fn new(pool: &Arc<str>, address: &BackendAddress, known: &Known, health: Health) -> Self {
         let name: Arc<str> = address.to_string().into();
         let addresses = match address {
-            BackendAddress::Ip(address) => vec![*address],
-            BackendAddress::Name { .. } | BackendAddress::Unix(_) | BackendAddress::Ssh { .. } => Vec::new(),
+            BackendAddress::Ip(address) | BackendAddress::Discovered { address, .. } => vec![*address],
+            BackendAddress::Name { .. } | BackendAddress::Dns(_) => Vec::new(),
+            BackendAddress::Unix(_) | BackendAddress::Ssh { .. } => Vec::new(),
         };
         Self {
             pool: pool.clone(),
@@ -356,6 +359,7 @@ impl BackendState {
             breaker: Breaker::default(),
             last_failure: Mutex::new(None),
             admission: AtomicU8::new(0),
+            leaving: AtomicBool::new(false),
             drain: Mutex::default(),
             weight_override: AtomicU32::new(NO_OVERRIDE),
             outages: AtomicU32::new(0),
@@ -429,9 +433,26 @@ impl BackendState {
         Some(now.saturating_duration_since(self.started + Duration::from_millis(since)))
     }
 
-    /// The operator's setting.
+    /// Whether it gets new sessions: by the operator's setting, and as long as the DNS has it.
     pub fn admission(&self) -> Admission {
+        match self.standing() {
+            Standing::Here => self.asked_admission(),
+            Standing::Leaving => Admission::Draining,
+        }
+    }
+
+    /// The operator's setting.
+    pub fn asked_admission(&self) -> Admission {
         if self.admission.load(Relaxed) == 0 { Admission::Ready } else { Admission::Draining }
+    }
+
+    /// Whether the DNS still has it; a backend that it never had is here.
+    pub fn standing(&self) -> Standing {
+        if self.leaving.load(Relaxed) { Standing::Leaving } else { Standing::Here }
+    }
+
+    pub fn set_standing(&self, standing: Standing) {
+        self.leaving.store(standing == Standing::Leaving, Relaxed);
     }
 
     pub fn set_admission(&self, admission: Admission) {

@@ -15,6 +15,7 @@ pub mod hello;
 pub mod http2;
 pub mod lab;
 pub mod load;
+pub mod name_server;
 pub mod namespace;
 pub mod ocsp;
 pub mod pebble;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -64,6 +64,14 @@ impl Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         Self::serve(Listening::Tcp(listener), address, script)
+    }
+
+    /// Listens at an address that is free.
+    pub fn start_at(
+        address: SocketAddr,
+        script: impl Fn(&mut BackendConnection) + Send + Sync + 'static,
+    ) -> Self {
+        Self::serve(Listening::Tcp(TcpListener::bind(address).unwrap()), address.to_string(), script)
     }
 
     pub fn start_unix(path: &Path, script: impl Fn(&mut BackendConnection) + Send + Sync + 'static) -> Self {

@@ -176,7 +176,7 @@ fn behind_ssh(text: &str) -> Result<BackendAddress, Refused> {
         BackendAddress::Ip(address) => Endpoint::Tcp { host: address.ip().to_string(), port: address.port() },
         BackendAddress::Name { host, port } => Endpoint::Tcp { host, port },
         BackendAddress::Unix(path) => Endpoint::Unix(path),
-        BackendAddress::Ssh { .. } => {
+        BackendAddress::Ssh { .. } | BackendAddress::Dns(_) | BackendAddress::Discovered { .. } => {
             let hint = "jump hosts belong into ~/.ssh/config (ProxyJump)";
             return Err(Refused::new("names two SSH hosts").in_general(hint));
         }
@@ -325,7 +325,7 @@ fn ip(host: &str) -> Result<Option<IpAddr>, Refused> {
     Ok(None)
 }
 
-fn host_name(host: &str) -> Result<(), Refused> {
+pub(super) fn host_name(host: &str) -> Result<(), Refused> {
     if !host.is_ascii() {
         return Err(Refused::new("is not ASCII: use the xn-- form of the name"));
     }

@@ -130,6 +130,8 @@ fn own_name(address: &BackendAddress) -> Option<ServerName<'static>> {
     match address {
         BackendAddress::Ip(address) => Some(ServerName::from(address.ip())),
         BackendAddress::Name { host, .. } => ServerName::try_from(host.clone()).ok(),
+        BackendAddress::Dns(name) => ServerName::try_from(name.host().to_owned()).ok(),
+        BackendAddress::Discovered { name, .. } => ServerName::try_from(name.host().to_owned()).ok(),
         BackendAddress::Ssh { connect: Endpoint::Tcp { host, .. }, .. } => {
             ServerName::try_from(host.clone()).ok()
         }

@@ -10,7 +10,7 @@ use super::bound::{Bound, Owner};
 use super::parser::Parser;
 use crate::raw::{RawConfig, TextOr};
 use crate::tree::NodeId;
-use crate::types::{BackendAddress, BindAddress, Control, Listener, Pool, Protocol, Transport};
+use crate::types::{BackendAddress, BindAddress, Control, DnsName, Listener, Pool, Protocol, Transport};
 
 /// Addresses whose connections one IP socket receives.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -225,7 +225,11 @@ impl<'a> OwnAddresses<'a> {
             BackendAddress::Name { host, port } => {
                 this_machine(host).iter().find_map(|address| self.at(*address, *port))
             }
-            BackendAddress::Ssh { .. } => None,
+            BackendAddress::Dns(DnsName::Addresses { host, port }) => {
+                this_machine(host).iter().find_map(|address| self.at(*address, *port))
+            }
+            BackendAddress::Discovered { address, .. } => self.at(address.ip(), address.port()),
+            BackendAddress::Ssh { .. } | BackendAddress::Dns(DnsName::Services { .. }) => None,
         }
     }
 

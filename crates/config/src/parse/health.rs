@@ -168,6 +168,7 @@ impl Parser<'_> {
         };
         let other = backends.into_iter().flatten().find(|backend| match backend.address {
             BackendAddress::Ip(_) | BackendAddress::Name { .. } => false,
+            BackendAddress::Dns(_) | BackendAddress::Discovered { .. } => false,
             BackendAddress::Unix(_) | BackendAddress::Ssh { .. } => true,
         });
         if let (true, Some(backend)) = (over_udp, other) {

@@ -11,6 +11,7 @@ use logic::retry_budget;
 use logic::route::PoolId;
 
 use super::address;
+use super::dns_name;
 use super::duration::{self, DAY, YEAR};
 use super::parser::{Parser, Zero, count, small};
 use crate::de::At;
@@ -19,6 +20,7 @@ use crate::raw::{BackendText, RawBackend, RawConfig, RawPool, RawPoolTimeouts, T
 use crate::tree::{NodeId, Origin};
 use crate::types::{
     AllDown, Backend, BackendAddress, BackendHttp, BackendHttp2, Listener, Pool, PoolTimeouts, Protocol,
+    Standing,
 };
 
 /// Returns a pool and those that it falls back to; each once, also if they form a circle.
@@ -44,6 +46,7 @@ fn plain(address: BackendAddress, max_connections: Option<u32>) -> Backend {
         priority: 0,
         acl: None,
         server_name: None,
+        standing: Standing::Here,
     }
 }
 
@@ -133,6 +136,7 @@ impl Parser<'_> {
             keep_alive: count(raw.keep_alive.as_ref()?.value),
             timeouts: timeouts?,
             resolve_interval: resolve_interval?,
+            resolve_misses: small(raw.resolve_misses.as_ref()?.value),
         })
     }
 
@@ -187,9 +191,13 @@ impl Parser<'_> {
 
     /// Parses a backend given as text. Reports options after the address, which other programs allow there.
     fn backend_text(&mut self, text: &At<BackendText>) -> Option<BackendAddress> {
-        let Some((address, weight)) = address::with_options(text.value.as_ref()) else {
-            return self.read(text, address::backend);
+        let value: &str = text.value.as_ref();
+        let (scheme, rest) =
+            value.split_at(if value.starts_with(dns_name::DNS) { dns_name::DNS.len() } else { 0 });
+        let Some((address, weight)) = address::with_options(rest) else {
+            return self.read(text, dns_name::backend);
         };
+        let address = &format!("{scheme}{address}");
         let (verb, weight) = weight.map_or(("options are written as in", 2), |weight| ("write", weight));
         let hint = match self.nodes.origin(text.id) {
             Origin::Flag(flag) => format!("{verb} {flag} {address},weight={weight}"),
@@ -207,7 +215,7 @@ impl Parser<'_> {
     ) -> Option<(Backend, NodeId)> {
         let acl = self.acl(&raw.acl, entry);
         let at = raw.address.as_ref()?;
-        let address = self.read(at, address::backend)?;
+        let address = self.read(at, dns_name::backend)?;
         let own_limit = raw.max_connections.as_ref().map(|most| small(most.value));
         let soft = raw.soft_max_connections.as_ref();
         let backend = plain(address, own_limit.or(default_limit));

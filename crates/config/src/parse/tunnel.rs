@@ -101,7 +101,7 @@ impl Parser<'_> {
                 }
                 BackendAddress::Name { host, port } => Endpoint::Tcp { host, port },
                 BackendAddress::Unix(path) => Endpoint::Unix(path),
-                BackendAddress::Ssh { .. } => {
+                BackendAddress::Ssh { .. } | BackendAddress::Dns(_) | BackendAddress::Discovered { .. } => {
                     drop(self.refuse(connect, "is behind another tunnel, and a forward has one host"));
                     return None;
                 }

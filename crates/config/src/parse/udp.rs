@@ -57,6 +57,7 @@ impl Parser<'_> {
         let which = which_pool(pool, key);
         let no_datagrams = pool.backends.iter().find(|backend| match backend.address {
             BackendAddress::Ip(_) | BackendAddress::Name { .. } => false,
+            BackendAddress::Dns(_) | BackendAddress::Discovered { .. } => false,
             BackendAddress::Unix(_) | BackendAddress::Ssh { .. } => true,
         });
         let addresses = "a udp listener needs addresses with ports: \"10.0.0.53:53\"";

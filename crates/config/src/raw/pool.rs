@@ -14,6 +14,8 @@ use crate::de::{At, Key};
 pub(crate) struct RawPool {
     /// The servers: `"10.0.0.11:8000"`, `"[2001:db8::1]:8000"`, `"app.internal:8000"` (resolved repeatedly),
     /// `"unix:/run/app.sock"`, `"ssh:HOST/127.0.0.1:8000"` or `"ssh:HOST/unix:/run/app.sock"` (through that SSH host),
+    /// `"dns:app.internal:8000"` (each address of the name is a backend of its own),
+    /// `"srv:_http._tcp.app.internal"` (the same for the targets of SRV records, with their ports, weights and priorities),
     /// or a table with more settings. A URL without a path means its address; `"https://app.internal"` also sets
     /// `tls = "on"`, and then all backends of the pool are https.
     #[schemars(extend("x-required" = true, "x-list-example" = "[\"10.0.0.11:8000\"]", "x-example" = r#"[pool.app]
@@ -142,16 +144,23 @@ hedge = "p95"
     /// Timeouts of a session with a backend.
     #[schemars(extend("default" = json!({})))]
     pub(crate) timeouts: Key<RawPoolTimeouts>,
-    /// Interval of the look-ups of backends' names.
+    /// Interval of the look-ups of backends' names. A name that does not resolve is looked up again after a second, and
+    /// then after twice as long each time, up to this.
     #[schemars(extend("default" = "30s"))]
     pub(crate) resolve_interval: Key<DurationText>,
+    /// Number of consecutive answers without an address after which a backend that was found there (`dns:`, `srv:`) gets
+    /// no new sessions; it is removed when it has none. More than one helps where each answer is only a part of all
+    /// addresses.
+    #[schemars(extend("default" = 2, "minimum" = 1, "maximum" = 1000))]
+    pub(crate) resolve_misses: Key<i64>,
 }
 
 /// An entry of `backends`
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawBackend {
-    /// Address of the backend.
+    /// Address of the backend. Each backend of `dns:` and `srv:` has the other settings of this table; `weight` multiplies
+    /// the weights of SRV records, and `priority` is added to theirs, which are counted from 0.
     #[schemars(extend("x-required" = true, "examples" = ["10.0.0.11:8000"]))]
     pub(crate) address: Key<BackendText>,
     /// Share relative to the pool's other backends; 0 takes no new sessions. `penstock ctl weight` takes the same

@@ -4,6 +4,7 @@
 mod access;
 mod balance;
 mod descriptors;
+mod discovery;
 mod fallback;
 mod outliers;
 mod passthrough;

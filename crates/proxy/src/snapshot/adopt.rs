@@ -63,9 +63,10 @@ fn adopt_pool(pool: &PoolPlan, state: &State) {
     let settings = &pool.settings;
     let now = Instant::now();
     let rule = settings.health.as_ref().map(|check| check.rule);
-    for backend in &pool.backends {
-        let backend = &backend.state;
+    for plan in &pool.backends {
+        let backend = &plan.state;
         state.keep_backend(backend);
+        backend.set_standing(plan.settings.standing);
         let event = backend.lock_health().adopt(rule, settings.passive, now, fastrand::f64());
         if let Some(event) = event {
             let message = format!("{event}: it is not checked any more");

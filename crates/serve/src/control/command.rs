@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use config::types::Standing;
 use logic::transaction::Ask;
 use proxy::front::Front;
 use serde_json::{Value, json};
@@ -543,6 +544,13 @@ enum Follows {
 
 fn admit(call: &Call<'_>, admission: Admission) -> Result<Step, Refusal> {
     let backend = call.backend(call.arguments)?;
+    if admission == Admission::Ready && backend.standing() == Standing::Leaving {
+        let name = text::terminal::line(&backend.name);
+        return Err(format!(
+            "the DNS does not have {name} any more: it is removed when its sessions have ended"
+        )
+        .into());
+    }
     backend.set_admission(admission);
     if admission == Admission::Draining {
         backend.note_drain(Drain { by: call.who.to_string(), at: SystemTime::now() });

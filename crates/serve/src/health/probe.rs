@@ -51,7 +51,8 @@ pub(super) struct Way {
 pub(super) async fn run(backend: &BackendState, active: &ActiveCheck, way: &Way) -> Finding {
     let start = Instant::now();
     let limits = Times { deadline: start + active.rule.timeout, whole: active.rule.timeout };
-    if backend.addresses.load().is_empty() && matches!(backend.address, BackendAddress::Name { .. }) {
+    let is_name = matches!(backend.address, BackendAddress::Name { .. } | BackendAddress::Dns(_));
+    if is_name && backend.addresses.load().is_empty() {
         return Finding::NoAddress;
     }
     let result = match &active.check {
@@ -210,6 +211,9 @@ fn host_of(address: &BackendAddress) -> String {
         BackendAddress::Ip(address) if address.port() == 80 => address.ip().to_string(),
         BackendAddress::Name { host, port: 80 } => host.clone(),
         BackendAddress::Ip(_) | BackendAddress::Name { .. } => address.to_string(),
+        BackendAddress::Discovered { name, address } if address.port() == 80 => name.host().to_owned(),
+        BackendAddress::Discovered { name, address } => format!("{}:{}", name.host(), address.port()),
+        BackendAddress::Dns(name) => name.host().to_owned(),
         BackendAddress::Unix(_) | BackendAddress::Ssh { connect: plan::Endpoint::Unix(_), .. } => {
             "localhost".to_owned()
         }

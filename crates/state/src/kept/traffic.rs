@@ -177,7 +177,7 @@ impl KeptListener {
 
 impl KeptBackend {
     fn gather(backend: &BackendState, wall: SystemTime, now: Instant) -> Self {
-        let drain = (backend.admission() == Admission::Draining).then(|| {
+        let drain = (backend.asked_admission() == Admission::Draining).then(|| {
             let unknown = || Drain { by: "unknown".to_owned(), at: wall };
             let Drain { by, at } = backend.drain().unwrap_or_else(unknown);
             KeptDrain { by, at: millis(at) }

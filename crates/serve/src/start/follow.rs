@@ -1,0 +1,95 @@
+//! Serves the backends that names in the DNS have, when they change.
+
+use std::sync::Arc;
+
+use config::Config;
+use state::State;
+
+use super::{FrontDoor, Signals, Stopping};
+use crate::discovery::{Change, Discoverer, Served};
+use crate::needs::Needs;
+use crate::reload;
+
+/// Subject of what is wrong with the backends that names in the DNS have.
+const DISCOVERY: &str = "discovery";
+
+/// Begins the reason.
+const NOT_SERVED: &str = "the backends that the DNS has now are not served: ";
+
+/// Returns the configuration with the backends that names in the DNS have. As it was written if there are not enough
+/// descriptors for that many: who answers the names does not decide whether this process starts.
+pub(super) fn discovered(
+    discoverer: &mut Discoverer,
+    config: &Arc<Config>,
+    state: &State,
+    descriptors: &Needs,
+) -> Arc<Config> {
+    if !discoverer.has_names() {
+        return config.clone();
+    }
+    let expanded = discoverer.expand(config);
+    match descriptors.divide(&expanded) {
+        Ok(division) => {
+            reload::set_limits(state, &expanded, descriptors, division);
+            Arc::new(expanded)
+        }
+        Err(few) => {
+            state.degrade(DISCOVERY, &format!("{NOT_SERVED}{few}"));
+            discoverer.note(Served::Not);
+            config.clone()
+        }
+    }
+}
+
+impl FrontDoor {
+    pub(super) async fn follow_unless_stopped(&mut self, change: Change, signals: &mut Signals) {
+        tokio::select! {
+            () = self.follow(change) => {}
+            () = signals.stop() => self.stopping = Stopping::Asked,
+        }
+    }
+
+    /// Removes backends that the DNS does not have any more and that have no sessions.
+    pub(super) async fn forget_idle(&mut self, signals: &mut Signals) {
+        let snapshot = self.supervisor.front.snapshot.load_full();
+        let change = self.slow.discoverer.forget_idle(&snapshot);
+        self.follow_unless_stopped(change, signals).await;
+    }
+
+    async fn follow(&mut self, change: Change) {
+        if change == Change::Backends {
+            let config = self.slow.discoverer.expand(self.live.config());
+            let applied = self.supervisor.apply(config).await;
+            let state = &self.supervisor.front.state;
+            let served = match applied {
+                Ok(_) => {
+                    state.restore(DISCOVERY);
+                    Served::Is
+                }
+                Err(errors) => {
+                    let why: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                    state.degrade(DISCOVERY, &format!("{NOT_SERVED}{}", why.join("; ")));
+                    Served::Not
+                }
+            };
+            self.slow.discoverer.note(served);
+            self.reconcile_backends();
+        }
+        self.slow.discoverer.tell_failures(&self.supervisor.front.snapshot.load());
+    }
+
+    /// Notes that the backends of all names of `config` are served, and ends the look-ups of other names.
+    pub(super) fn names_served(&mut self, config: &Config) {
+        self.slow.discoverer.keep_only(config);
+        self.slow.discoverer.note(Served::Is);
+        self.supervisor.front.state.restore(DISCOVERY);
+    }
+
+    /// Adapts the tasks of backends to the snapshot that is served.
+    pub(super) fn reconcile_backends(&mut self) {
+        let snapshot = self.supervisor.front.snapshot.load_full();
+        self.slow.resolver.reconcile(&snapshot);
+        self.slow.tunnels.reconcile(&snapshot);
+        self.slow.checker.reconcile(&snapshot);
+    }
+}
