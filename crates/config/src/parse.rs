@@ -10,6 +10,7 @@ mod acl;
 mod acme;
 mod address;
 mod backend_tls;
+mod bandwidth;
 mod bind;
 mod bound;
 mod dns_name;

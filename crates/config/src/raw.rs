@@ -11,6 +11,7 @@ use serde_json::json;
 
 mod acl;
 mod acme;
+mod bandwidth;
 mod clients;
 mod forms;
 mod http2;
@@ -23,10 +24,11 @@ use crate::de::{At, Key, Named};
 use crate::types::ProtocolName;
 pub(crate) use acl::RawAcl;
 pub(crate) use acme::RawAcme;
+pub(crate) use bandwidth::{RawBandwidth, RawRouteBandwidth};
 pub(crate) use clients::RawClientCertificates;
 pub(crate) use forms::{
-    BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, PatternText, Scalar,
-    SizeText, TextOr,
+    BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, PatternText, RateText,
+    Scalar, SizeText, TextOr,
 };
 pub(crate) use http2::{RawBackendHttp2, RawFlood, RawHttp2};
 pub(crate) use pool::{
@@ -372,6 +374,16 @@ connections-per-source = 20
     /// one of `trusted-proxies` the client counts as for `acl` of a route, and the proxy itself if that is not known.
     #[schemars(extend("x-only" = json!({ "protocol": ["http"] })))]
     pub(crate) request_rate: Key<RawRate>,
+    /// Bytes a second: heads and bodies of HTTP, or the bytes of connections, after TLS. A session beyond its limit is
+    /// slowed: Penstock reads from the side that sends only what may go on, and no timeout of idleness or of a body counts
+    /// the time. Responses that Penstock writes itself have no limit. A reload changes the limit of new sessions; a new
+    /// session brings it to all that share it.
+    #[schemars(extend("x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] }), "x-example" = r#"[listener.downloads]
+bind = ":80"
+pool = "app"
+bandwidth = { down = "1MiB/s", burst = "4MiB", per = "source" }
+"#))]
+    pub(crate) bandwidth: Key<RawBandwidth>,
     /// Length of the queue of TCP connections that wait to be accepted, for each address in `bind` and each worker. The
     /// kernel cuts it to `net.core.somaxconn`. An address that is open keeps its queue until the next start.
     #[schemars(extend(
@@ -682,4 +694,16 @@ pub(crate) struct RawRoute {
     pub(crate) request_headers: Key<RawEdits>,
     /// Changes of the responses, after those of the listener.
     pub(crate) response_headers: Key<RawEdits>,
+    /// Bytes a second of each matching request and its response, instead of `bandwidth` of the listener. Not with
+    /// `tls-passthrough`.
+    #[schemars(extend("x-example" = r#"[listener.web]
+bind = ":80"
+pool = "app"
+
+[[listener.web.route]]
+path = "/downloads/"
+pool = "app"
+bandwidth = { down = "512KiB/s", burst = "2MiB" }
+"#))]
+    pub(crate) bandwidth: Key<RawRouteBandwidth>,
 }

@@ -11,6 +11,7 @@ use logic::account::Shares;
 use logic::acl::AccessList;
 pub use logic::balance::AllDown;
 use logic::balance::{Bound, HashKey, Policy};
+use logic::bandwidth::Bandwidth;
 pub use logic::discovery::Standing;
 use logic::health::{Check, PassiveRule, Rule};
 use logic::http1::forward::ForwardedHeaders;
@@ -205,6 +206,8 @@ pub struct Listener {
     pub denied_pool: Option<PoolId>,
     /// How denied clients are held; `None`: they are closed.
     pub tarpit: Option<Tarpit>,
+    /// Limits of bytes a second.
+    pub bandwidth: Option<Bandwidth>,
     /// Connections that one source may open.
     pub connection_rate: Option<Rate>,
     /// Largest number of open connections of one source.

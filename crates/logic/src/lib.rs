@@ -7,6 +7,7 @@ pub mod account;
 pub mod acl;
 pub mod acme;
 pub mod balance;
+pub mod bandwidth;
 pub mod client_hello;
 pub mod client_name;
 pub mod client_slots;

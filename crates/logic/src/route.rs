@@ -12,6 +12,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::acl::AccessList;
+use crate::bandwidth::Bandwidth;
 
 mod edits;
 mod explain;
@@ -180,6 +181,8 @@ pub struct Route {
     pub acl: Option<Arc<AccessList>>,
     pub action: Action,
     pub edits: HeaderEdits,
+    /// Limits of a matching request, instead of those of the listener.
+    pub bandwidth: Option<Bandwidth>,
 }
 
 impl Route {

@@ -299,6 +299,7 @@ impl<'a> Http1Connection<'a> {
         let session =
             RequestContext { worker, handle, current, plan, settings, arrival, received, now, turn };
         let after = exchange::run(&session, &mut self.client, &mut outcome).await;
+        self.client.stream.limit(None);
         *since = outcome.stop_clock();
         after
     }

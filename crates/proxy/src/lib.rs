@@ -45,7 +45,8 @@
 //!    WebSockets with `crates/logic/src/http2/web_socket.rs`.
 //! 7. `crates/proxy/src/http/reply.rs` sends the request and forwards the response, both concurrently. Bodies pass
 //!    through `crates/proxy/src/http/body.rs`, which reads chunks with `crates/logic/src/http1/chunked.rs`.
-//!    `crates/logic/src/retry.rs` decides whether a failed request is retried. `crates/proxy/src/relay.rs` relays TCP
+//!    `crates/logic/src/retry.rs` decides whether a failed request is retried,
+//!    `crates/proxy/src/bandwidth.rs` holds bytes back that a limit does not allow yet. `crates/proxy/src/relay.rs` relays TCP
 //!    sessions and upgraded connections, and splices bulk data (`crates/sys/src/splice.rs`). An idle TCP session keeps
 //!    only its record and two descriptors, in `crates/proxy/src/idle_sessions.rs`, and an HTTP/1.1 connection without TLS
 //!    its record and its descriptor, after a second without a request. All timeouts of an HTTP connection share one timer
@@ -59,6 +60,7 @@
 pub mod accept;
 mod admission;
 pub mod arrival;
+mod bandwidth;
 mod boxed;
 pub mod connect;
 pub mod connection;

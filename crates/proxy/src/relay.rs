@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use state::ending::Ending;
 use tokio::time::Sleep;
 
+use crate::bandwidth::Pace;
 use crate::live::Totals;
 use crate::pipes::{Borrowed, Pipes};
 use crate::stream::{Carriage, Moved, Stream};
@@ -148,7 +149,9 @@ pub fn run_until_quiet<'a>(
         (_, Carriage::Multiplexed) | (Carriage::Multiplexed, _) => Bulk::CopyForStream,
         _ => Bulk::Copy,
     };
-    let (upward, downward) = (Direction::new(early.up, bulk), Direction::new(early.down, bulk));
+    let of = |from: &Stream, to: &Stream| if from.pace(to).is_some() { Bulk::Limited } else { bulk };
+    let upward = Direction::new(early.up, of(client, backend));
+    let downward = Direction::new(early.down, of(backend, client));
     let mut relay = Relay { client, backend, totals, pipes, upward, downward, watch, seen: totals.both() };
     async move {
         let mut look = pin!(tokio::time::sleep_until(relay.watch.next_look(Instant::now()).into()));
@@ -196,7 +199,7 @@ impl Relay<'_> {
             ready!(look.as_mut().poll(cx));
             let now = Instant::now();
             let moved = self.totals.both();
-            if moved != self.seen {
+            if moved != self.seen || self.is_slowed() {
                 self.seen = moved;
                 self.watch.since = now;
                 self.watch.lengthen_pause();
@@ -213,6 +216,12 @@ impl Relay<'_> {
     fn is_quiet(&self) -> bool {
         self.upward.is_quiet() && self.downward.is_quiet()
     }
+
+    /// Whether bytes are held because of a limit of bytes a second: then the session is not idle.
+    fn is_slowed(&self) -> bool {
+        let waits = |pace: Option<&Pace>| pace.is_some_and(Pace::waits);
+        waits(self.client.pace(self.backend)) || waits(self.backend.pace(self.client))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +230,8 @@ enum Bulk {
     /// One side is a stream of a multiplexed connection, which limits how many bytes are read.
     CopyForStream,
     Splice,
+    /// There is a limit of bytes a second: each piece is held until it may go.
+    Limited,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,7 +318,7 @@ impl Direction {
         let Leg { from, to, total, .. } = leg;
         let mut turns = 0;
         while turns < TURNS {
-            ready!(self.poll_rest(cx, to))?;
+            ready!(self.poll_rest(cx, from, to))?;
             match self.phase {
                 Phase::Moving if self.bulk == Bulk::Splice && total.get() >= SPLICE_AFTER => {
                     ready!(self.poll_splice(cx, leg, other))?;
@@ -330,8 +341,11 @@ impl Direction {
         Poll::Pending
     }
 
-    fn poll_rest(&mut self, cx: &mut Context<'_>, to: &Stream) -> Poll<Result<(), Way>> {
+    fn poll_rest(&mut self, cx: &mut Context<'_>, from: &Stream, to: &Stream) -> Poll<Result<(), Way>> {
         while self.written < self.rest.len() {
+            if self.bulk == Bulk::Limited && self.written == 0 {
+                ready!(self.poll_turn(cx, from, to))?;
+            }
             match ready!(to.poll_write(cx, &[IoSlice::new(&self.rest[self.written..])])) {
                 Ok(count) => self.written += count,
                 Err(_) => return Poll::Ready(Err(Way::DestinationFailed)),
@@ -341,8 +355,37 @@ impl Direction {
             // Frees the buffer, so that an idle connection holds none.
             self.rest = Vec::new();
             self.written = 0;
+            if let (Bulk::Limited, Some(pace)) = (self.bulk, from.pace(to)) {
+                pace.gone();
+            }
         }
         to.poll_flush(cx).map_err(|_| Way::DestinationFailed)
+    }
+
+    /// Waits until the rest may go. The source is not read meanwhile: that it was reset ends the session all the same.
+    fn poll_turn(&self, cx: &mut Context<'_>, from: &Stream, to: &Stream) -> Poll<Result<(), Way>> {
+        let Some(pace) = from.pace(to) else { return Poll::Ready(Ok(())) };
+        match pace.poll_turn(cx, self.rest.len()) {
+            Poll::Ready(()) => Poll::Ready(Ok(())),
+            Poll::Pending => from.poll_reset(cx).map(|()| Err(Way::SourceFailed)),
+        }
+    }
+
+    /// Reads the next piece of a direction with a limit.
+    fn poll_piece(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &Stream,
+        to: &Stream,
+        total: &Cell<u64>,
+    ) -> Poll<Result<(), Way>> {
+        ready!(to.poll_flows(cx));
+        match ready!(from.poll_fill_for(cx, &mut self.rest, to)) {
+            Ok(0) => self.phase = Phase::Ending,
+            Ok(count) => total.set(total.get() + count as u64),
+            Err(_) => return Poll::Ready(Err(Way::SourceFailed)),
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_copy(
@@ -355,6 +398,7 @@ impl Direction {
         let moved = match self.bulk {
             Bulk::Copy | Bulk::Splice => from.poll_move(cx, to, &mut self.rest),
             Bulk::CopyForStream => from.poll_move_for(cx, to, &mut self.rest),
+            Bulk::Limited => return self.poll_piece(cx, from, to, total),
         };
         match ready!(moved) {
             Ok(Moved::Bytes(count)) => total.set(total.get() + count as u64),

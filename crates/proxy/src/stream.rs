@@ -20,8 +20,11 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
+use crate::bandwidth::Limits;
 use crate::http2::rules::{Processing, Width};
 use crate::http2::{Call, Side};
+
+mod limited;
 
 /// Size of the scratch buffer, the limit of one read. 64 KiB is the largest size that fits into the level-2 cache of a
 /// core beside other data, and the usual maximum of one TCP receive.
@@ -32,8 +35,16 @@ thread_local! {
 }
 
 /// A connection. One task polls both directions, and each borrow of the cell ends before the poll returns.
-/// The tap is there while an operator captures it.
-pub struct Stream(RefCell<Transport>, Option<Box<RefCell<Tap>>>);
+pub struct Stream(RefCell<Transport>, Option<Box<Extras>>);
+
+/// What few streams have.
+#[derive(Default)]
+struct Extras {
+    /// There while an operator captures it.
+    tap: Option<RefCell<Tap>>,
+    /// Limits of bytes a second of the session. Only the stream of a client has them.
+    limits: Option<Limits>,
+}
 
 enum Transport {
     Plain(Plain),
@@ -86,7 +97,12 @@ impl Stream {
 
     /// Lets an operator see what is read and written, if there is a tap.
     pub fn tapped(self, tap: Option<Tap>) -> Self {
-        Self(self.0, tap.map(|tap| Box::new(RefCell::new(tap))))
+        Self(self.0, tap.map(|tap| Box::new(Extras { tap: Some(RefCell::new(tap)), limits: None })))
+    }
+
+    #[inline]
+    fn tap(&self) -> Option<&RefCell<Tap>> {
+        self.1.as_ref()?.tap.as_ref()
     }
 
     /// TLS settings of the handshake with a backend; `None` for other transports.
@@ -122,13 +138,13 @@ impl Stream {
     }
 
     pub fn carriage(&self) -> Carriage {
-        // splice(2) would lead bytes past the tap.
-        if self.1.is_some() {
-            return Carriage::Encrypted;
-        }
         match &*self.0.borrow() {
             Transport::Tls(_) | Transport::Outbound(_) => Carriage::Encrypted,
             Transport::Http2(_) | Transport::Call(_) => Carriage::Multiplexed,
+            // splice(2) would lead bytes past a tap and past limits.
+            Transport::Plain(_) | Transport::Parked(_) | Transport::Lost if self.1.is_some() => {
+                Carriage::Encrypted
+            }
             Transport::Plain(_) | Transport::Parked(_) | Transport::Lost => Carriage::Plain,
         }
     }
@@ -151,7 +167,7 @@ impl Stream {
             Watched::Http2(side) => side.poll_read(cx, buffer),
             Watched::Call(call) => call.poll_read(cx, buffer),
         };
-        if let Some(tap) = &self.1 {
+        if let Some(tap) = self.tap() {
             tap.borrow_mut().read(&buffer.filled()[before..]);
         }
         match ready!(read) {
@@ -179,11 +195,11 @@ impl Stream {
         onto: &mut Vec<u8>,
         client: &Stream,
     ) -> Poll<io::Result<usize>> {
-        if client.carriage() != Carriage::Multiplexed {
+        if client.carriage() != Carriage::Multiplexed && self.is_unlimited(client) {
             return self.poll_fill(cx, onto);
         }
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
-            let most = client.room().min(scratch.len());
+            let most = client.room().min(self.piece(client)).min(scratch.len());
             let count = ready!(self.poll_read(cx, &mut scratch[..most]))?;
             onto.extend_from_slice(&scratch[..count]);
             client.hold(count);
@@ -300,7 +316,7 @@ impl Stream {
         match io::Read::read(&mut &*socket2::SockRef::from(plain), into) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             Ok(count) => {
-                if let Some(tap) = &self.1 {
+                if let Some(tap) = self.tap() {
                     tap.borrow_mut().read(&into[..count]);
                 }
                 Ok(count)
@@ -326,7 +342,7 @@ impl Stream {
             [] => 0,
             _ => socket2::SockRef::from(plain).send(from).unwrap_or(0),
         };
-        if let Some(tap) = &self.1 {
+        if let Some(tap) = self.tap() {
             tap.borrow_mut().wrote(&[IoSlice::new(from)], sent);
         }
         sent
@@ -354,7 +370,7 @@ impl Stream {
                 Poll::Ready(Err(io::ErrorKind::WriteZero.into()))
             }
             Ok(count) => {
-                if let Some(tap) = &self.1 {
+                if let Some(tap) = self.tap() {
                     tap.borrow_mut().wrote(parts, count);
                 }
                 Poll::Ready(Ok(count))

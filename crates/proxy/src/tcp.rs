@@ -10,18 +10,20 @@ use logic::account::Refusal;
 use logic::acl::Verdict;
 use logic::balance::view::View;
 use logic::balance::{HashKey, Tried, client_key};
+use logic::bandwidth::Bandwidth;
 use logic::peers::Peer;
 use logic::proxy_header::Additions;
 use logic::retry::{self, Idempotence, Progress, WhenDown};
 use logic::route::PoolId;
-use state::BackendState;
 use state::ending::Ending;
+use state::{BackendState, ListenerState};
 use sys::socket::Opening;
 use tls::linger::linger;
 use tls::plain::Parked;
 
 use crate::admission::Admitted;
 use crate::arrival::{Arrival, ClientConnection, Entry};
+use crate::bandwidth::{Begins, Limits};
 use crate::boxed::boxed;
 use crate::connect::ConnectFault;
 use crate::fallback;
@@ -57,9 +59,13 @@ pub fn carry(
     entry: Entry,
     pool: PoolId,
     idle: Duration,
-    client: ClientConnection,
+    mut client: ClientConnection,
     outcome: Outcome,
 ) -> impl Future<Output = ()> + use<> {
+    if let Some(bandwidth) = entry.plan.settings.bandwidth {
+        let limits = limits(&entry.worker, &entry.plan.state, bandwidth, client.arrival.peer);
+        client.stream.limit(Some(limits));
+    }
     let beginning = boxed(|| begin(entry, pool, idle, client, outcome));
     async move {
         if let Some(Pair { session, client, backend, early }) = beginning.await {
@@ -74,6 +80,18 @@ struct Pair {
     backend: Stream,
     /// Bytes that the client sent before the relay.
     early: Vec<u8>,
+}
+
+/// Limits of bytes a second for a session of this client.
+pub(crate) fn limits(
+    worker: &Worker,
+    listener: &Arc<ListenerState>,
+    bandwidth: Bandwidth,
+    client: Peer,
+) -> Limits {
+    let state = &worker.front.state;
+    let source = client.ip().map(|address| state.account.sources.key(address));
+    Limits::new(&Begins { bandwidth, listener, worker: worker.index, started: state.started, source })
 }
 
 /// State of a session without its connections.
@@ -219,8 +237,10 @@ async fn begin(
     let pool = snapshot.pool(denied.unwrap_or(pool));
     let mut pool = fallback::serving(outcome.worker(), &snapshot, pool).clone();
     outcome.pool = Some(pool.clone());
+    // Bytes that have a limit are left to the relay.
+    let is_limited = client.limits().is_some_and(|limits| limits.up.is_some());
     // Most clients send first, and their first bytes have arrived: they go to the backend with the handshake.
-    if early.is_empty() && client.fill_now(&mut early, EARLY).await.is_err() {
+    if early.is_empty() && !is_limited && client.fill_now(&mut early, EARLY).await.is_err() {
         outcome.end(Ending::ClientClosed);
         if client.is_broken() {
             linger(&client).await;
@@ -256,7 +276,7 @@ async fn begin(
     });
     outcome.relayed().up.set(early.len() as u64);
     outcome.show_socket(&backend);
-    match backend.write_now(&early) {
+    match if is_limited { 0 } else { backend.write_now(&early) } {
         sent if sent == early.len() => early = Vec::new(),
         sent => drop(early.drain(..sent)),
     }

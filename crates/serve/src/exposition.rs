@@ -211,6 +211,16 @@ fn encode_listeners(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) ->
         "Bytes to clients, before TLS",
         each(|plan| plan.state.counters.sum(|block| &block.bytes_out)),
     )?;
+    out.counters(
+        "listener_slowed",
+        "Times that a session held bytes because of its limit of bytes a second",
+        each(|plan| plan.state.counters.sum(|block| &block.slowed)),
+    )?;
+    out.counters(
+        "listener_slowed_bytes",
+        "Bytes that were held for that",
+        each(|plan| plan.state.counters.sum(|block| &block.slowed_bytes)),
+    )?;
     type Datagrams = fn(&ListenerCounters) -> &Counter;
     let counters: [(&str, &str, Datagrams); 3] = [
         ("listener_received_datagrams", "UDP datagrams from clients", |block| &block.datagrams_in),

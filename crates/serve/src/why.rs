@@ -182,7 +182,7 @@ fn of_request(
         steps.push(Step::Route(Box::new(step)));
     };
     match destination {
-        Destination::Pool(pool, _) => {
+        Destination::Pool(pool, ..) => {
             if standing == Verdict::Permit {
                 explain();
             }

@@ -24,6 +24,7 @@ use tokio::sync::{Notify, watch};
 pub mod access_log;
 pub mod account;
 pub mod acme;
+pub mod bandwidth;
 pub mod breaker;
 pub mod capture;
 pub mod client_slots;
@@ -43,6 +44,7 @@ pub mod state_directory;
 use crate::access_log::Allowance;
 use crate::account::Account;
 use crate::acme::{Board, Challenges};
+use crate::bandwidth::SharedBuckets;
 use crate::breaker::Breaker;
 use crate::confinement::Confinement;
 use crate::events::{Events, RateLimitedEvent};
@@ -194,6 +196,7 @@ impl Known {
                 connection_rates: Rates::default(),
                 request_rates: Rates::default(),
                 open_by_source: OpenConnections::default(),
+                bandwidth: SharedBuckets::default(),
                 turned_away_lines: Allowance::default(),
                 tarpit: AtomicUsize::new(0),
                 endings: PerWorker::new(self.workers),
@@ -238,6 +241,8 @@ pub struct ListenerState {
     pub request_rates: Rates,
     /// Open connections of each source, if they are limited.
     pub open_by_source: OpenConnections,
+    /// Bytes that sessions with a common limit may move.
+    pub bandwidth: SharedBuckets,
     /// Limits access-log lines about clients that are turned away.
     pub turned_away_lines: Allowance,
     /// Denied clients that are held now.

@@ -88,6 +88,9 @@ pub struct ListenerCounters {
     /// Bytes from clients (heads and bodies, after TLS).
     pub bytes_in: Counter,
     pub bytes_out: Counter,
+    /// Times that a session held bytes because of its limit of bytes a second.
+    pub slowed: Counter,
+    pub slowed_bytes: Counter,
     /// UDP datagrams from clients, also those that were dropped.
     pub datagrams_in: Counter,
     /// UDP datagrams to clients.

@@ -73,6 +73,7 @@ impl Parser<'_> {
             drop(self.report.at_key(self.nodes, key.id, message).warning());
         }
         let tarpit = self.tarpit(at);
+        let bandwidth = self.bandwidth(at);
         let connection_rate = self.rate(&raw.connection_rate, at.id, "connection-rate");
         let protocol = match named {
             Some(ProtocolName::Tcp) => self.tcp(at).map(Protocol::Tcp),
@@ -97,6 +98,7 @@ impl Parser<'_> {
             acl: acl?,
             denied_pool: denied_pool?,
             tarpit: tarpit?,
+            bandwidth: bandwidth?,
             connection_rate: connection_rate?,
             connections_per_source: raw.connections_per_source.as_ref().map(|most| small(most.value)),
             // `udp` has no such key.
@@ -253,6 +255,12 @@ impl Parser<'_> {
             raw.response_headers.as_ref().map(|edits| edits.id),
         ];
         let mut fits = true;
+        if let Some(bandwidth) = &raw.bandwidth {
+            let message = "not available with tls-passthrough for a route";
+            let hint = "bandwidth of the listener limits its sessions";
+            drop(self.report.at_key(self.nodes, bandwidth.id, message).hint(hint));
+            fits = false;
+        }
         for id in others.into_iter().flatten() {
             let message = "not available with tls-passthrough: only the host name (SNI) is known";
             drop(self.report.at_key(self.nodes, id, message).hint("a route has a host and a pool here"));

@@ -52,6 +52,7 @@ impl Parser<'_> {
         let headers = raw.header.as_ref().and_then(|header| self.header_conditions(&header.value.0));
         let edits = self.edits(&raw.request_headers, &raw.response_headers);
         let acl = self.acl(&raw.acl, at);
+        let bandwidth = self.route_bandwidth(&raw.bandwidth, at);
         let action = self.action(at, raw);
         let (hosts, paths, action) = (hosts?, paths?, action?);
         if let Action::Redirect { location, .. } = &action
@@ -70,7 +71,7 @@ impl Parser<'_> {
             drop(self.report.at_key(self.nodes, at, message));
             return None;
         }
-        let (methods, headers, edits, acl) = (methods?, headers?, edits?, acl?);
+        let (methods, headers, edits, acl, bandwidth) = (methods?, headers?, edits?, acl?, bandwidth?);
         let texts =
             headers.iter().map(header_size).chain(edits.request.iter().chain(&edits.response).map(edit_size));
         let size = texts.sum::<usize>().saturating_mul(hosts.len() * paths.len());
@@ -90,6 +91,7 @@ impl Parser<'_> {
                     acl: acl.clone(),
                     action: action.clone(),
                     edits: edits.clone(),
+                    bandwidth,
                 });
             }
         }

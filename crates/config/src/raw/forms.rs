@@ -55,6 +55,10 @@ text_form!(
     SizeText, "size"
 );
 text_form!(
+    /// `512B/s`, `32KiB/s`, `1MiB/s`, `2GiB/s`
+    RateText, "rate"
+);
+text_form!(
     /// Listening address.
     BindText, "listen address"
 );

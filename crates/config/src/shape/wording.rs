@@ -91,6 +91,9 @@ pub(super) fn mismatch_hint(value: &Value, schema: &Json) -> Option<String> {
             Some("size") => {
                 format!("sizes have a unit and stand in quotes: \"{number}B\" or \"{number}KiB\"")
             }
+            Some("rate") => {
+                format!("rates have a unit and stand in quotes: \"{number}B/s\" or \"{number}KiB/s\"")
+            }
             Some("file mode") => "octal digits stand in quotes: \"0660\"".into(),
             Some("listen address") => format!("write \":{number}\" to listen on every address"),
             Some(_) => return None,

@@ -17,6 +17,7 @@ fn route(host: &str, path: &str, pool: usize) -> Route {
         acl: None,
         action: Action::Pool(PoolId(pool)),
         edits: HeaderEdits::default(),
+        bandwidth: None,
     }
 }
 

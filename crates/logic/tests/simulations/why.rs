@@ -302,6 +302,7 @@ fn route(random: &mut Random) -> Route {
         headers: header(random, &value).into_iter().collect(),
         action: Action::Pool(PoolId(random.below(5))),
         edits: HeaderEdits::default(),
+        bandwidth: None,
         acl: None,
     }
 }

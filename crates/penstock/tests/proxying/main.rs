@@ -3,6 +3,7 @@
 
 mod access;
 mod balance;
+mod bandwidth;
 mod descriptors;
 mod discovery;
 mod fallback;

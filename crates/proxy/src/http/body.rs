@@ -121,10 +121,18 @@ impl Transfer<'_> {
 
     async fn move_all(&mut self) -> Result<(), Broken> {
         loop {
+            let is_limited = self.from.pace(self.to).is_some();
+            if is_limited {
+                // Boxed: a body without a limit does not hold the state of the wait.
+                Box::pin(self.wait_for_turn()).await?;
+            }
             let ended = match self.framing {
                 Framing::Raw if !matches!(self.reader, Reader::Chunked(_)) => self.forward_raw().await?,
                 framing => self.forward_coded(framing).await?,
             };
+            if is_limited && let Some(pace) = self.from.pace(self.to) {
+                pace.gone();
+            }
             if ended == Progress::Ended {
                 return Ok(());
             }
@@ -153,6 +161,21 @@ impl Transfer<'_> {
                 Ok(Ok(count)) => self.read.set(self.read.get() + count as u64),
             }
         }
+    }
+
+    /// Waits until the bytes that were read may go. Nobody is blamed for the time, also not the backend that was given a
+    /// time for the whole body.
+    async fn wait_for_turn(&mut self) -> Result<(), Broken> {
+        let bytes = self.buffer.len() + self.prefix.as_ref().map_or(0, |prefix| prefix.len());
+        let Some(pace) = self.from.pace(self.to).filter(|_| bytes > 0) else { return Ok(()) };
+        let began = Instant::now();
+        std::future::poll_fn(|cx| match pace.poll_turn(cx, bytes) {
+            Poll::Ready(()) => Poll::Ready(Ok(())),
+            Poll::Pending => self.from.poll_reset(cx).map(|()| Err(Broken::SourceClosed)),
+        })
+        .await?;
+        self.whole_by = self.whole_by.map(|whole_by| whole_by + began.elapsed());
+        Ok(())
     }
 
     /// Waits until more bytes may be read for the receiver.
@@ -265,6 +288,13 @@ fn push_data(out: &mut Vec<u8>, framing: Framing, data: &[u8]) {
     if framing == Framing::Chunked {
         out.extend_from_slice(b"\r\n");
     }
+}
+
+/// Waits until `bytes`, a whole message, may go to the client.
+pub(super) async fn wait_for_turn(client: &Stream, bytes: usize) {
+    let Some(pace) = client.limits().and_then(|limits| limits.down.as_ref()) else { return };
+    std::future::poll_fn(|cx| pace.poll_turn(cx, bytes)).await;
+    pace.gone();
 }
 
 /// Writes all of both parts; the receiver has `limit` for each next write. The future is small, because every message

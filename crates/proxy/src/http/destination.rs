@@ -7,6 +7,7 @@ use std::time::Duration;
 use config::types::{HttpSettings, RedirectToHttps};
 use logic::acl::{AccessList, Verdict};
 use logic::balance::HashKey;
+use logic::bandwidth::Bandwidth;
 use logic::http1::forward;
 use logic::http1::request::RequestHead;
 use logic::peers::Peer;
@@ -17,8 +18,8 @@ use state::acme::Challenges;
 
 /// What becomes of a request.
 pub enum Destination<'a> {
-    /// A backend of this pool gets it, with the route's changes of its head.
-    Pool(PoolId, &'a HeaderEdits),
+    /// A backend of this pool gets it, with the route's changes of its head and its limits.
+    Pool(PoolId, &'a HeaderEdits, Option<&'a Bandwidth>),
     /// An ACME authority validates a name.
     AcmeChallenge(Arc<str>),
     RedirectToHttps(u16),
@@ -73,7 +74,7 @@ impl<'a> RouteQuestion<'a> {
         }
         let destination = self.route();
         match destination {
-            Destination::Pool(pool, _) if self.request.hops.count() >= self.settings.hops => {
+            Destination::Pool(pool, ..) if self.request.hops.count() >= self.settings.hops => {
                 Destination::Loop(pool)
             }
             _ => destination,
@@ -85,20 +86,20 @@ impl<'a> RouteQuestion<'a> {
         if self.standing == Verdict::Deny {
             // A reload may have removed the pool while the client was connected.
             return match self.denied_pool {
-                Some(pool) => Destination::Pool(pool, &NO_EDITS),
+                Some(pool) => Destination::Pool(pool, &NO_EDITS, None),
                 None => Destination::Denied,
             };
         }
         if let (&[], Some(pool)) = (self.routes.routes(), self.routes.fallback()) {
-            return Destination::Pool(pool, &NO_EDITS); // nothing to decide, and nothing to be known for it
+            return Destination::Pool(pool, &NO_EDITS, None); // nothing to decide, and nothing to be known for it
         }
         self.with_facts(|facts| match self.routes.decide(facts) {
             Decision::Route(route) if self.is_denied_by(route.acl.as_deref()) => Destination::Denied,
             Decision::Route(route) => match &route.action {
-                Action::Pool(pool) => Destination::Pool(*pool, &route.edits),
+                Action::Pool(pool) => Destination::Pool(*pool, &route.edits, route.bandwidth.as_ref()),
                 Action::Redirect { status, location } => Destination::Redirect(*status, location),
             },
-            Decision::Fallback(pool) => Destination::Pool(pool, &NO_EDITS),
+            Decision::Fallback(pool) => Destination::Pool(pool, &NO_EDITS, None),
             Decision::NoRoute => Destination::NoRoute,
             Decision::Ambiguous(ambiguity) => Destination::Ambiguous(ambiguity),
         })

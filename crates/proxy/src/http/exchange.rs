@@ -52,7 +52,7 @@ pub(super) async fn run(session: &RequestContext<'_>, client: &mut Client, outco
 /// Decides where a request goes. `Err` is an answer that penstock writes itself.
 fn prepare_forwarding<'a>(
     session: &'a RequestContext<'a>,
-    client: &Client,
+    client: &mut Client,
     outcome: &mut Outcome,
 ) -> Result<Forwarding<'a>, Destination<'a>> {
     let received = &*session.received;
@@ -83,10 +83,13 @@ fn prepare_forwarding<'a>(
         Some(rate) => session.count_at_source(rate),
         None => Ok(()),
     };
-    let (pool, route_edits) = match asked.destination(count) {
-        Destination::Pool(pool, edits) => (pool, edits),
+    let (pool, route_edits, bandwidth) = match asked.destination(count) {
+        Destination::Pool(pool, edits, bandwidth) => (pool, edits, bandwidth),
         own => return Err(own),
     };
+    if let Some(bandwidth) = bandwidth.or(session.plan.settings.bandwidth.as_ref()) {
+        client.stream.limit(Some(session.limits(*bandwidth)));
+    }
     let pool = fallback::serving(session.worker, session.current, session.current.pool(pool));
     outcome.pool = Some(pool.clone());
     let edits = [&session.settings.edits, route_edits];

@@ -495,6 +495,9 @@ impl Attempt<'_, '_> {
                 out.extend_from_slice(body);
                 let len = response.len + body.len();
                 buffer.drain(..len);
+                if client.limits().is_some() {
+                    Box::pin(body::wait_for_turn(client, out.len())).await;
+                }
                 self.write_to_client(client, &out, shared).await
             }
         };

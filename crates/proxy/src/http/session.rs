@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use config::types::HttpSettings;
+use logic::bandwidth::Bandwidth;
 use logic::http1::forward;
 use logic::http1::request::Persistence;
 use logic::peers::Peer;
@@ -11,10 +12,11 @@ use logic::rate::Rate;
 use state::ending::Received;
 
 use crate::arrival::Arrival;
+use crate::bandwidth::Limits;
 use crate::http2::rules::Width;
 use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
 use crate::stream::Stream;
-use crate::tcp::proxy_header;
+use crate::tcp::{limits, proxy_header};
 use crate::timer::Timer;
 use crate::worker::{ConnectionHandle, Current, Worker};
 
@@ -69,6 +71,12 @@ impl RequestContext<'_> {
         let state = &self.worker.front.state;
         let source = state.account.sources.key(address);
         self.plan.state.request_rates.take(source, rate, self.now.saturating_duration_since(state.started))
+    }
+
+    /// Limits of bytes a second for the request.
+    pub(super) fn limits(&self, bandwidth: Bandwidth) -> Limits {
+        let client = self.client_behind_proxies().unwrap_or(self.arrival.peer);
+        limits(self.worker, &self.plan.state, bandwidth, client)
     }
 
     /// Returns the PROXY header for the backends of `pool`; empty if they get none.

@@ -174,7 +174,7 @@ impl Side {
     }
 
     /// Waits until the client resets the stream or the connection breaks.
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let reset = match &mut self.download {
             Writing::Head { .. } => self.respond.poll_reset(cx),
             Writing::Body(body) => body.poll_reset(cx),

@@ -1,0 +1,217 @@
+//! Buckets of the limits of bytes a second, which the sessions of several workers may share.
+//! `crates/logic/src/bandwidth.rs` decides, `crates/proxy/src/bandwidth.rs` waits.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use logic::balance::StickyKey;
+use logic::bandwidth::{Bandwidth, Bucket, Per};
+
+use crate::lock::lock;
+
+/// Parts of the table of sources with a lock each.
+const PARTS: usize = 16;
+
+/// Largest number of sources in one part of the table. The sessions of one more source have a limit each.
+const MOST: usize = 4096;
+
+/// Number of sources in one part above which those that need not be remembered are looked for.
+const SWEEP: usize = 64;
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Direction of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the client.
+    Down,
+    /// From the client.
+    Up,
+}
+
+/// A bucket for each direction that has a limit.
+pub struct Buckets(Mutex<Both>);
+
+struct Both {
+    of: Bandwidth,
+    down: Option<Bucket>,
+    up: Option<Bucket>,
+}
+
+impl Buckets {
+    /// Full buckets at `now`, the time since the start of the process.
+    pub fn new(of: Bandwidth, now: Duration) -> Self {
+        let bucket = |limit: Option<_>| limit.map(|limit| Bucket::new(limit, now));
+        Self(Mutex::new(Both { of, down: bucket(of.down), up: bucket(of.up) }))
+    }
+
+    /// Takes bytes, and returns the time for which they must be held.
+    pub fn take(&self, way: Way, bytes: usize, now: Duration) -> Duration {
+        lock(&self.0).bucket(way).as_mut().map_or(Duration::ZERO, |bucket| bucket.take(bytes, now))
+    }
+
+    /// Gives back bytes that were taken and did not go.
+    pub fn give_back(&self, way: Way, bytes: usize) {
+        if let Some(bucket) = lock(&self.0).bucket(way) {
+            bucket.give_back(bytes);
+        }
+    }
+
+    /// Follows a changed configuration.
+    fn set(&self, of: Bandwidth, now: Duration) {
+        let mut both = lock(&self.0);
+        if both.of == of {
+            return;
+        }
+        both.of = of;
+        for (way, limit) in [(Way::Down, of.down), (Way::Up, of.up)] {
+            let bucket = both.bucket(way);
+            match (bucket.as_mut(), limit) {
+                (Some(bucket), Some(limit)) => bucket.set(limit, now),
+                (_, limit) => *bucket = limit.map(|limit| Bucket::new(limit, now)),
+            }
+        }
+    }
+
+    fn is_full(&self, now: Duration) -> bool {
+        let both = lock(&self.0);
+        [&both.down, &both.up].into_iter().flatten().all(|bucket| bucket.is_full(now))
+    }
+}
+
+impl Both {
+    fn bucket(&mut self, way: Way) -> &mut Option<Bucket> {
+        match way {
+            Way::Down => &mut self.down,
+            Way::Up => &mut self.up,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Part {
+    buckets: HashMap<StickyKey, Arc<Buckets>>,
+    /// When [`Part::sweep`] last looked at all of them: time since the start of the process.
+    swept: Duration,
+}
+
+/// The buckets of one listener that sessions share. They stay over a reload.
+#[derive(Default)]
+pub struct SharedBuckets {
+    listener: Mutex<Option<Arc<Buckets>>>,
+    sources: [Mutex<Part>; PARTS],
+}
+
+impl SharedBuckets {
+    /// Buckets for a session that begins at `now`, the time since the start of the process. `source` is `None` for a
+    /// client without an address.
+    pub fn of(&self, bandwidth: Bandwidth, source: Option<StickyKey>, now: Duration) -> Arc<Buckets> {
+        let new = || Arc::new(Buckets::new(bandwidth, now));
+        let shared = match (bandwidth.per, source) {
+            (Per::Session, _) | (Per::Source, None) => return new(),
+            (Per::Listener, _) => lock(&self.listener).get_or_insert_with(new).clone(),
+            (Per::Source, Some(source)) => {
+                let mut part = lock(&self.sources[source.spread() as usize % PARTS]);
+                match part.buckets.get(&source) {
+                    Some(known) => known.clone(),
+                    None => {
+                        part.sweep(now);
+                        if part.buckets.len() >= MOST {
+                            return new();
+                        }
+                        part.buckets.entry(source).or_insert_with(new).clone()
+                    }
+                }
+            }
+        };
+        shared.set(bandwidth, now);
+        shared
+    }
+}
+
+impl Part {
+    /// Forgets sources without a session whose buckets are full again: a new bucket is the same.
+    fn sweep(&mut self, now: Duration) {
+        // Not at every new source: there may be very many that owe something.
+        if self.buckets.len() >= SWEEP && now.saturating_sub(self.swept) >= SWEEP_INTERVAL {
+            self.swept = now;
+            self.buckets.retain(|_, buckets| Arc::strong_count(buckets) > 1 || !buckets.is_full(now));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::num::NonZeroU64;
+
+    use logic::bandwidth::Limit;
+
+    use super::*;
+
+    fn bandwidth(per: Per, rate: u64) -> Bandwidth {
+        let rate = NonZeroU64::new(rate).unwrap();
+        Bandwidth { down: Some(Limit { rate, burst: rate }), up: None, per }
+    }
+
+    fn source(number: u32) -> Option<StickyKey> {
+        Some(StickyKey::from(IpAddr::from(number.to_be_bytes())))
+    }
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    fn wait(buckets: &Buckets) -> Duration {
+        buckets.take(Way::Down, 1000, NOW)
+    }
+
+    #[test]
+    fn sessions_share_what_the_setting_says() {
+        for (per, waits) in [(Per::Session, [0, 0, 0]), (Per::Source, [0, 1, 0]), (Per::Listener, [0, 1, 2])]
+        {
+            let shared = SharedBuckets::default();
+            let of = |number| shared.of(bandwidth(per, 1000), source(number), NOW);
+            let waited = [1, 1, 2].map(|number| wait(&of(number)).as_secs());
+            assert_eq!(waited, waits, "{per}");
+            assert_eq!(of(1).take(Way::Up, usize::MAX, NOW), Duration::ZERO, "up has no limit");
+        }
+    }
+
+    #[test]
+    fn a_client_without_an_address_has_a_limit_of_its_own() {
+        let shared = SharedBuckets::default();
+        let of = || shared.of(bandwidth(Per::Source, 1000), None, NOW);
+        assert_eq!((wait(&of()), wait(&of())), (Duration::ZERO, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_new_session_brings_the_new_limit_to_all_that_share_it() {
+        let shared = SharedBuckets::default();
+        let first = shared.of(bandwidth(Per::Listener, 1000), source(1), NOW);
+        assert_eq!(wait(&first), Duration::ZERO);
+        let more = Bandwidth { up: bandwidth(Per::Listener, 10).down, ..bandwidth(Per::Listener, 10_000) };
+        let second = shared.of(more, source(2), NOW);
+        assert_eq!(wait(&first), Duration::from_millis(100));
+        assert_eq!(second.take(Way::Up, 20, NOW), Duration::from_secs(1));
+        drop(shared.of(bandwidth(Per::Listener, 10_000), source(1), NOW));
+        assert_eq!(second.take(Way::Up, 20, NOW), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_source_is_remembered_until_its_bucket_is_full_and_the_table_has_a_bound() {
+        let shared = SharedBuckets::default();
+        let of = |number, now| shared.of(bandwidth(Per::Source, 1000), source(number), now);
+        let _ = of(0, NOW).take(Way::Down, 100_000, NOW);
+        let known = || shared.sources.iter().map(|part| lock(part).buckets.len()).sum::<usize>();
+        for number in 1..300_000 {
+            drop(of(number, NOW));
+        }
+        assert!(known() <= PARTS * MOST, "{}", known());
+        assert!(of(0, NOW).take(Way::Down, 0, NOW) > Duration::ZERO, "it still owes bytes");
+        let held: Vec<_> = (0..200_000).map(|number| of(number, NOW)).collect();
+        assert_eq!(known(), PARTS * MOST);
+        drop(held);
+        let later = NOW + Duration::from_secs(1000);
+        (1_000_000..1_000_500).for_each(|number| drop(of(number, later)));
+        assert!(known() < PARTS * MOST, "those that owe nothing are forgotten");
+    }
+}
