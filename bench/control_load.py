@@ -11,6 +11,7 @@ with --rate 0 as much as the socket takes, and with --connections 0 one connecti
   read    backends app, events 5, status, help, why of a URL
   change  weight, drain and ready of a backend that gets no traffic: marks that are set, logged and stored
   both    these by turns
+  access  an entry that is added to an access list and removed from it: changes of the configuration
 
 Prints Markdown: medians over the rounds with least and greatest in parentheses, and whether the p99 beside the commands lies
 within the spread of that alone. The client and nginx have real-time priority (needs root), so that the operators' own work on
@@ -19,6 +20,7 @@ core 1 does not delay them. "CPU" is the processor time of penstock in each turn
 
 import argparse
 import contextlib
+import itertools
 import multiprocessing
 import os
 import socket
@@ -35,13 +37,27 @@ TICK = 0.005
 SPARE = '''[[listener.web.route]]
 path = "/spare"
 pool = "spare"
+acl = "spare"
 [pool.spare]
-backends = ["127.0.0.1:9"]'''
+backends = ["127.0.0.1:9"]
+[acl.spare]
+entries = ["deny 192.0.2.1"]
+default = "permit"'''
 
 READ = [b"backends app", b"events 5", b"status", b"help", b"why http://client/"]
 CHANGE = [b"weight spare 127.0.0.1:9 7", b"drain spare 127.0.0.1:9", b"ready spare 127.0.0.1:9",
           b"weight spare 127.0.0.1:9 default"]
-MIXES = {"read": READ, "change": CHANGE, "both": [one for pair in zip(READ, CHANGE) for one in pair]}
+MIXES = {"read": READ, "change": CHANGE, "both": [one for pair in zip(READ, CHANGE) for one in pair], "access": []}
+RUNS = itertools.count()
+
+
+def commands_of(mix, connections):
+    """What is sent in one turn. Each turn and connection has an entry of its own, so that none is there twice."""
+    if mix != "access":
+        return MIXES.get(mix)
+    run = next(RUNS)
+    entries = [f"deny 198.18.{run}.{at}" for at in range(max(connections, 1))]
+    return [f'{verb} acl.spare.entries "{entry}"'.encode() for verb in ("add", "remove") for entry in entries]
 
 
 def main():
@@ -61,7 +77,7 @@ def main():
         for _ in range(options.rounds):
             for name, rounds in samples.items():
                 before = processor_time(server)
-                with operators(control, MIXES.get(name), options) as sent:
+                with operators(control, commands_of(name, options.connections), options) as sent:
                     begun = time.monotonic()
                     p50, p99, count = latencies(port, turns(options.seconds))
                     took = time.monotonic() - begun
@@ -169,7 +185,7 @@ def over_kept(control, commands, options, answered, begun):
             continue
         parts = [[] for _ in several]
         for at in range(due):
-            parts[at % len(several)].append(commands[(number + at) % len(commands)])
+            parts[(number + at) % len(several)].append(commands[(number + at) % len(commands)])
         number += due
         for operator, lines in zip(several, parts):
             if lines:

@@ -1,7 +1,7 @@
 //! The control socket, which `penstock ctl` uses to read and change the state of the process.
 //!
 //! It has its own thread and runtime, and a limit of CPU time that all its clients share fairly: neither an idle nor a
-//! flooding client delays traffic or another client. Peer credentials (SO_PEERCRED, unix(7)) decide who may send
+//! flooding client delays traffic or another client. While workers want its core, the scheduler leaves it a tenth. Peer credentials (SO_PEERCRED, unix(7)) decide who may send
 //! commands.
 //!
 //! # The path of a control command
@@ -21,7 +21,7 @@ use proxy::front::Front;
 use state::client_slots::Size;
 use state::events::{Level, RateLimitedEvent};
 use state::listen::SocketPath;
-use sys::cpu::thread_time;
+use sys::cpu::{self, run_in_background, thread_time, usable};
 use sys::socket::{ListenUnixError, listen_unix};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
@@ -50,9 +50,16 @@ pub(crate) const SIZE: Size = Size { slots: 64, following: 56 };
 /// Time that a new client waits for a slot while all other clients are in the middle of a command.
 const PLACE_LIMIT: Duration = Duration::from_secs(5);
 
-/// The control thread may use 1/10 of a core for commands, and 1/10 to accept clients (some thousands per second).
-const WORK_PART: u32 = 10;
-const ACCEPT_PART: u32 = 10;
+/// The control thread may use 1/2 of a core for commands, and as much to accept clients: it runs in the background, so
+/// that is time in which no worker wants the core.
+const BACKGROUND_PART: u32 = 2;
+
+/// It may use 1/10 for each if workers and the thread share a quota of CPU time, of which the background takes as much as
+/// others, or if the thread cannot run in the background.
+const FOREGROUND_PART: u32 = 10;
+
+/// A client that is refused costs so many times its time: any local user may connect if the configuration names users.
+const REFUSED_COSTS: u32 = 5;
 
 /// Pause after a failed accept, for example when descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -112,9 +119,11 @@ impl ControlSocket {
         };
         let (stop, stopped) = oneshot::channel();
         let serve = move || {
+            let part = part_of_a_core();
             runtime.block_on(async {
+                let shared = Arc::new(Shared { front, owner, refused: RateLimitedEvent::default() });
                 tokio::select! {
-                    () = accept(listener, Arc::new(Shared { front, owner, refused: RateLimitedEvent::default() })) => {}
+                    () = accept(listener, shared, part) => {}
                     _ = stopped => {}
                 }
             });
@@ -147,13 +156,26 @@ impl Drop for ControlThread {
     }
 }
 
-async fn accept(listener: UnixListener, shared: Arc<Shared>) {
+/// Moves this thread to the background. Returns which part of a core it may use, as 1 of so many.
+fn part_of_a_core() -> u32 {
+    let has_quota = usable().map_or(true, |cores| cpu::count() < cores.len());
+    match run_in_background() {
+        Ok(()) if !has_quota => BACKGROUND_PART,
+        Ok(()) => FOREGROUND_PART,
+        Err(error) => {
+            tracing::debug!("the control thread runs with the priority of the workers: {error}");
+            FOREGROUND_PART
+        }
+    }
+}
+
+async fn accept(listener: UnixListener, shared: Arc<Shared>, part: u32) {
     let slots = {
         let state = &shared.front.state;
         ClientSlotSet::new(state.account.size_of(SIZE), state.control_evicted.clone())
     };
-    let work = Pace::one_part_in(WORK_PART);
-    let mut accepting = Pace::one_part_in(ACCEPT_PART).client();
+    let work = Pace::one_part_in(part);
+    let mut accepting = Pace::one_part_in(part).client();
     loop {
         accepting.turn().await;
         let Ok((stream, _)) = listener.accept().await else {
@@ -161,6 +183,7 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>) {
             continue;
         };
         let start = thread_time();
+        let mut costs = 1;
         match shared.admit(&stream) {
             Ok(admitted) => match slots.slot_within(PLACE_LIMIT).await {
                 Some(slot) => {
@@ -178,9 +201,10 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>) {
                     state.events.record(Level::Warning, "control", format!("refused: {reason}"));
                 }
                 refuse(stream, &reason);
+                costs = REFUSED_COSTS;
             }
         }
-        accepting.charge(thread_time().saturating_sub(start));
+        accepting.charge(thread_time().saturating_sub(start) * costs);
     }
 }
 

@@ -32,6 +32,25 @@ fn ask(client: &mut Client, line: &str) -> String {
     answer.lines().next().unwrap().to_owned()
 }
 
+/// Priority (nice) of a thread of a process, as proc_pid_stat(5) has it.
+fn priority(server: &Server, thread: &str) -> i32 {
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("stat")).ok());
+    let named = |stat: &String| stat.contains(&format!("({thread})"));
+    let stat = stats.into_iter().find(named).unwrap_or_else(|| panic!("no thread {thread}"));
+    stat.rsplit_once(") ").unwrap().1.split(' ').nth(16).unwrap().parse().unwrap()
+}
+
+#[test]
+fn its_thread_has_a_lower_priority_than_the_workers() {
+    let backend = Scripted::answering("x");
+    let server = Server::start(&config(&backend.address));
+    let worker = priority(&server, "worker-0");
+    assert_eq!(priority(&server, "control"), (worker + 10).min(19));
+    let nice = Setup::new(&config(&backend.address)).through(["nice", "-n", "15"]).start();
+    assert_eq!((priority(&nice, "worker-0"), priority(&nice, "control")), ((worker + 15).min(19), 19));
+}
+
 #[test]
 fn the_socket_is_0600_from_the_moment_it_exists_with_any_umask() {
     let backend = Scripted::answering("x");

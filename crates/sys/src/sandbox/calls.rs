@@ -63,6 +63,11 @@ fn allowed() -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![no_namespace])?]);
     // Its own limits only: a limit of CPU time would end another process.
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![is(0, 0)?])?]);
+    // A thread may lower its own priority, not change that of another process.
+    for call in [libc::SYS_sched_getattr, libc::SYS_sched_setattr] {
+        rules.insert(call, vec![SeccompRule::new(vec![is(0, 0)?])?]);
+    }
+    rules.insert(libc::SYS_setpriority, vec![SeccompRule::new(vec![is(0, 0)?, is(1, 0)?])?]);
     // Files of this user that Landlock keeps from being opened must not become set-user-ID programs.
     let ordinary_mode = |argument| {
         let special = SeccompCmpOp::MaskedEq(0o7000);
