@@ -19,6 +19,7 @@ use crate::arrival::ClientConnection;
 use crate::boxed::boxed;
 use crate::http2::preface;
 use crate::idle_sessions::{IdleConnection, IdleSession};
+use crate::live::Cut;
 use crate::outcome::Outcome;
 use crate::snapshot::{ListenerPlan, http_settings};
 use crate::stream::{Carriage, Stream};
@@ -181,12 +182,14 @@ pub(crate) async fn serve_stream(
     current: Current,
     plan: Arc<ListenerPlan>,
     client: ClientConnection,
+    cut: Rc<Cut>,
 ) {
     let ClientConnection { stream, early, arrival } = client;
     let client = Client { stream, buffer: early, timer: Timer::default() };
     let waiting = Waiting::new(current, plan, arrival);
     let mut connection = Http1Connection::new(&worker, &handle, waiting, client);
     connection.spoken = ClientProtocol::Http2;
+    connection.cut = Some(cut);
     connection.answer_request().await;
 }
 
@@ -196,6 +199,8 @@ struct Http1Connection<'a> {
     waiting: Waiting,
     client: Client,
     spoken: ClientProtocol,
+    /// Ends the one request of an HTTP/2 stream.
+    cut: Option<Rc<Cut>>,
 }
 
 impl<'a> Http1Connection<'a> {
@@ -205,7 +210,7 @@ impl<'a> Http1Connection<'a> {
         waiting: Waiting,
         client: Client,
     ) -> Self {
-        Self { worker, handle, waiting, client, spoken: ClientProtocol::Http1 }
+        Self { worker, handle, waiting, client, spoken: ClientProtocol::Http1, cut: None }
     }
 
     /// Returns true if the first bytes may be those of HTTP/2 without negotiation (RFC 9113 section 3.3).
@@ -282,6 +287,9 @@ impl<'a> Http1Connection<'a> {
         let Some(settings) = http_settings(plan) else { return After::Close };
         let mut outcome = Outcome::new(self.worker, &plan.state, Kind::Http, arrival.peer, arrival.tls);
         outcome.belong(self.handle);
+        if let Some(cut) = self.cut.take() {
+            outcome.can_be_cut(cut);
+        }
         outcome.spoken = self.spoken;
         let (received, now) = match read_head(&mut self.client, settings, &mut outcome).await {
             Ok(read) => read,

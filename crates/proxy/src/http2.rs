@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use crate::arrival::{Arrival, ClientConnection};
 use crate::boxed::boxed;
 use crate::http as exchange;
-use crate::live::Speaks;
+use crate::live::{Cut, Speaks};
 use crate::outcome::Outcome;
 use crate::snapshot::ListenerPlan;
 use crate::snapshot::http_settings;
@@ -435,11 +435,16 @@ impl Http2Connection<'_> {
             _ => MethodKind::Other,
         };
         let own = BacklogShare::new(&self.backlog, downgraded.head.len());
-        let stream = Stream::http2(Side::new(method, downgraded.upload, body, respond, own));
+        let cut = Rc::new(Cut::default());
+        let stream = Stream::http2(Side::new(method, downgraded.upload, body, respond, own, cut.clone()));
         let client = ClientConnection { stream, early: downgraded.head, arrival: self.arrival.clone() };
         let (worker, current) = (self.worker.clone(), self.current.clone());
         let (handle, plan) = (self.handle.clone(), self.plan.clone());
-        self.open.spawn_local(boxed(|| exchange::serve_stream(worker, handle, current, plan, client)));
+        let task = {
+            let cut = cut.clone();
+            boxed(|| exchange::serve_stream(worker, handle, current, plan, client, cut))
+        };
+        cut.task.set(Some(self.open.spawn_local(task)));
         None
     }
 

@@ -26,6 +26,22 @@ pub struct Place {
     pub(crate) at: usize,
 }
 
+/// What is to be ended.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub place: Place,
+    /// Ids of requests that are ended alone; none: the whole session ends.
+    pub requests: Vec<String>,
+}
+
+/// A session that was ended, as it was before.
+#[derive(Clone, Debug)]
+pub struct EndedSession {
+    pub row: Row,
+    /// Ids of the requests that were ended alone; none: the whole session has ended.
+    pub requests: Vec<String>,
+}
+
 /// One open session.
 #[derive(Clone, Debug)]
 pub struct Row {

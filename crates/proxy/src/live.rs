@@ -166,6 +166,16 @@ pub(crate) struct Entry {
     older: Link,
     /// Descriptor of its connection to the backend, while no other session can get it.
     pub(crate) socket: RawFd,
+    /// Ends it without the others on the same connection. `None` if it cannot have others.
+    pub(crate) cut: Option<Rc<Cut>>,
+}
+
+/// How an operator ends one HTTP/2 stream.
+#[derive(Default)]
+pub(crate) struct Cut {
+    /// Ends the task of the stream.
+    pub(crate) task: Cell<Option<AbortHandle>>,
+    pub(crate) killed: Cell<Killed>,
 }
 
 impl Running {
@@ -205,6 +215,13 @@ impl Running {
         if let Some(entry) = self.0.borrow_mut().get_mut(key as usize) {
             change(entry);
         }
+    }
+
+    /// Whether an operator has ended this session alone.
+    pub(crate) fn is_cut(&self, key: u32) -> bool {
+        let entries = self.0.borrow();
+        let cut = entries.get(key as usize).and_then(|entry| entry.cut.as_ref());
+        cut.is_some_and(|cut| cut.killed.get() == Killed::Yes)
     }
 
     /// Shows `each` session of a connection, the newest first.

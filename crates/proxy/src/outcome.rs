@@ -17,7 +17,7 @@ use state::ending::{ClientProtocol, Ending, Received};
 use state::{BackendState, ListenerState};
 
 use crate::http::RequestId;
-use crate::live::{Entry as LiveEntry, Killed, NO_SOCKET, Totals};
+use crate::live::{Cut, Entry as LiveEntry, Killed, NO_SOCKET, Totals};
 use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
 use crate::worker::{ConnectionHandle, Worker};
@@ -152,8 +152,15 @@ impl Outcome {
         self.connection = Some(handle.clone());
     }
 
+    /// Lets an operator end the session without the others of its connection.
+    pub(crate) fn can_be_cut(&self, cut: Rc<Cut>) {
+        self.show(|entry| entry.cut = Some(cut));
+    }
+
     fn is_killed(&self) -> bool {
-        self.connection.as_ref().is_some_and(|connection| connection.live.killed.get() == Killed::Yes)
+        self.connection.as_ref().is_some_and(|connection| {
+            connection.live.killed.get() == Killed::Yes || self.worker.running.is_cut(self.key)
+        })
     }
 
     fn show(&self, change: impl FnOnce(&mut LiveEntry)) {

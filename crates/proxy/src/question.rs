@@ -6,7 +6,7 @@ use logic::balance::Balancer;
 use logic::route::PoolId;
 use tokio::sync::oneshot;
 
-use crate::listing::{Asked, Place, Row, Scanned, Sockets};
+use crate::listing::{Asked, EndedSession, Place, Scanned, Sockets, Target};
 use crate::past::PastSession;
 use crate::snapshot::Snapshot;
 
@@ -20,8 +20,8 @@ pub enum Question {
     Sessions { asked: Arc<Asked>, from: usize, answer: oneshot::Sender<Scanned> },
     /// Asks what the kernel knows of the connections of these sessions: of the client's, and of the one to its backend.
     Tcp { places: Vec<Place>, answer: oneshot::Sender<Vec<Sockets>> },
-    /// Ends these sessions. The answer has those that were open.
-    Kill { places: Vec<Place>, answer: oneshot::Sender<Vec<Row>> },
+    /// Ends these sessions, or requests of them. The answer has those that were open.
+    Kill { targets: Vec<Target>, answer: oneshot::Sender<Vec<EndedSession>> },
     /// Asks for the last session with this request id or client address.
     Past { id: Arc<str>, answer: oneshot::Sender<Option<Box<PastSession>>> },
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use logic::sessions::keep_largest;
 use proxy::front::Front;
-use proxy::listing::{Asked, Place, Row};
+use proxy::listing::{Asked, EndedSession, Place, Row, Target};
 use proxy::question::Question;
 use sys::tcp_info::TcpInfo;
 use tokio::sync::{Mutex, oneshot};
@@ -71,7 +71,7 @@ pub(crate) async fn find(front: &Front, asked: Asked, detail: Detail) -> Result<
     drop(turn);
     let mut tcp = HashMap::new();
     let shown = if detail == Detail::Full { &looked.rows[..] } else { &[] };
-    for (worker, places) in by_worker(front, shown.iter().map(|row| row.place)) {
+    for (worker, places) in by_worker(front, shown.iter().map(|row| row.place), |place| *place) {
         for places in places.chunks(AT_ONCE) {
             let ask = |answer| Question::Tcp { places: places.to_vec(), answer };
             for sockets in ask_one(front, worker, ask).await? {
@@ -89,12 +89,12 @@ pub(crate) async fn find(front: &Front, asked: Asked, detail: Detail) -> Result<
 /// Ends sessions. Returns those that were open, and whether a worker did not answer: its sessions may end later.
 pub(crate) async fn end(
     front: &Front,
-    places: impl Iterator<Item = Place>,
-) -> (Vec<Row>, Result<(), Silent>) {
+    targets: impl Iterator<Item = Target>,
+) -> (Vec<EndedSession>, Result<(), Silent>) {
     let (mut killed, mut all_answered) = (Vec::new(), Ok(()));
-    for (worker, places) in by_worker(front, places) {
-        for places in places.chunks(AT_ONCE) {
-            let ask = |answer| Question::Kill { places: places.to_vec(), answer };
+    for (worker, targets) in by_worker(front, targets, |target| target.place) {
+        for targets in targets.chunks(AT_ONCE) {
+            let ask = |answer| Question::Kill { targets: targets.to_vec(), answer };
             match ask_one(front, worker, ask).await {
                 Ok(rows) => killed.extend(rows),
                 Err(why) => {
@@ -136,11 +136,15 @@ async fn look(front: &Front, asked: &Arc<Asked>) -> Result<Looked, Silent> {
     Ok(all)
 }
 
-fn by_worker(front: &Front, places: impl Iterator<Item = Place>) -> HashMap<usize, Vec<Place>> {
-    let mut all: HashMap<usize, Vec<Place>> = HashMap::new();
-    for place in places {
-        if let Some((worker, _)) = place.number.parts(front.state.workers) {
-            all.entry(worker).or_default().push(place);
+fn by_worker<T>(
+    front: &Front,
+    wanted: impl Iterator<Item = T>,
+    place: impl Fn(&T) -> Place,
+) -> HashMap<usize, Vec<T>> {
+    let mut all: HashMap<usize, Vec<T>> = HashMap::new();
+    for one in wanted {
+        if let Some((worker, _)) = place(&one).number.parts(front.state.workers) {
+            all.entry(worker).or_default().push(one);
         }
     }
     all

@@ -11,6 +11,7 @@ mod follow;
 mod include;
 mod keepalived;
 mod kept;
+mod kill_request;
 mod live;
 mod live_load;
 mod operator;

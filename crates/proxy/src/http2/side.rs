@@ -21,6 +21,7 @@ use super::backlog::{self, Backlog};
 use super::convert::{OUR_OWN, append, broken, chunk};
 use super::outflow::{BodySender, Ended, Window};
 use super::rules::Width;
+use crate::live::{Cut, Killed};
 
 pub struct Side {
     upload: Reading,
@@ -33,6 +34,7 @@ pub struct Side {
     download: Writing,
     kind: RequestKind,
     own: BacklogShare,
+    cut: Rc<Cut>,
 }
 
 /// What one stream uses of the [`Backlog`] of its connection.
@@ -89,6 +91,7 @@ impl Side {
         body: RecvStream,
         respond: SendResponse<Bytes>,
         own: BacklogShare,
+        cut: Rc<Cut>,
     ) -> Self {
         let reading = match upload {
             Upload::None => Reading::Ended(upload),
@@ -106,6 +109,7 @@ impl Side {
             download: Writing::head(),
             kind: RequestKind { method, upgrade },
             own,
+            cut,
         }
     }
 
@@ -307,9 +311,13 @@ impl Drop for Side {
     fn drop(&mut self) {
         // The reset tells the client that the response is incomplete. After a complete response the frame layer resets
         // with NO_ERROR if the request was not read to its end (RFC 9113 section 8.1).
+        let reason = match self.cut.killed.get() {
+            Killed::Yes => Reason::CANCEL,
+            Killed::No => Reason::INTERNAL_ERROR,
+        };
         match &mut self.download {
-            Writing::Head { .. } => self.respond.send_reset(Reason::INTERNAL_ERROR),
-            Writing::Body(body) => body.reset(Reason::INTERNAL_ERROR),
+            Writing::Head { .. } => self.respond.send_reset(reason),
+            Writing::Body(body) => body.reset(reason),
             Writing::Ended => {}
         }
     }

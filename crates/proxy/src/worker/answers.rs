@@ -30,8 +30,8 @@ impl Worker {
             Question::Tcp { places, answer } => {
                 let _ = answer.send(self.tcp_of(&places));
             }
-            Question::Kill { places, answer } => {
-                let _ = answer.send(self.end_sessions(&places));
+            Question::Kill { targets, answer } => {
+                let _ = answer.send(self.end_sessions(&targets));
             }
             Question::Past { id, answer } => {
                 let _ = answer.send(self.past.borrow().find(&id).map(Box::new));

@@ -7,7 +7,7 @@ use logic::sessions::{Facts, Filter, SessionNumber, keep_largest};
 use sys::tcp_info;
 
 use super::{ConnectionHandle, Worker};
-use crate::listing::{Asked, Backend, Place, Row, Scanned, Sockets};
+use crate::listing::{Asked, Backend, EndedSession, Place, Row, Scanned, Sockets, Target};
 use crate::live::{Killed, NO_SOCKET};
 
 /// Connections that one question looks at: some tenths of a millisecond.
@@ -131,15 +131,20 @@ impl Worker {
 
     /// Ends sessions at once: client and backend get a reset, so that none takes what was cut for complete. Returns those
     /// that were open.
-    pub(super) fn end_sessions(&self, places: &[Place]) -> Vec<Row> {
+    pub(super) fn end_sessions(&self, targets: &[Target]) -> Vec<EndedSession> {
         let mut killed = Vec::new();
-        for place in places {
+        for Target { place, requests } in targets {
             let Some(handle) = self.connection(*place) else { continue };
+            if !requests.is_empty() {
+                killed.extend(self.end_requests(&handle, *place, requests));
+                continue;
+            }
             let live = &handle.live;
             if live.killed.replace(Killed::Yes) == Killed::Yes {
                 continue;
             }
-            killed.push(self.row(&handle, *place, Instant::now()));
+            let row = self.row(&handle, *place, Instant::now());
+            killed.push(EndedSession { row, requests: Vec::new() });
             tcp_info::reset_on_close(live.socket);
             self.running.of(live, |entry| {
                 if entry.socket != NO_SOCKET {
@@ -154,5 +159,34 @@ impl Worker {
             }
         }
         killed
+    }
+
+    /// Ends requests of a connection that has several. The client's connection and its other streams go on.
+    fn end_requests(
+        &self,
+        handle: &ConnectionHandle,
+        place: Place,
+        requests: &[String],
+    ) -> Option<EndedSession> {
+        let row = self.row(handle, place, Instant::now());
+        let mut ended = Vec::new();
+        self.running.of(&handle.live, |entry| {
+            let id = entry.request_id.as_str();
+            let Some(cut) = entry.cut.as_ref().filter(|_| requests.iter().any(|wanted| wanted == id)) else {
+                return;
+            };
+            if cut.killed.replace(Killed::Yes) == Killed::Yes {
+                return;
+            }
+            ended.push(id.to_owned());
+            if entry.socket != NO_SOCKET {
+                tcp_info::reset_on_close(entry.socket);
+            }
+            if let Some(task) = cut.task.take() {
+                // The runtime drops the stream, which tells the client so.
+                task.abort();
+            }
+        });
+        (!ended.is_empty()).then_some(EndedSession { row, requests: ended })
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use logic::peers::{Peer, PeerSet, PeerSetEntry};
 use logic::sessions::{Facts, Filter, SessionName, Sort};
 use proxy::front::Front;
-use proxy::listing::{Asked, Row};
+use proxy::listing::{Asked, EndedSession, Row, Target};
+use proxy::live::Speaks;
 use serde_json::json;
 use state::events::Level;
 use text::nearest::nearest;
@@ -92,13 +93,13 @@ pub(super) async fn list(front: &Front, wanted: Wanted) -> Result<SessionsReport
 
 /// What became of an order to end sessions.
 pub(super) struct Ended {
-    ended: Vec<Row>,
+    ended: Vec<EndedSession>,
     not_open: Vec<String>,
 }
 
 impl Ended {
     pub(super) fn text(&self) -> String {
-        let mut out = lines(self.ended.iter().take(MOST_TOLD).map(|row| format!("ended {}", short(row))));
+        let mut out = lines(self.ended.iter().take(MOST_TOLD).map(ended_short));
         match self.ended.len() - self.ended.len().min(MOST_TOLD) {
             0 => {}
             more => out.push_str(&format!("ended {more} more\n")),
@@ -107,8 +108,10 @@ impl Ended {
     }
 
     pub(super) fn json(&self) -> String {
-        let ended: Vec<u64> = self.ended.iter().map(|row| row.place.number.0).collect();
-        json!({ "ended": ended, "not_open": self.not_open }).to_string()
+        let whole = self.ended.iter().filter(|one| one.requests.is_empty());
+        let whole: Vec<u64> = whole.map(|one| one.row.place.number.0).collect();
+        let requests: Vec<&String> = self.ended.iter().flat_map(|one| &one.requests).collect();
+        json!({ "ended": whole, "ended_requests": requests, "not_open": self.not_open }).to_string()
     }
 }
 
@@ -126,14 +129,14 @@ pub(super) async fn end(front: &Front, wanted: Wanted, who: PeerCredentials) -> 
             details: lines(sessions.iter().take(MOST_TOLD).map(|session| short(&session.row))),
         });
     }
-    let places = sessions.iter().map(|session| session.row.place);
-    let (ended, all_answered) = sessions::end(front, places).await;
+    let targets = sessions.iter().map(|session| target(&session.row, &names));
+    let (ended, all_answered) = sessions::end(front, targets).await;
     tell(front, &ended, who);
     if let Err(why) = all_answered {
         let ended = Ended { ended, not_open: Vec::new() };
         return Err(Wrong { message: format!("{why}: sessions may be open still"), details: ended.text() });
     }
-    let is_gone = |name: &&SessionName| !ended.iter().any(|row| is_of(name, row));
+    let is_gone = |name: &&SessionName| !ended.iter().any(|one| is_of(name, one));
     let not_open: Vec<String> = names.iter().filter(is_gone).map(shown).collect();
     match (&ended[..], &not_open[..]) {
         ([], []) => Err("no open session matches".into()),
@@ -145,16 +148,34 @@ pub(super) async fn end(front: &Front, wanted: Wanted, who: PeerCredentials) -> 
         _ => Ok(Ended { ended, not_open }),
     }
 }
+/// What is to be ended of a session that was found by these names. A request of HTTP/2 is ended alone, unless the whole
+/// connection is named too.
+fn target(row: &Row, names: &[SessionName]) -> Target {
+    let facts = Facts {
+        number: row.place.number,
+        listener: "",
+        client: row.client,
+        age: Duration::ZERO,
+        requests: &[],
+    };
+    let is_named = names.iter().any(|name| name.is_of(&facts));
+    let requests = match row.speaks == Speaks::Http2 && !is_named {
+        true => names.iter().filter_map(|name| match name {
+            SessionName::Request(id) => Some(id.clone()),
+            SessionName::Number(_) | SessionName::Client(_) => None,
+        }),
+        false => return Target { place: row.place, requests: Vec::new() },
+    };
+    Target { place: row.place, requests: requests.collect() }
+}
+
 
 /// Records who has ended which sessions.
-fn tell(front: &Front, ended: &[Row], who: PeerCredentials) {
+fn tell(front: &Front, ended: &[EndedSession], who: PeerCredentials) {
     let events = &front.state.events;
-    for row in ended.iter().take(MOST_TOLD) {
-        events.record(
-            Level::Info,
-            format!("listener.{}", row.listener),
-            format!("{who}: ended {}", short(row)),
-        );
+    for one in ended.iter().take(MOST_TOLD) {
+        let subject = format!("listener.{}", one.row.listener);
+        events.record(Level::Info, subject, format!("{who}: {}", ended_short(one)));
     }
     if ended.len() > MOST_TOLD {
         let more = units::count(ended.len() - MOST_TOLD, "more session");
@@ -162,7 +183,10 @@ fn tell(front: &Front, ended: &[Row], who: PeerCredentials) {
     }
 }
 
-fn is_of(name: &SessionName, row: &Row) -> bool {
+fn is_of(name: &SessionName, EndedSession { row, requests }: &EndedSession) -> bool {
+    if !requests.is_empty() {
+        return matches!(name, SessionName::Request(id) if requests.contains(id));
+    }
     let request = row.request_id.as_deref().unwrap_or_default();
     name.is_of(&Facts {
         number: row.place.number,
@@ -180,6 +204,16 @@ fn shown(name: &SessionName) -> String {
         SessionName::Request(id) => line(id),
     }
 }
+/// What was ended, in one line.
+fn ended_short(EndedSession { row, requests }: &EndedSession) -> String {
+    let requests: Vec<_> = requests.iter().map(|id| line(id)).collect();
+    match &requests[..] {
+        [] => format!("ended {}", short(row)),
+        [one] => format!("ended request {one} of {}", short(row)),
+        several => format!("ended requests {} of {}", several.join(", "), short(row)),
+    }
+}
+
 
 /// A session in one line.
 fn short(row: &Row) -> String {
