@@ -15,6 +15,7 @@ mod bind;
 mod bound;
 mod dns_name;
 mod duration;
+mod events;
 mod header;
 mod health;
 mod hsts;
@@ -59,6 +60,7 @@ pub(crate) fn parse(
     let acme = parser.all_acme(raw);
     let acls = parser.all_acls(raw, env);
     let access_log = raw.access_log.as_ref().and_then(|log| parser.access_log(&log.value));
+    let events = raw.events.as_ref().and_then(|events| parser.events(&events.value));
     let control = parser.control(raw);
     let admin = raw.admin.as_ref().map(|admin| {
         let acl = parser.acl(&admin.value.acl, admin.id);
@@ -89,6 +91,7 @@ pub(crate) fn parse(
     Some(Config {
         process: process?,
         access_log: access_log?,
+        events: events?,
         control: flatten(control)?,
         admin: flatten(admin)?,
         listeners: listeners?,

@@ -13,6 +13,7 @@ mod acl;
 mod acme;
 mod bandwidth;
 mod clients;
+mod events;
 mod forms;
 mod http2;
 mod pool;
@@ -26,6 +27,7 @@ pub(crate) use acl::RawAcl;
 pub(crate) use acme::RawAcme;
 pub(crate) use bandwidth::{RawBandwidth, RawRouteBandwidth};
 pub(crate) use clients::RawClientCertificates;
+pub(crate) use events::{RawEventSyslog, RawEvents};
 pub(crate) use forms::{
     BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, PatternText, RateText,
     Scalar, SizeText, TextOr,
@@ -60,6 +62,11 @@ target = "/var/log/penstock/access.log"
 format = "json"
 "#))]
     pub(crate) access_log: Key<RawAccessLog>,
+    /// Destination of the events that `penstock ctl events` shows, besides the process log at standard error.
+    #[schemars(extend("default" = json!({}), "x-example" = r#"[events]
+target = "syslog+unix:/dev/log"
+"#))]
+    pub(crate) events: Key<RawEvents>,
     /// Unix socket on which `penstock ctl` reaches the running process. Without this section there is none.
     #[schemars(extend("x-example" = r#"[control]
 socket = "/run/penstock/control.sock"

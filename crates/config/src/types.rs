@@ -51,6 +51,8 @@ pub struct Config {
     pub process: Process,
     /// Destination of the lines about finished sessions.
     pub access_log: AccessLog,
+    /// Destination of the events besides the process log.
+    pub events: Events,
     /// The control socket; `None` switches `penstock ctl` off.
     pub control: Option<Control>,
     /// The admin listener (metrics, health, status); `None` switches it off.
@@ -121,6 +123,13 @@ pub struct AccessLog {
     pub target: LogTarget,
     /// Format of a line.
     pub format: LogFormat,
+}
+
+/// `[events]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Events {
+    /// Receiver that gets the events as well.
+    pub syslog: Option<Syslog>,
 }
 
 /// Destination of the access log.

@@ -77,6 +77,14 @@ pub fn time_of(line: &[u8]) -> Option<&str> {
     (digits && time.as_bytes()[10] == b'T' && time.ends_with('Z')).then_some(time)
 }
 
+/// Cuts the severity off a line that begins with it, as `<4>`.
+pub fn severity_of(line: &[u8]) -> (Option<u8>, &[u8]) {
+    match line {
+        [b'<', digit @ b'0'..=b'7', b'>', rest @ ..] => (Some(digit - b'0'), rest),
+        _ => (None, line),
+    }
+}
+
 /// The first bytes, without a part of a character.
 fn cut(line: &[u8], longest: usize) -> &[u8] {
     if line.len() <= longest {
@@ -124,6 +132,14 @@ mod tests {
         );
         for strange in ["", "x", "2026-11-25", "20261125T164401.123000000Z x", "2026-11-25X16:44:01.123Z x"] {
             assert_eq!(time_of(strange.as_bytes()), None, "{strange}");
+        }
+    }
+
+    #[test]
+    fn a_line_may_begin_with_its_severity() {
+        assert_eq!(severity_of(b"<4>x"), (Some(4), &b"x"[..]));
+        for line in [&b"x"[..], b"", b"<8>x", b"<12>x", b"<4"] {
+            assert_eq!(severity_of(line), (None, line));
         }
     }
 

@@ -55,6 +55,9 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
     if let LogTarget::Syslog(Syslog { to: SyslogAddress::Unix(path), .. }) = &config.access_log.target {
         add("access-log.target".to_owned(), path, Access::Connect);
     }
+    if let Some(Syslog { to: SyslogAddress::Unix(path), .. }) = &config.events.syslog {
+        add("events.target".to_owned(), path, Access::Connect);
+    }
     if let Some(path) = &config.process.pid_file {
         add(PID_FILE.to_owned(), parent(path), Access::Change);
     }

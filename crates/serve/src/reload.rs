@@ -268,6 +268,7 @@ impl Supervisor {
             control,
             admin,
             access_log: _,
+            events: _,
             listeners: _,
             pools: _,
             acls: _,

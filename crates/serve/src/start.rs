@@ -21,6 +21,7 @@ use proxy::worker::{self, Command};
 use sd_notify::NotifyState;
 use state::State;
 use state::access_log::AccessLog;
+use state::event_log::EventLog;
 use state::events::Level;
 use state::listen::{BindError, OpenAddress, Passed};
 use state::log_level::{self, LogLevel};
@@ -215,6 +216,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         let snapshot = Arc::new(reload::build(served, &state, &tls, None));
         let changes = found.restore(&state);
         let log = AccessLog::open(&config.access_log.target, state.clone())?;
+        let event_log = EventLog::open(&config.events, &state)?;
         let (requests, asked) = mpsc::channel(16);
         let (questions, asked_of_workers): (_, Vec<_>) =
             (0..workers).map(|_| mpsc::channel(question::WAITING)).unzip();
@@ -282,7 +284,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
         let mut live = Live::new(options.config.clone(), options.environment.clone(), file);
         let keeper = Keeper::start(files, front.clone(), changes, &mut live);
         let stopping = Stopping::No;
-        let mut door = FrontDoor { supervisor, slow, asked, threads, log, options, live, keeper, stopping };
+        let mut door =
+            FrontDoor { supervisor, slow, asked, threads, log, event_log, options, live, keeper, stopping };
         let ended = tokio::select! {
             ended = door.run(&mut signals) => ended,
             never = serve_admin(admin, front.clone()) => never,
@@ -409,6 +412,7 @@ struct FrontDoor {
     asked: mpsc::Receiver<Request>,
     threads: Vec<Option<JoinHandle<()>>>,
     log: AccessLog,
+    event_log: EventLog,
     options: Options,
     live: Live,
     keeper: Keeper,
@@ -617,7 +621,10 @@ impl FrontDoor {
         if let Some(beyond) = confinement::beyond(confined, &loaded.config, self.options.source.file()) {
             return Err(format!("error: {beyond}"));
         }
-        let log_before = self.supervisor.front.snapshot.load().config.access_log.target.clone();
+        let (log_before, events_before) = {
+            let before = &self.supervisor.front.snapshot.load().config;
+            (before.access_log.target.clone(), before.events.clone())
+        };
         self.slow.discoverer.begin(&loaded.config).await;
         let expanded = self.slow.discoverer.expand(&loaded.config);
         let done = self.supervisor.apply(expanded).await.map_err(|errors| {
@@ -627,6 +634,11 @@ impl FrontDoor {
         self.names_served(&loaded.config);
         if loaded.config.access_log.target != log_before {
             self.log.set_target(&loaded.config.access_log.target);
+        }
+        if loaded.config.events != events_before
+            && let Err(error) = self.event_log.set(&loaded.config.events)
+        {
+            self.supervisor.front.state.degrade("events", &error.to_string());
         }
         let fixed = self.supervisor.warn_of_fixed(&loaded.config);
         self.reconcile_backends();
@@ -716,6 +728,7 @@ impl FrontDoor {
         // Dropping the last handles removes the files of our Unix sockets.
         self.supervisor.open.clear();
         self.log.close();
+        self.event_log.close();
     }
 }
 

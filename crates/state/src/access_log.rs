@@ -19,10 +19,12 @@ use crate::State;
 use crate::lock::lock;
 
 mod allowance;
+mod lines;
 mod syslog;
 mod writer;
 
 pub use allowance::{Allowance, LINES_PER_SECOND};
+pub(crate) use lines::Lines;
 use writer::Writer;
 
 /// Batches that may wait for the writer; with [`BATCH_BYTES`], the limit of the log's memory.
@@ -55,10 +57,16 @@ impl AccessLog {
     ///
     /// The thread also runs with [`LogTarget::Off`], because a reload may set a file.
     pub fn open(target: &LogTarget, state: Arc<State>) -> Result<Self, AccessLogError> {
-        let output = Output::open(target)?;
+        Self::start(Lines::Sessions, target, state)
+    }
+
+    /// The same for any lines.
+    pub(crate) fn start(lines: Lines, target: &LogTarget, state: Arc<State>) -> Result<Self, AccessLogError> {
+        let output = Output::open(target, lines)?;
         let (sender, receiver) = sync_channel(CHANNEL_BATCHES);
         let shared = Arc::new(Shared {
             state,
+            lines,
             target: Mutex::new(target.clone()),
             enabled: AtomicBool::new(*target != LogTarget::Off),
             reopen: AtomicBool::new(false),
@@ -67,7 +75,7 @@ impl AccessLog {
         });
         let writer = Writer::new(output, shared.clone());
         thread::Builder::new()
-            .name("access-log".to_owned())
+            .name(lines.subject().to_owned())
             .spawn(move || writer.run(&receiver))
             .map_err(|source| AccessLogError::Thread { source })?;
         Ok(Self { sender, shared })
@@ -157,6 +165,7 @@ impl Drop for Batch {
 /// Data that the handles and the writer share.
 struct Shared {
     state: Arc<State>,
+    lines: Lines,
     target: Mutex<LogTarget>,
     enabled: AtomicBool,
     reopen: AtomicBool,
@@ -178,12 +187,12 @@ enum Output {
 }
 
 impl Output {
-    fn open(target: &LogTarget) -> Result<Self, AccessLogError> {
+    fn open(target: &LogTarget, lines: Lines) -> Result<Self, AccessLogError> {
         Ok(match target {
             LogTarget::Off => Self::Off,
             LogTarget::Stdout => Self::Stdout,
             LogTarget::Stderr => Self::Stderr,
-            LogTarget::Syslog(settings) => Self::Syslog(Box::new(syslog::Sender::new(settings))),
+            LogTarget::Syslog(settings) => Self::Syslog(Box::new(syslog::Sender::new(settings, lines))),
             LogTarget::File(path) => Self::File(
                 OpenOptions::new()
                     .append(true)

@@ -2,6 +2,7 @@
 //! log; events are state changes, reloads and degraded subjects.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
@@ -35,8 +36,27 @@ pub struct Event {
 
 #[derive(Debug)]
 pub struct Events {
-    ring: Mutex<(u64, VecDeque<Event>)>,
+    ring: Mutex<Ring>,
     followers: broadcast::Sender<Event>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    last: u64,
+    events: VecDeque<Event>,
+    copy: EventCopy,
+}
+
+/// Who gets each event as well.
+#[derive(Default)]
+struct EventCopy(Option<TakesEvent>);
+
+type TakesEvent = Box<dyn Fn(&Event) + Send + Sync>;
+
+impl fmt::Debug for EventCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("EventCopy").field(&self.0.is_some()).finish()
+    }
 }
 
 impl Default for Events {
@@ -56,13 +76,16 @@ impl Events {
         }
         {
             let mut ring = self.ring.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            ring.0 += 1;
+            ring.last += 1;
             let at = timestamp(SystemTime::now());
-            let event = Event { number: ring.0, at, level, subject, message };
-            if ring.1.len() == RING {
-                ring.1.pop_front();
+            let event = Event { number: ring.last, at, level, subject, message };
+            if ring.events.len() == RING {
+                ring.events.pop_front();
             }
-            ring.1.push_back(event.clone());
+            ring.events.push_back(event.clone());
+            if let Some(copy) = &ring.copy.0 {
+                copy(&event);
+            }
             // Under the lock, so that followers get events in the order of their numbers. An error only means that there
             // are no followers.
             let _ = self.followers.send(event);
@@ -72,7 +95,15 @@ impl Events {
     /// Last `count` events, oldest first.
     pub fn last(&self, count: usize) -> Vec<Event> {
         let ring = self.ring.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        ring.1.iter().skip(ring.1.len().saturating_sub(count)).cloned().collect()
+        ring.events.iter().skip(ring.events.len().saturating_sub(count)).cloned().collect()
+    }
+
+    /// Gives `copy` the events so far, and each that is recorded later. It is called under a lock: it must not wait, nor
+    /// record events.
+    pub fn copy_to(&self, copy: impl Fn(&Event) + Send + Sync + 'static) {
+        let mut ring = self.ring.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        ring.events.iter().for_each(&copy);
+        ring.copy = EventCopy(Some(Box::new(copy)));
     }
 
     /// Receives new events. A follower that is too slow loses the oldest ones and gets an error.

@@ -30,6 +30,7 @@ pub mod capture;
 pub mod client_slots;
 pub mod confinement;
 pub mod ending;
+pub mod event_log;
 pub mod events;
 pub mod kept;
 pub mod listen;

@@ -8,7 +8,7 @@ use super::parser::Parser;
 use super::refused::Refused;
 use crate::de::{At, Key};
 use crate::quote::quote;
-use crate::raw::{PathText, RawAccessLog, RawSyslog};
+use crate::raw::{PathText, RawAccessLog, RawSyslog, SizeText};
 use crate::types::{AccessLog, BackendAddress, LogFormat, LogTarget, Syslog, SyslogAddress};
 
 impl Parser<'_> {
@@ -69,13 +69,20 @@ impl Parser<'_> {
 
     /// Reads everything but the address of the receiver.
     fn syslog(&mut self, raw: &RawSyslog) -> Option<Syslog> {
-        let number = |names: &[&str], name: Option<&At<String>>| {
-            let name = name?.value.as_str();
-            names.iter().position(|known| *known == name).and_then(|at| u8::try_from(at).ok())
-        };
-        let facility = number(&FACILITIES, raw.facility.as_ref());
-        let severity = number(&SEVERITIES, raw.severity.as_ref());
-        let app_name = raw.app_name.as_ref().and_then(|name| {
+        let severity = number(&SEVERITIES, &raw.severity);
+        self.messages(&raw.facility, severity, &raw.app_name, &raw.max_length)
+    }
+
+    /// Reads what messages have, but not the address of their receiver.
+    pub(super) fn messages(
+        &mut self,
+        facility: &Key<String>,
+        severity: Option<u8>,
+        app_name: &Key<String>,
+        max_length: &Key<SizeText>,
+    ) -> Option<Syslog> {
+        let facility = number(&FACILITIES, facility);
+        let app_name = app_name.as_ref().and_then(|name| {
             if is_field(&name.value, LONGEST_APP_NAME) {
                 return Some(name.value.clone());
             }
@@ -85,7 +92,7 @@ impl Parser<'_> {
             drop(self.refuse(name, &why));
             None
         });
-        let max_length = self.size(&raw.max_length, 1024, 64 * 1024);
+        let max_length = self.size(max_length, 1024, 64 * 1024);
         Some(Syslog {
             to: SyslogAddress::Unix(std::path::PathBuf::new()),
             facility: facility?,
@@ -96,8 +103,13 @@ impl Parser<'_> {
     }
 }
 
+fn number(names: &[&str], name: &Key<String>) -> Option<u8> {
+    let name = name.as_ref()?.value.as_str();
+    names.iter().position(|known| *known == name).and_then(|at| u8::try_from(at).ok())
+}
+
 /// Reads `syslog+udp://HOST:PORT`, `syslog+tcp://HOST:PORT` or `syslog+unix:/PATH`.
-fn receiver(text: &str) -> Result<SyslogAddress, Refused> {
+pub(super) fn receiver(text: &str) -> Result<SyslogAddress, Refused> {
     if let Some(path) = text.strip_prefix("syslog+unix:") {
         return address::unix_path(path).map(SyslogAddress::Unix);
     }

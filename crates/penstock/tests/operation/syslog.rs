@@ -123,6 +123,60 @@ fn rsyslog_reads_every_field_over_udp_tcp_and_a_unix_socket() {
 }
 
 #[test]
+fn events_reach_rsyslog_with_their_severity_and_the_process_log_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rsyslog = Rsyslog::start(directory.path());
+    let backend = Scripted::answering("x");
+    let socket = directory.path().join("log.sock").display().to_string();
+    let (udp, tcp) = (rsyslog.udp, rsyslog.tcp);
+    let targets = [
+        format!("syslog+udp://127.0.0.1:{udp}"),
+        format!("syslog+tcp://127.0.0.1:{tcp}"),
+        format!("syslog+unix:{socket}"),
+    ];
+    for (kind, target) in ["udp", "tcp", "unix"].into_iter().zip(&targets) {
+        let events = format!(
+            "target = \"off\"\n[events]\ntarget = \"{target}\"\nsyslog = {{ facility = \"local5\", app-name = \"{kind}\" }}"
+        );
+        let server = Server::start(&config(&events, &backend.address));
+        let pid = server.pid().to_string();
+        assert!(server.ctl(&["weight", &backend.address, "7"]).status.success());
+        let info = rsyslog.wait_for(&format!("|{kind}|{pid}|event|-|"));
+        assert!(rsyslog.wait_for(": weight 7").starts_with("local5.info|"), "{info}");
+        assert!(server.ctl(&["drain", &backend.address]).status.success());
+        let warning = rsyslog.wait_for(&format!("|{kind}|{pid}|event|-|"));
+        assert!(!warning.contains('<'), "{warning}");
+        eventually("the warning is there", secs(20), || {
+            let lines = rsyslog.lines();
+            let is_it = |line: &&String| {
+                line.starts_with("local5.warning|")
+                    && line.contains(&format!("|{kind}|{pid}|"))
+                    && line.contains("takes new sessions now")
+            };
+            lines.iter().find(is_it).cloned()
+        });
+        server.stderr.wait_for(": weight 7", secs(5));
+    }
+    // A live change begins it, with the events so far; a receiver that is away is named once, and gets the rest later.
+    let server = Server::start(&config("target = \"off\"", &backend.address));
+    assert!(server.ctl(&["weight", &backend.address, "5"]).status.success());
+    let output = server.ctl(&["set", "events", &format!("{{ target = \"{}\" }}", targets[1])]);
+    assert!(output.status.success(), "{output:?}");
+    rsyslog.wait_for(": weight 5");
+    drop(rsyslog);
+    eventually("the receiver is away", secs(20), || {
+        assert!(server.ctl(&["weight", &backend.address, "6"]).status.success());
+        let status = server.ctl_json(&["status"]);
+        let reason = status["degraded"].as_array()?.iter().find(|one| one["subject"] == "events")?.clone();
+        reason["reason"].as_str()?.contains("is away: ").then_some(())
+    });
+    assert!(server.ctl(&["weight", &backend.address, "9"]).status.success());
+    rsyslog = Rsyslog::at(directory.path(), udp, tcp);
+    let late = rsyslog.wait_for(": weight 9");
+    assert!(late.starts_with("daemon.info|") && late.contains("|penstock|"), "{late}");
+}
+
+#[test]
 fn json_and_long_lines_are_cut_at_the_limit_only() {
     let directory = tempfile::tempdir().unwrap();
     let rsyslog = Rsyslog::start(directory.path());
@@ -263,6 +317,14 @@ fn wrong_receivers_are_refused_with_a_way_out() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(2) && error.contains(said), "{log}\n{error}");
     }
+    let wrong = "target = \"off\"\n[events]\ntarget = \"stdout\"";
+    let output = testing::server::Setup::new(&config(wrong, "127.0.0.1:1")).output();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2), "{error}");
+    assert!(
+        error.contains(".toml:6:10: events.target: \"stdout\" is not \"stderr\" or \"syslog+...\""),
+        "{error}"
+    );
     let server =
         Server::start(&config("target = \"off\"\nsyslog = { facility = \"local1\" }", "127.0.0.1:1"));
     server.stderr.wait_for("does nothing unless target is \"syslog+...\"", secs(5));

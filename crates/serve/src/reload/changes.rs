@@ -27,6 +27,7 @@ pub(crate) fn between(old: &Config, new: &Config) -> String {
         ("control", differs(&old.control, &new.control)),
         ("admin", differs(&old.admin, &new.admin)),
         ("access-log", differs(&old.access_log, &new.access_log)),
+        ("events", differs(&old.events, &new.events)),
         ("acme", differs(&old.acme, &new.acme)),
         ("tunnel", differs(&old.tunnels, &new.tunnels)),
     ];

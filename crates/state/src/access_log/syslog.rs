@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use config::types::{Syslog, SyslogAddress};
 use logic::syslog::{self, Framing, Header};
 
+use super::lines::Lines;
+
 /// Time for a connection to be opened.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
@@ -29,6 +31,7 @@ const REFUSAL: Duration = Duration::from_millis(50);
 
 pub(super) struct Sender {
     settings: Syslog,
+    lines: Lines,
     header: Header,
     socket: Option<Socket>,
     /// Bytes of the first line's frame that were sent: a stream may take a part of it.
@@ -53,7 +56,7 @@ enum Socket {
 }
 
 impl Sender {
-    pub(super) fn new(settings: &Syslog) -> Self {
+    pub(super) fn new(settings: &Syslog, lines: Lines) -> Self {
         // Without a name, the receiver takes the address of the sender.
         let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
         let host = Some(host.trim()).filter(|host| syslog::is_field(host, 255)).unwrap_or("-").to_owned();
@@ -62,10 +65,10 @@ impl Sender {
             host,
             app_name: settings.app_name.clone(),
             process_id: std::process::id(),
-            message_id: "access",
+            message_id: lines.message_id(),
         };
         let (settings, connected) = (settings.clone(), Instant::now());
-        Self { settings, header, socket: None, sent: 0, away: None, pause: PAUSE.0, connected }
+        Self { settings, lines, header, socket: None, sent: 0, away: None, pause: PAUSE.0, connected }
     }
 
     /// Sends complete lines. Returns the bytes of those that were handed over; an error if there is none.
@@ -121,7 +124,13 @@ impl Sender {
         // For each line, the end of its frame and its own end.
         let mut ends = Vec::new();
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
-            let text = line.strip_suffix(b"\n").unwrap_or(line);
+            let mut text = line.strip_suffix(b"\n").unwrap_or(line);
+            if self.lines == Lines::Events {
+                let (severity, rest) = syslog::severity_of(text);
+                self.header.priority =
+                    self.settings.facility * 8 + severity.unwrap_or(self.settings.severity);
+                text = rest;
+            }
             syslog::frame(&self.header, framing, syslog::time_of(text), text, longest, &mut frames);
             taken += line.len();
             ends.push((frames.len(), taken));
@@ -244,7 +253,9 @@ mod tests {
     use super::*;
 
     fn sender(to: SyslogAddress) -> Sender {
-        Sender::new(&Syslog { to, facility: 16, severity: 6, app_name: "test".to_owned(), max_length: 1024 })
+        let settings =
+            Syslog { to, facility: 16, severity: 6, app_name: "test".to_owned(), max_length: 1024 };
+        Sender::new(&settings, Lines::Sessions)
     }
 
     #[test]

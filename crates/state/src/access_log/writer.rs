@@ -24,8 +24,6 @@ const ANNOUNCE_EVERY: Duration = Duration::from_secs(60);
 /// Time after which a pipe or terminal that accepts no byte counts as failed.
 const STALL_LIMIT: Duration = Duration::from_secs(1);
 
-const SUBJECT: &str = "access-log";
-
 pub(super) struct Writer {
     output: Output,
     shared: Arc<Shared>,
@@ -120,7 +118,7 @@ impl Writer {
 
     fn reopen(&mut self) {
         let target = lock(&self.shared.target).clone();
-        match Output::open(&target) {
+        match Output::open(&target, self.shared.lines) {
             Ok(output) => {
                 self.write_backlog();
                 if self.torn == LastLineCut::Yes {
@@ -134,7 +132,7 @@ impl Writer {
                 self.shared.enabled.store(target != LogTarget::Off, Relaxed);
                 // A new target starts without the errors of the old one.
                 if self.degraded.take().is_some() {
-                    self.shared.state.restore(SUBJECT);
+                    self.shared.state.restore(self.shared.lines.subject());
                 }
             }
             Err(error) => {
@@ -147,7 +145,7 @@ impl Writer {
     fn failed(&mut self, reason: &str) {
         if self.degraded.is_none() {
             self.degraded = Some(Degraded { announced: Instant::now() });
-            self.shared.state.degrade(SUBJECT, &format!("cannot write: {reason}"));
+            self.shared.state.degrade(self.shared.lines.subject(), &format!("cannot write: {reason}"));
         }
     }
 
@@ -160,7 +158,7 @@ impl Writer {
             .is_some_and(|degraded| soon || degraded.announced.elapsed() >= ANNOUNCE_EVERY)
         {
             self.degraded = None;
-            self.shared.state.restore(SUBJECT);
+            self.shared.state.restore(self.shared.lines.subject());
         }
     }
 }
