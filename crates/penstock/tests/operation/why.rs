@@ -337,10 +337,16 @@ fn past_sessions_are_found_by_request_id_and_client_and_outlive_a_reload() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    // As the access log writes it.
+    let named = server.ctl(&["why", "--request", "id=first-id"]);
+    assert_eq!(String::from_utf8(named.stdout).unwrap().lines().next(), text.lines().next());
     let output = server.ctl(&["why", "--session", "no-such-id"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("no session \"no-such-id\" among the last ones"), "{said}");
+    assert!(
+        said.contains("no session \"no-such-id\" among the last ones: give its `id` of the access log"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -47,8 +47,12 @@ pub(crate) enum Wanted {
 impl Wanted {
     pub(crate) fn read(words: &[&str]) -> Result<Self, AskedError> {
         match *words {
-            ["--session", id] if !id.chars().any(char::is_control) => Ok(Self::Past(id.to_owned())),
-            _ if words.contains(&"--session") => Err(AskedError::Usage),
+            ["--session" | "--request", id] if !id.chars().any(char::is_control) => {
+                // As it stands in a line of the access log, and as the fields of JSON are called.
+                let bare = ["id=", "request_id="].iter().find_map(|name| id.strip_prefix(name));
+                Ok(Self::Past(bare.unwrap_or(id).to_owned()))
+            }
+            _ if words.iter().any(|word| ["--session", "--request"].contains(word)) => Err(AskedError::Usage),
             _ => Asked::read(words).map(|asked| Self::Now(Box::new(asked))),
         }
     }
@@ -83,7 +87,7 @@ pub(crate) enum AskedError {
 const USAGE: &str =
     "[--listener NAME] [--from ADDRESS[:PORT]] [--method M] [--header 'NAME: VALUE']... URL|--session ID";
 
-const OPTIONS: [&str; 5] = ["--session", "--listener", "--from", "--method", "--header"];
+const OPTIONS: [&str; 6] = ["--session", "--request", "--listener", "--from", "--method", "--header"];
 
 fn hint(wanted: &str) -> String {
     nearest(wanted, OPTIONS).map_or(String::new(), |name| format!(", did you mean {name}?"))
@@ -252,6 +256,10 @@ mod tests {
         }
         assert_eq!(Wanted::read(&["--session", "a"]), Ok(Wanted::Past("a".to_owned())));
         assert_eq!(Wanted::read(&["--session", "a", "http://a/"]), Err(AskedError::Usage));
+        for words in [["--request", "a"], ["--session", "id=a"], ["--request", "request_id=a"]] {
+            assert_eq!(Wanted::read(&words), Ok(Wanted::Past("a".to_owned())), "{words:?}");
+        }
+        assert_eq!(Wanted::read(&["--request"]), Err(AskedError::Usage));
         let many: Vec<&str> =
             std::iter::repeat_n(["--header", "a: b"], 51).flatten().chain(["http://a/"]).collect();
         assert!(said(&many).contains("at most 50"));

@@ -15,8 +15,8 @@ use super::workers::{self, Silent};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PastError {
     #[error(
-        "no session \"{}\" among the last ones: give the request id (X-Request-Id, or request_id of the access log), or the \
-         address and port of the client", text::terminal::line(.0)
+        "no session \"{}\" among the last ones: give its `id` of the access log (header X-Request-Id), or the address and \
+         port of its client", text::terminal::line(.0)
     )]
     Unknown(String),
     #[error(transparent)]

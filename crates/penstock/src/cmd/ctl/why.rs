@@ -19,9 +19,9 @@ pub(super) struct Why {
     /// A header line of the request, once for each
     #[arg(long, value_name = "NAME: VALUE", value_parser = parse_word)]
     header: Vec<String>,
-    /// A session that has ended: its request id (X-Request-Id, request_id of the access log), or the address and port of
-    /// its client; the server remembers the last 4096 sessions
-    #[arg(long, value_name = "ID", value_parser = parse_word, conflicts_with_all = ["listener", "from", "method", "header", "url"])]
+    /// A session that has ended: its `id` of the access log (header X-Request-Id), or the address and port of its client;
+    /// the server remembers the last 4096 sessions
+    #[arg(long, visible_alias = "request", value_name = "ID", value_parser = parse_word, conflicts_with_all = ["listener", "from", "method", "header", "url"])]
     session: Option<String>,
     /// What is asked for: http://HOST/PATH, https://HOST/PATH, tls://SERVER-NAME, tcp://LISTENER or udp://LISTENER
     #[arg(value_name = "URL", value_parser = parse_word, required_unless_present = "session")]
