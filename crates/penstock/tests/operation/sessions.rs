@@ -160,6 +160,34 @@ fn bytes_are_shown_while_they_move() {
 }
 
 #[test]
+fn body_bytes_that_come_with_the_head_are_counted_once() {
+    let backend = Scripted::answering("x");
+    let server = start(&format!("\"{}\"", backend.address), "");
+    let mut client = server.client("web");
+    let head = "POST /both HTTP/1.1\r\nHost: a\r\nContent-Length: 3000\r\n\r\n";
+    let next = "GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
+    client.send(format!("{head}{}{next}", "b".repeat(3000)));
+    assert_eq!((client.response().status, client.response().status), (200, 200));
+    let chunked = "POST /chunked HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let body = "5\r\nhello\r\n0\r\n\r\n";
+    client.send(format!("{chunked}{body}"));
+    assert_eq!(client.response().status, 200);
+    // A part with the head, and the rest later.
+    client.send(format!("{head}{}", "b".repeat(1000)));
+    eventually("the request runs", secs(10), || (sessions(&server, &[])[0]["requests"] == 1).then_some(()));
+    client.send("b".repeat(2000));
+    assert_eq!(client.response().status, 200);
+    let lines = eventually("all are logged", secs(10), || {
+        Some(logged(&server, "ok")).filter(|lines| lines.len() == 4)
+    });
+    let counted: Vec<_> = lines.iter().map(|line| line["bytes_in"].as_u64().unwrap() as usize).collect();
+    let whole = head.len() + 3000;
+    assert_eq!(counted, [whole, next.len(), chunked.len() + body.len(), whole]);
+    let shown = sessions(&server, &[])[0]["bytes_in"].as_u64().unwrap() as usize;
+    assert_eq!(shown, counted.iter().sum::<usize>());
+}
+
+#[test]
 fn a_killed_session_ends_on_both_sides_and_everything_says_why() {
     let slow = silent();
     let server = start(&format!("\"{}\"", slow.address), "");

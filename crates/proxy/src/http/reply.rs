@@ -305,10 +305,12 @@ impl Attempt<'_, '_> {
     ) -> Result<(), Broken> {
         let settings = self.session.settings;
         let chunked = matches!(reader, Reader::Chunked(_));
+        let (buffer, read) = (ahead.take(), &self.bodies(shared).up);
+        read.set(read.get() + buffer.len() as u64);
         let transfer = Transfer {
             timer: self.timer,
             from: client,
-            buffer: ahead.take(),
+            buffer,
             reader,
             to: backend,
             framing: if chunked { Framing::Chunked } else { Framing::Raw },
@@ -318,11 +320,13 @@ impl Attempt<'_, '_> {
             read_timeout: self.idle_of_rpc().unwrap_or(settings.timeouts.body),
             whole_by: None,
             write_timeout: self.pool.settings.timeouts.body,
-            read: &self.bodies(shared).up,
+            read,
             written: &self.sent,
             grpc_status: None,
         };
         let (sent, behind) = transfer.run().await;
+        // What follows the body belongs to the next request.
+        read.set(read.get().saturating_sub(behind.len() as u64));
         ahead.replace(behind);
         sent
     }
