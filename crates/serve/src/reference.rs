@@ -20,6 +20,7 @@ use tls::CertificateState;
 
 use crate::exposition;
 use crate::report::fixture;
+use crate::report::why::AnswerOutcome;
 
 const HEAD: &str = "# Outcomes, states, log fields and metrics
 
@@ -151,6 +152,16 @@ fn families() -> BTreeMap<String, Family> {
         }
     }
     families
+}
+
+#[test]
+fn every_outcome_of_why_is_in_machine_readable() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/machine-readable.md");
+    let page = std::fs::read_to_string(path).expect("the page is there");
+    let row = page.lines().find(|line| line.starts_with("| `result` | `outcome` (")).expect("it has the row");
+    let list = row.split(['(', ')']).nth(1).unwrap_or_default();
+    let written: BTreeSet<_> = list.split(", ").map(|word| word.trim_matches('`')).collect();
+    assert_eq!(written, AnswerOutcome::WORDS.iter().copied().collect());
 }
 
 #[test]

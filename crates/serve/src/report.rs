@@ -16,6 +16,7 @@ use state::Admission;
 use state::events::timestamp;
 use state::lock::lock;
 use state::metrics::{Counter, LatencySum, ListenerCounters, PerWorker};
+use text::units;
 
 pub mod certificates;
 pub mod clients;
@@ -395,7 +396,27 @@ fn protocol_word(plan: &ListenerPlan) -> &'static str {
     }
 }
 
+impl Status {
+    /// Where the state of the process is stored for the next one, or why it is not.
+    fn stored_lines(&self) -> impl Iterator<Item = String> {
+        self.stored.iter().map(StoredReport::line).chain(self.not_stored.clone())
+    }
+}
+
 impl PoolReport {
+    /// What the limits of the pool have stopped so far; each begins with a comma.
+    fn limited(&self) -> String {
+        let stopped = match self.ejections_stopped {
+            0 => String::new(),
+            count => format!(", {} stopped", units::count(count as usize, "ejection")),
+        };
+        let refused = match self.retries_refused {
+            0 => String::new(),
+            count => format!(", {} refused", units::count_of(count as usize, "retry", "retries")),
+        };
+        stopped + &refused
+    }
+
     fn read(plan: &PoolPlan, config: &Config, now: Instant) -> Self {
         let backends: Vec<_> =
             plan.backends.iter().map(|backend| BackendReport::read(backend, now)).collect();

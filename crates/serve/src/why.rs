@@ -24,7 +24,9 @@ use proxy::sticky_cookie::{self, Slot};
 use proxy::why::{self, Client, Explained, PassthroughChoice};
 
 use crate::report::past::PastReport;
-use crate::report::why::{Answer, DeniedBy, ListenerStep, PoolStep, RefusedStep, RouteStep, Step, WhyReport};
+use crate::report::why::{
+    Answer, AnswerOutcome, DeniedBy, ListenerStep, PoolStep, RefusedStep, RouteStep, Step, WhyReport,
+};
 
 mod asked;
 mod listener;
@@ -75,7 +77,10 @@ pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, Wh
     let denied_pool = denied_pool.filter(|_| standing == Verdict::Deny);
     let destination = match &plan.settings.protocol {
         _ if standing == Verdict::Deny && denied_pool.is_none() => {
-            Err(Answer::of(if plan.settings.tarpit.is_some() { "tarpit" } else { "denied" }))
+            Err(Answer::of(match &plan.settings.tarpit {
+                Some(_) => AnswerOutcome::Tarpit,
+                None => AnswerOutcome::Denied,
+            }))
         }
         Protocol::Http(_) => of_request(front, &snapshot, &plan, standing, asked, &mut steps),
         Protocol::TlsPassthrough(_) => match denied_pool {
@@ -242,7 +247,7 @@ fn of_server_name(
         PassthroughChoice::NoRoute => Err(Answer::closed()),
         PassthroughChoice::Denied => {
             steps.push(Step::Denied { by: DeniedBy::Route, pool: None });
-            Err(Answer::of("denied"))
+            Err(Answer::of(AnswerOutcome::Denied))
         }
     }
 }
@@ -272,20 +277,20 @@ fn answer_of(pool: &PoolPlan, plan: &ListenerPlan, explained: &Explained) -> Ans
     if selections.contains(&Selection::Denied) {
         return match plan.settings.protocol.is_http() {
             true => Answer::refused(403),
-            false => Answer::of("denied"),
+            false => Answer::of(AnswerOutcome::Denied),
         };
     }
     if selections.iter().any(|one| matches!(one, Selection::Unavailable | Selection::AllTried)) {
-        return no_backend("no-backend");
+        return no_backend(AnswerOutcome::NoBackend);
     }
     // Those that a backend knows pass the queue if there are soft limits.
     let passes = pool.soft_limits > 0 && selections.iter().all(|one| matches!(one, Selection::Remembered(_)));
     if explained.waiting > 0 && !passes || selections.contains(&Selection::AllBusy) {
-        return if is_full { no_backend("queue-full") } else { Answer::of("queue") };
+        return if is_full { no_backend(AnswerOutcome::QueueFull) } else { Answer::of(AnswerOutcome::Queue) };
     }
     let name = |index: usize| pool.backends[index].state.name.to_string();
     match explained.explanation.only().and_then(Selection::backend) {
-        Some(index) => Answer { backend: Some(name(index)), ..Answer::of("backend") },
-        None => Answer::of("one-of-several"),
+        Some(index) => Answer { backend: Some(name(index)), ..Answer::of(AnswerOutcome::Backend) },
+        None => Answer::of(AnswerOutcome::OneOfSeveral),
     }
 }

@@ -15,12 +15,11 @@ use text::terminal::line;
 use text::units;
 
 use super::client::PeerCredentials;
-use crate::report::sessions::SessionsReport;
+use crate::report::sessions::{MOST_SHOWN, SessionsReport};
 use crate::sessions::{self, Detail, Found};
 
-/// Sessions shown if the command names no number, and at most.
+/// Sessions shown if the command names no number.
 const SHOWN: usize = 50;
-const MOST_SHOWN: usize = 10_000;
 
 /// Sessions that one command ends at most.
 const MOST_ENDED: usize = 100_000;
@@ -148,6 +147,7 @@ pub(super) async fn end(front: &Front, wanted: Wanted, who: PeerCredentials) -> 
         _ => Ok(Ended { ended, not_open }),
     }
 }
+
 /// What is to be ended of a session that was found by these names. A request of HTTP/2 is ended alone, unless the whole
 /// connection is named too.
 fn target(row: &Row, names: &[SessionName]) -> Target {
@@ -168,7 +168,6 @@ fn target(row: &Row, names: &[SessionName]) -> Target {
     };
     Target { place: row.place, requests: requests.collect() }
 }
-
 
 /// Records who has ended which sessions.
 fn tell(front: &Front, ended: &[EndedSession], who: PeerCredentials) {
@@ -204,6 +203,7 @@ fn shown(name: &SessionName) -> String {
         SessionName::Request(id) => line(id),
     }
 }
+
 /// What was ended, in one line.
 fn ended_short(EndedSession { row, requests }: &EndedSession) -> String {
     let requests: Vec<_> = requests.iter().map(|id| line(id)).collect();
@@ -213,7 +213,6 @@ fn ended_short(EndedSession { row, requests }: &EndedSession) -> String {
         several => format!("ended requests {} of {}", several.join(", "), short(row)),
     }
 }
-
 
 /// A session in one line.
 fn short(row: &Row) -> String {

@@ -92,6 +92,9 @@ impl Page {
             self.push(format_args!(", {unsaved}"));
         }
         self.push(format_args!("</p>\n<p>{}</p>\n", Text(&status.confinement.line())));
+        for stored in status.stored_lines() {
+            self.push(format_args!("<p>{}</p>\n", Text(&stored)));
+        }
     }
 
     fn degraded(&mut self, status: &Status) {
@@ -111,11 +114,12 @@ impl Page {
             format!(", {} sessions to fallback {}", fallback.sessions, fallback.pool)
         });
         let title = format!(
-            "Pool {} ({}): {} of {} available{queued}{fallback}",
+            "Pool {} ({}): {} of {} available{queued}{fallback}{}",
             pool.name,
             pool.balance,
             pool.available,
             units::count(pool.backends.len(), "backend"),
+            pool.limited(),
         );
         self.table(
             &title,
@@ -307,6 +311,20 @@ impl Display for Text<'_> {
 mod tests {
     use super::*;
     use crate::report::fixture;
+
+    #[test]
+    fn what_limits_have_stopped_and_what_is_stored_is_on_the_page() {
+        let front = fixture::front("backends = ['127.0.0.1:1']");
+        let pool = front.snapshot.load().pools[0].state.clone();
+        pool.ejections_stopped.store(2, std::sync::atomic::Ordering::Relaxed);
+        pool.retries_refused.store(1, std::sync::atomic::Ordering::Relaxed);
+        front.state.kept.wait_for_another("another process <stores>");
+        let status = Status::read(&front);
+        let page = page(&status, &[]);
+        assert!(page.contains("1 backend available, 2 ejections stopped, 1 retry refused</h2>"), "{page}");
+        assert!(page.contains("<p>another process &lt;stores&gt;</p>"), "{page}");
+        assert!(super::super::tables::status(&status).contains(", 2 ejections stopped, 1 retry refused\n"));
+    }
 
     #[test]
     fn text_from_outside_cannot_become_markup() {

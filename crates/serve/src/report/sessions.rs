@@ -62,6 +62,9 @@ impl From<TcpInfo> for TcpReport {
     }
 }
 
+/// Sessions that one command shows at most.
+pub const MOST_SHOWN: usize = 10_000;
+
 impl SessionsReport {
     pub(crate) fn read(found: Found) -> Self {
         Self { matched: found.matched, sessions: found.sessions.into_iter().map(of_session).collect() }
@@ -137,7 +140,12 @@ pub fn text(report: &SessionsReport) -> String {
     let mut out = table.render();
     match report.matched - report.sessions.len().min(report.matched) {
         0 => {}
-        more => out.push_str(&format!("and {more} more: --limit {} shows all\n", report.matched)),
+        more if report.matched <= MOST_SHOWN => {
+            out.push_str(&format!("and {more} more: --limit {} shows all\n", report.matched));
+        }
+        more => out.push_str(&format!(
+            "and {more} more: --limit {MOST_SHOWN} is the most; --listener, --backend or --client shows a part\n"
+        )),
     }
     out
 }
@@ -170,5 +178,18 @@ fn pair(session: &SessionReport, show: impl Fn(&TcpReport) -> String) -> String 
         (client, Some(backend)) => {
             format!("{} {}", client.as_ref().map_or_else(|| "-".to_owned(), &show), show(backend))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hint_to_show_more_is_one_that_works() {
+        let mut report = SessionsReport { matched: MOST_SHOWN, sessions: Vec::new() };
+        assert!(text(&report).ends_with("and 10000 more: --limit 10000 shows all\n"));
+        report.matched += 1;
+        assert!(text(&report).contains("and 10001 more: --limit 10000 is the most; --listener, "));
     }
 }

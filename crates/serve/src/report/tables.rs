@@ -10,7 +10,6 @@ use text::units;
 use text::wrap::wrapped;
 
 use super::descriptors::Descriptors;
-use super::stored::StoredReport;
 use super::{BackendReport, Counters, ListenerReport, Phase, PoolReport, ReturnReport, Status};
 
 pub fn status(status: &Status) -> String {
@@ -41,7 +40,7 @@ pub fn status(status: &Status) -> String {
     }
     descriptors(&mut out, &status.descriptors);
     push_line(&mut out, &line(&status.confinement.line()));
-    for stored in status.stored.iter().map(StoredReport::line).chain(status.not_stored.clone()) {
+    for stored in status.stored_lines() {
         push_line(&mut out, &line(&stored));
     }
     if !status.degraded.is_empty() {
@@ -167,22 +166,15 @@ fn pools_into(out: &mut String, pools: &[PoolReport], most: usize) {
             }
             _ => String::new(),
         };
-        let refused = match pool.retries_refused {
-            0 => String::new(),
-            count => format!(", {} refused", units::count_of(count as usize, "retry", "retries")),
-        };
-        let stopped = match pool.ejections_stopped {
-            0 => String::new(),
-            count => format!(", {} stopped", units::count(count as usize, "ejection")),
-        };
         push_line(
             out,
             &format!(
-                "\nPOOL {} ({}): {} of {} available{queued}{fallback}{stopped}{refused}",
+                "\nPOOL {} ({}): {} of {} available{queued}{fallback}{}",
                 line(&pool.name),
                 pool.balance,
                 pool.available,
                 units::count(pool.backends.len(), "backend"),
+                pool.limited(),
             ),
         );
         let mut backends: Vec<_> = pool.backends.iter().collect();

@@ -197,36 +197,59 @@ pub struct DrainStep {
     pub seconds: u64,
 }
 
+text::words! {
+    /// What becomes of a session.
+    pub enum AnswerOutcome: "outcome" {
+        Backend = "backend",
+        /// The worker that accepts it, or chance, decides between backends.
+        OneOfSeveral = "one-of-several",
+        Queue = "queue",
+        QueueFull = "queue-full",
+        NoBackend = "no-backend",
+        Redirect = "redirect",
+        /// Penstock answers itself.
+        Penstock = "penstock",
+        Refused = "refused",
+        Denied = "denied",
+        Tarpit = "tarpit",
+        Closed = "closed",
+    }
+}
+
+impl Serialize for AnswerOutcome {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
 /// The end of the way.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Answer {
-    /// `backend`, `one-of-several`, `queue`, `queue-full`, `no-backend`, `penstock` (it answers itself), `redirect`,
-    /// `refused`, `denied` or `closed`.
-    pub outcome: &'static str,
+    pub outcome: AnswerOutcome,
     pub backend: Option<String>,
     pub status: Option<u16>,
     pub location: Option<String>,
 }
 
 impl Answer {
-    pub fn of(outcome: &'static str) -> Self {
-        Self { outcome, ..Self::default() }
+    pub fn of(outcome: AnswerOutcome) -> Self {
+        Self { outcome, backend: None, status: None, location: None }
     }
 
     pub fn refused(status: u16) -> Self {
-        Self { status: Some(status), ..Self::of("refused") }
+        Self { status: Some(status), ..Self::of(AnswerOutcome::Refused) }
     }
 
     pub fn penstock(status: u16) -> Self {
-        Self { status: Some(status), ..Self::of("penstock") }
+        Self { status: Some(status), ..Self::of(AnswerOutcome::Penstock) }
     }
 
     pub fn redirect(status: u16, location: String) -> Self {
-        Self { status: Some(status), location: Some(location), ..Self::of("redirect") }
+        Self { status: Some(status), location: Some(location), ..Self::of(AnswerOutcome::Redirect) }
     }
 
     pub fn closed() -> Self {
-        Self::of("closed")
+        Self::of(AnswerOutcome::Closed)
     }
 }
 

@@ -7,8 +7,8 @@ use text::terminal::line;
 use text::units;
 
 use super::{
-    Answer, BackendStep, DeniedBy, Found, ListenerStep, NearRoute, PoolStep, RouteStep, Step, StickyStep,
-    WhyReport,
+    Answer, AnswerOutcome, BackendStep, DeniedBy, Found, ListenerStep, NearRoute, PoolStep, RouteStep, Step,
+    StickyStep, WhyReport,
 };
 use crate::report::tables::{condition, push_line};
 
@@ -220,22 +220,26 @@ fn words(backend: &BackendStep, reason: &str) -> String {
 fn result(result: &Answer) -> String {
     let status = result.status.map_or(String::new(), |status| format!(" {status}"));
     match result.outcome {
-        "backend" => format!("=> backend {}", line(result.backend.as_deref().unwrap_or_default())),
-        "one-of-several" => {
+        AnswerOutcome::Backend => {
+            format!("=> backend {}", line(result.backend.as_deref().unwrap_or_default()))
+        }
+        AnswerOutcome::OneOfSeveral => {
             "=> one of the chosen backends: the worker that accepts it, or chance, decides".to_owned()
         }
-        "queue" => "=> it waits in the queue of the pool".to_owned(),
-        "queue-full" => {
+        AnswerOutcome::Queue => "=> it waits in the queue of the pool".to_owned(),
+        AnswerOutcome::QueueFull => {
             format!("=> refused{status}: every backend is at its limit, and nothing more may wait")
         }
-        "no-backend" => format!("=> refused{status}: no backend takes sessions"),
-        "redirect" | "penstock" => {
+        AnswerOutcome::NoBackend => format!("=> refused{status}: no backend takes sessions"),
+        AnswerOutcome::Redirect | AnswerOutcome::Penstock => {
             let location = result.location.as_ref().map_or(String::new(), |to| format!(" to {}", line(to)));
             format!("=> penstock itself answers{status}{location}")
         }
-        "denied" => "=> refused: an access list denies the client".to_owned(),
-        "tarpit" => "=> held without a byte (tarpit): an access list denies the client".to_owned(),
-        "closed" => "=> closed: no route for this server name".to_owned(),
-        _ => format!("=> refused{status}"),
+        AnswerOutcome::Denied => "=> refused: an access list denies the client".to_owned(),
+        AnswerOutcome::Tarpit => {
+            "=> held without a byte (tarpit): an access list denies the client".to_owned()
+        }
+        AnswerOutcome::Closed => "=> closed: no route for this server name".to_owned(),
+        AnswerOutcome::Refused => format!("=> refused{status}"),
     }
 }
