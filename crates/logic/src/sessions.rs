@@ -7,7 +7,7 @@ use crate::peers::{Peer, PeerSet};
 
 /// Number of an open session. A worker uses a number again only after 2^32 connections.
 ///
-/// Each worker counts its connections by itself; the number tells the worker.
+/// Each worker counts its connections by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionNumber(pub u64);
 
@@ -17,12 +17,16 @@ impl SessionNumber {
         Self(u64::from(serial) * workers.max(1) as u64 + worker as u64 + 1)
     }
 
-    /// The worker and the serial number. `None` if no connection has this number.
-    pub fn parts(self, workers: usize) -> Option<(usize, u32)> {
-        let (at, workers) = (self.0.checked_sub(1)?, workers.max(1) as u64);
-        Some((usize::try_from(at % workers).ok()?, u32::try_from(at / workers).ok()?))
+    /// The number of the flow of UDP with this serial number, from 0, of a worker. No connection has such a number: flows
+    /// may begin so fast that numbers of four bytes would soon be used again.
+    pub fn of_flow(serial: u64, worker: usize, workers: usize) -> Self {
+        let at = serial.saturating_mul(workers.max(1) as u64).saturating_add(worker as u64);
+        Self(FLOWS.saturating_add(at).saturating_add(1))
     }
 }
+
+/// What the numbers of flows are above: more than the connections of 2,000 workers.
+const FLOWS: u64 = 10_000_000_000_000;
 
 /// How an operator names one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,16 +220,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_tells_its_worker_and_is_never_zero() {
+    fn no_two_connections_have_the_same_number_and_none_has_zero() {
         for workers in [1, 2, 7] {
-            for (serial, worker) in [(0, 0), (1, 0), (4_000_000_000, workers - 1)] {
-                let number = SessionNumber::new(serial, worker, workers);
-                assert!(number.0 > 0);
-                assert_eq!(number.parts(workers), Some((worker, serial)));
+            let mut all = std::collections::HashSet::from([SessionNumber(0)]);
+            for worker in 0..workers {
+                for serial in [0, 1, 4_000_000_000] {
+                    assert!(all.insert(SessionNumber::new(serial, worker, workers)));
+                }
             }
         }
-        assert_eq!(SessionNumber(0).parts(2), None);
-        assert_eq!(SessionNumber(u64::MAX).parts(1), None);
+    }
+
+    #[test]
+    fn a_flow_has_a_number_that_no_connection_has() {
+        assert_eq!(SessionNumber::of_flow(0, 0, 1), SessionNumber(10_000_000_000_001));
+        assert_eq!(SessionNumber::of_flow(3, 1, 2), SessionNumber(10_000_000_000_008));
+        assert!(SessionNumber::new(u32::MAX, 1999, 2000) < SessionNumber::of_flow(0, 0, 2000));
+        assert_eq!(SessionNumber::of_flow(u64::MAX, 1, 2), SessionNumber(u64::MAX));
     }
 
     #[test]

@@ -235,6 +235,17 @@ impl<T> FlowTable<T> {
         self.ids.is_empty()
     }
 
+    /// Places of the table, taken and free.
+    pub fn places(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// The flow at a place, with the time of its last datagram.
+    pub fn at(&self, place: usize) -> Option<(FlowId, &FlowKey, Instant, &T)> {
+        let flow = self.flows.get(place)?.as_ref()?;
+        Some((FlowId(u32::try_from(place).ok()?), &flow.key, flow.last, &flow.value))
+    }
+
     /// Number of sources that have flows.
     pub fn sources(&self) -> usize {
         self.sources.len()

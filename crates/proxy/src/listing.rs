@@ -22,8 +22,45 @@ pub struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     pub number: SessionNumber,
+    /// Index of its worker.
+    pub worker: usize,
+    pub at: At,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum At {
     /// Index in its worker's table of connections.
-    pub(crate) at: usize,
+    Connection(usize),
+    /// Index of a socket for UDP, and in its table of flows.
+    Flow { socket: usize, at: usize },
+}
+
+impl Place {
+    /// Whose task has the session: that of a socket for UDP, or of the worker.
+    pub fn socket(&self) -> Option<usize> {
+        match self.at {
+            At::Connection(_) => None,
+            At::Flow { socket, .. } => Some(socket),
+        }
+    }
+}
+
+/// Where a worker goes on looking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// At the connection with this index.
+    Connections(usize),
+    /// At a place in the table of flows of a socket for UDP.
+    Flows { socket: usize, from: usize },
+}
+
+impl Whence {
+    pub const START: Self = Self::Connections(0);
+
+    /// The first flow of a socket.
+    pub(crate) fn socket(socket: usize) -> Self {
+        Self::Flows { socket, from: 0 }
+    }
 }
 
 /// What is to be ended.
@@ -90,8 +127,8 @@ pub struct Scanned {
     pub rows: Vec<Row>,
     /// Sessions that match.
     pub matched: usize,
-    /// Index to go on from; `None` at the end.
-    pub next: Option<usize>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<Whence>,
     /// Time that the worker took for it.
     pub took: Duration,
     /// Sessions among those that match without a rate.

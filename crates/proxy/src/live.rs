@@ -63,6 +63,7 @@ pub enum Speaks {
     #[default]
     Nothing,
     Tcp,
+    Udp,
     TlsPassthrough,
     Http1,
     Http2,
@@ -76,6 +77,7 @@ impl Speaks {
         match self {
             Self::Nothing => "handshake",
             Self::Tcp => "tcp",
+            Self::Udp => "udp",
             Self::TlsPassthrough => "tls-passthrough",
             Self::Http1 => "http/1.1",
             Self::Http2 => "http/2",

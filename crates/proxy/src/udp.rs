@@ -8,6 +8,8 @@
 //! 3. An epoll instance tells which flows have replies. `crates/proxy/src/udp/reply.rs` collects those of many flows in
 //!    one batch, and sends it to the clients with one system call.
 //! 4. The table ends flows, and `crates/proxy/src/udp/flow.rs` says in their outcome how.
+//!
+//! `crates/proxy/src/udp/listing.rs` shows flows to operators.
 
 use std::future::poll_fn;
 use std::io;
@@ -36,10 +38,13 @@ use crate::worker::{Current, Worker};
 
 mod flow;
 mod forward;
+mod listing;
+pub(crate) mod mailbox;
 mod reply;
 mod sockets;
 
 use flow::{End, Flow};
+use mailbox::Registered;
 use sockets::{OwnedEpoll, Sockets};
 
 /// How long a socket that is being closed waits for replies that are due.
@@ -115,6 +120,7 @@ struct Server {
     room: usize,
     complained: Occasionally,
     evicted_logged: Occasionally,
+    registered: Registered,
 }
 
 /// Something that is done at most once in a while.
@@ -157,6 +163,7 @@ enum Left {
 struct Ready {
     clients: bool,
     backends: bool,
+    operators: bool,
 }
 
 async fn serve(
@@ -179,6 +186,7 @@ async fn serve(
     #[expect(deprecated, reason = "its successor is unsafe; `OwnedEpoll` keeps the one descriptor it owns")]
     let watched = AsyncFd::with_interest(epoll.clone(), Interest::READABLE)?;
     let mut server = Server {
+        registered: Registered::new(&worker.mailboxes),
         worker,
         key,
         socket,
@@ -218,9 +226,10 @@ impl Server {
                     drop(guard?);
                     ready.backends = true;
                 }
+                ready.operators = self.registered.poll(cx).is_ready();
                 let is_told = !is_closing && closed.as_mut().poll(cx).is_ready();
                 let is_due = due.is_some_and(|due| poll_until(timer.as_mut(), due, cx));
-                let is_awake = ready.clients || ready.backends || is_told || is_due;
+                let is_awake = ready.clients || ready.backends || ready.operators || is_told || is_due;
                 if is_awake { Poll::Ready(io::Result::Ok(ready)) } else { Poll::Pending }
             })
             .await?;
@@ -231,6 +240,9 @@ impl Server {
                 self.relay_replies(replies, now)?;
             }
             self.expire(now);
+            if ready.operators {
+                self.answer_questions(now);
+            }
             self.sockets.close_unused(now);
             if left == Left::Perhaps {
                 // A batch may have opened 32 sockets: other clients of the worker have their turn before the next one.
@@ -282,7 +294,7 @@ impl Server {
         let socket = flow::end(ended, why);
         match why {
             End::Complete => self.sockets.rest(socket, self.table.room(), now),
-            End::Timeout | End::Evicted | End::Closing => self.sockets.close(socket),
+            End::Timeout | End::Evicted | End::Closing | End::Killed => self.sockets.close(socket),
         }
     }
 

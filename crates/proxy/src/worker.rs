@@ -25,6 +25,7 @@ use crate::live::{Live, Running};
 use crate::past::{Entry, Past};
 use crate::pipes::Pipes;
 use crate::snapshot::{PoolPlan, Snapshot};
+use crate::udp::mailbox::Mailboxes;
 use crate::waits::Waits;
 
 mod answers;
@@ -78,6 +79,8 @@ pub struct Worker {
     hedging: PerPool<Hedging>,
     past: RefCell<Past>,
     rates: RefCell<Rates>,
+    /// Sockets for UDP, for operators.
+    pub(crate) mailboxes: Rc<Mailboxes>,
     connections: RefCell<Connections>,
     idle_clients: IdleClients,
     /// Notified when a client connection of this worker has ended.
@@ -235,6 +238,7 @@ impl Worker {
             hedging: PerPool::default(),
             past: RefCell::new(Past::new(workers)),
             rates: RefCell::default(),
+            mailboxes: Rc::default(),
             connections: RefCell::default(),
             idle_clients: IdleClients::default(),
             place_freed: Notify::new(),
@@ -390,6 +394,7 @@ impl Worker {
             self.idle.sweep(now, &self.current.borrow());
             self.idle_sessions.sweep(now);
             self.rates.borrow_mut().forget(now);
+            self.mailboxes.forget_rates(now);
             if self.park_from.get() >= self.connections.borrow().controls.len() {
                 self.park_from.set(0);
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use logic::sessions::keep_largest;
 use proxy::front::Front;
-use proxy::listing::{Asked, EndedSession, Place, Row, Target};
+use proxy::listing::{Asked, EndedSession, Place, Row, Target, Whence};
 use proxy::question::Question;
 use sys::tcp_info::TcpInfo;
 use tokio::sync::{Mutex, oneshot};
@@ -71,7 +71,8 @@ pub(crate) async fn find(front: &Front, asked: Asked, detail: Detail) -> Result<
     drop(turn);
     let mut tcp = HashMap::new();
     let shown = if detail == Detail::Full { &looked.rows[..] } else { &[] };
-    for (worker, places) in by_worker(front, shown.iter().map(|row| row.place), |place| *place) {
+    let of_tcp = shown.iter().map(|row| row.place).filter(|place| place.socket().is_none());
+    for ((worker, _), places) in by_task(of_tcp, |place| *place) {
         for places in places.chunks(AT_ONCE) {
             let ask = |answer| Question::Tcp { places: places.to_vec(), answer };
             for sockets in ask_one(front, worker, ask).await? {
@@ -92,7 +93,7 @@ pub(crate) async fn end(
     targets: impl Iterator<Item = Target>,
 ) -> (Vec<EndedSession>, Result<(), Silent>) {
     let (mut killed, mut all_answered) = (Vec::new(), Ok(()));
-    for (worker, targets) in by_worker(front, targets, |target| target.place) {
+    for ((worker, _), targets) in by_task(targets, |target| target.place) {
         for targets in targets.chunks(AT_ONCE) {
             let ask = |answer| Question::Kill { targets: targets.to_vec(), answer };
             match ask_one(front, worker, ask).await {
@@ -120,7 +121,7 @@ struct Looked {
 async fn look(front: &Front, asked: &Arc<Asked>) -> Result<Looked, Silent> {
     let mut all = Looked::default();
     for worker in 0..front.questions.len() {
-        let (mut next, mut took) = (Some(0), Duration::ZERO);
+        let (mut next, mut took) = (Some(Whence::START), Duration::ZERO);
         while let Some(from) = next {
             let ask = |answer| Question::Sessions { asked: asked.clone(), from, answer };
             let part = ask_one(front, worker, ask).await?;
@@ -136,16 +137,15 @@ async fn look(front: &Front, asked: &Arc<Asked>) -> Result<Looked, Silent> {
     Ok(all)
 }
 
-fn by_worker<T>(
-    front: &Front,
+/// What is wanted of each worker, and of each of its sockets for UDP.
+fn by_task<T>(
     wanted: impl Iterator<Item = T>,
     place: impl Fn(&T) -> Place,
-) -> HashMap<usize, Vec<T>> {
-    let mut all: HashMap<usize, Vec<T>> = HashMap::new();
+) -> HashMap<(usize, Option<usize>), Vec<T>> {
+    let mut all: HashMap<_, Vec<T>> = HashMap::new();
     for one in wanted {
-        if let Some((worker, _)) = place(&one).number.parts(front.state.workers) {
-            all.entry(worker).or_default().push(one);
-        }
+        let Place { worker, .. } = place(&one);
+        all.entry((worker, place(&one).socket())).or_default().push(one);
     }
     all
 }

@@ -14,6 +14,8 @@ use crate::upstream::{InFlight, Trial};
 use crate::worker::Worker;
 
 pub(super) struct Flow {
+    /// Number of the flow among all of its worker.
+    pub(super) serial: u64,
     /// Connected to the backend.
     pub(super) socket: BackendSocket,
     pub(super) outcome: Outcome,
@@ -63,6 +65,8 @@ pub(super) enum End {
     Evicted,
     /// The listening socket is being closed.
     Closing,
+    /// An operator has ended it.
+    Killed,
 }
 
 /// Finishes the outcome of a flow, and gives its permits back. Returns its socket.
@@ -76,6 +80,7 @@ pub(super) fn end(ended: Ended<Flow>, why: End) -> BackendSocket {
     flow.outcome.end(match why {
         End::Complete => Ending::Ok,
         End::Evicted => Ending::FlowEvicted,
+        End::Killed => Ending::Killed,
         // Where no reply is due, a refusal is all that tells of lost datagrams.
         End::Timeout | End::Closing if is_refused => Ending::ConnectFailed,
         End::Timeout | End::Closing if !is_reply_missing => Ending::Ok,

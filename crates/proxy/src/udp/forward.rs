@@ -163,6 +163,7 @@ impl Server {
         (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
         outcome.attempts = 1;
         let flow = Flow {
+            serial: self.worker.mailboxes.next_serial(),
             socket,
             outcome,
             hearing: Hearing::default(),

@@ -3,8 +3,10 @@
 use logic::route::PoolId;
 
 use super::{PerPool, Worker};
+use crate::listing::Whence;
 use crate::question::Question;
 use crate::snapshot::{PoolPlan, Snapshot};
+use crate::udp::mailbox::FlowQuestion;
 
 impl<T: Clone> PerPool<T> {
     /// Copies what a session under `snapshot` would get from [`PerPool::with`].
@@ -24,15 +26,19 @@ impl Worker {
                 // The operator may have left.
                 let _ = answer.send(self.balancers.copy(&snapshot, pool, make));
             }
-            Question::Sessions { asked, from, answer } => {
+            Question::Sessions { asked, from: Whence::Connections(from), answer } => {
                 let _ = answer.send(self.scan(&asked, from));
+            }
+            Question::Sessions { asked, from: Whence::Flows { socket, from }, answer } => {
+                self.mailboxes.ask(socket, FlowQuestion::Scan { asked, from, answer });
             }
             Question::Tcp { places, answer } => {
                 let _ = answer.send(self.tcp_of(&places));
             }
-            Question::Kill { targets, answer } => {
-                let _ = answer.send(self.end_sessions(&targets));
-            }
+            Question::Kill { targets, answer } => match targets.first().and_then(|one| one.place.socket()) {
+                Some(socket) => self.mailboxes.ask(socket, FlowQuestion::Kill { targets, answer }),
+                None => drop(answer.send(self.end_sessions(&targets))),
+            },
             Question::Past { id, answer } => {
                 let _ = answer.send(self.past.borrow().find(&id).map(Box::new));
             }

@@ -7,7 +7,7 @@ use logic::sessions::{Facts, Filter, SessionNumber, keep_largest};
 use sys::tcp_info;
 
 use super::{ConnectionHandle, Worker};
-use crate::listing::{Asked, Backend, EndedSession, Place, Row, Scanned, Sockets, Target};
+use crate::listing::{Asked, At, Backend, EndedSession, Place, Row, Scanned, Sockets, Target, Whence};
 use crate::live::{Killed, NO_SOCKET};
 
 /// Connections that one question looks at: some tenths of a millisecond.
@@ -27,7 +27,8 @@ impl Worker {
             if !self.matches(handle, serial, &asked.filter) {
                 continue;
             }
-            let place = Place { number: self.session_number(serial), at };
+            let place =
+                Place { number: self.session_number(serial), worker: self.index, at: At::Connection(at) };
             let mut row = self.row(handle, place, began);
             row.rate = rates.measure(at, serial, row.bytes_in.saturating_add(row.bytes_out), began);
             scanned.matched += 1;
@@ -35,7 +36,10 @@ impl Worker {
             scanned.rows.push(row);
         }
         keep_largest(&mut scanned.rows, asked.most, |row| row.key(asked.sort));
-        scanned.next = (end < connections.controls.len()).then_some(end);
+        scanned.next = match end < connections.controls.len() {
+            true => Some(Whence::Connections(end)),
+            false => self.mailboxes.first_from(0).map(Whence::socket),
+        };
         scanned.took = began.elapsed();
         scanned
     }
@@ -122,11 +126,12 @@ impl Worker {
     /// Finds a connection, if it is still open.
     fn connection(&self, place: Place) -> Option<Rc<ConnectionHandle>> {
         let connections = self.connections.borrow();
-        let serial = *connections.serials.get(place.at)?;
+        let At::Connection(at) = place.at else { return None };
+        let serial = *connections.serials.get(at)?;
         if self.session_number(serial) != place.number {
             return None;
         }
-        connections.controls.get(place.at)?.clone()
+        connections.controls.get(at)?.clone()
     }
 
     /// Ends sessions at once: client and backend get a reset, so that none takes what was cut for complete. Returns those
