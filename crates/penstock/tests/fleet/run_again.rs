@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use testing::fleet::{Fleet, sorted, told};
+use testing::fleet::{Fleet, sorted};
 use testing::sshd::Sshd;
 
 #[test]
