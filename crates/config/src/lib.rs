@@ -29,6 +29,7 @@ mod env;
 mod environment;
 pub mod error;
 pub mod files;
+mod geoip;
 mod include;
 mod machine;
 mod parse;

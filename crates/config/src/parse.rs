@@ -16,6 +16,7 @@ mod bound;
 mod dns_name;
 mod duration;
 mod events;
+mod geoip;
 mod header;
 mod health;
 mod hsts;
@@ -58,6 +59,8 @@ pub(crate) fn parse(
     let process = raw.process.as_ref().and_then(|process| parser.process(&process.value));
     parser.acme.keep_in(process.as_ref().and_then(|process| process.state_directory.as_deref()));
     let acme = parser.all_acme(raw);
+    let geoip = parser.geoip(raw, env);
+    parser.acls.countries = geoip.as_ref().map(|geoip| geoip.as_ref().map(|geoip| geoip.countries.clone()));
     let acls = parser.all_acls(raw, env);
     let access_log = raw.access_log.as_ref().and_then(|log| parser.access_log(&log.value));
     let events = raw.events.as_ref().and_then(|events| parser.events(&events.value));
@@ -97,6 +100,7 @@ pub(crate) fn parse(
         listeners: listeners?,
         pools: pools?,
         acls: acls?,
+        geoip: geoip?,
         acme: acme?,
         tunnels: tunnels?,
         variable_files: Vec::new(),

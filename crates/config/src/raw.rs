@@ -15,6 +15,7 @@ mod bandwidth;
 mod clients;
 mod events;
 mod forms;
+mod geoip;
 mod http2;
 mod pool;
 mod syslog;
@@ -32,6 +33,7 @@ pub(crate) use forms::{
     BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, PatternText, RateText,
     Scalar, SizeText, TextOr,
 };
+pub(crate) use geoip::RawGeoIp;
 pub(crate) use http2::{RawBackendHttp2, RawFlood, RawHttp2};
 pub(crate) use pool::{
     RawBackend, RawBackendTls, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky,
@@ -121,6 +123,8 @@ acl = "office"
 pool = "app"
 "#))]
     pub(crate) acl: Key<Named<RawAcl>>,
+    /// Countries of addresses, for entries of access lists such as `deny country:DE`. Without this section there are none.
+    pub(crate) geoip: Key<RawGeoIp>,
     /// Certificates that Penstock orders and renews automatically, from an ACME authority (RFC 8555) such as Let's
     /// Encrypt. Listeners serve them by `tls.acme = "NAME"`. It needs `process.state-directory`. NAME is up to 64 of
     /// `A-Z a-z 0-9 _ -`.

@@ -28,6 +28,7 @@ use crate::environment::VariableFile;
 
 mod acme;
 mod dns_name;
+mod geoip;
 mod syslog;
 mod tarpit;
 mod tls;
@@ -36,6 +37,7 @@ mod udp;
 pub(crate) use acme::certificates_directory;
 pub use acme::{Acme, AcmeCertificate, AcmeChallenge, DnsUpdates, ExternalAccount};
 pub use dns_name::DnsName;
+pub use geoip::GeoIp;
 pub use syslog::{Syslog, SyslogAddress};
 pub use tarpit::Tarpit;
 pub use tls::{
@@ -63,6 +65,8 @@ pub struct Config {
     pub pools: Vec<Pool>,
     /// Access lists.
     pub acls: Vec<Acl>,
+    /// Countries of addresses, for access lists.
+    pub geoip: Option<GeoIp>,
     /// Sections that order certificates.
     pub acme: Vec<Acme>,
     /// Tunnels, for `penstock tunnel`.

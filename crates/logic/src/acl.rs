@@ -14,6 +14,10 @@ use ipnet::IpNet;
 use crate::balance::hash_bytes;
 use crate::peers::{Peer, PeerSetEntry, PeerSetEntryError, unmapped};
 
+mod country;
+
+pub use country::{Countries, Country};
+
 text::words! {
     /// Verdict of an access list on a client.
     pub enum Verdict: "verdict" {
@@ -31,11 +35,31 @@ impl Verdict {
     }
 }
 
-/// Entry of a list as written: `permit 10.0.0.0/8`, `deny 2001:db8::7`, `permit unix`.
+/// Entry of a list as written: `permit 10.0.0.0/8`, `deny 2001:db8::7`, `permit unix`, `deny country:DE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub verdict: Verdict,
-    pub who: PeerSetEntry,
+    pub who: Who,
+}
+
+/// Clients that an entry is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    Peers(PeerSetEntry),
+    /// Clients whose address a GeoIP database has in this country.
+    Country(Country),
+}
+
+/// Begins the country of an entry.
+const COUNTRY: &str = "country:";
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peers(peers) => peers.fmt(f),
+            Self::Country(country) => write!(f, "{COUNTRY}{country}"),
+        }
+    }
 }
 
 impl FromStr for Entry {
@@ -46,8 +70,8 @@ impl FromStr for Entry {
         let (word, rest) = text.split_once([' ', '\t']).unwrap_or((text, ""));
         let verdict = match word.parse::<Verdict>() {
             Ok(verdict) => verdict,
-            Err(_) if word.parse::<PeerSetEntry>().is_ok() => {
-                return Err(EntryError::OnlyAddress(word.into()));
+            Err(_) if word.parse::<PeerSetEntry>().is_ok() || word.starts_with(COUNTRY) => {
+                return Err(EntryError::OnlyAddress(shortened(word)));
             }
             Err(_) => return Err(EntryError::NoVerdict(shortened(word))),
         };
@@ -55,8 +79,14 @@ impl FromStr for Entry {
         if who.is_empty() {
             return Err(EntryError::NoAddress(verdict));
         }
+        if let Some(code) = who.strip_prefix(COUNTRY) {
+            return match code.parse() {
+                Ok(country) => Ok(Self { verdict, who: Who::Country(country) }),
+                Err(_) => Err(EntryError::NotACountry(shortened(code))),
+            };
+        }
         match who.parse() {
-            Ok(who) => Ok(Self { verdict, who }),
+            Ok(who) => Ok(Self { verdict, who: Who::Peers(who) }),
             Err(PeerSetEntryError::NotAnAddress(_)) => Err(EntryError::NotAnAddress(shortened(who))),
             Err(error) => Err(EntryError::Address(error)),
         }
@@ -84,8 +114,37 @@ pub enum EntryError {
     NoAddress(Verdict),
     #[error("`{}` is not an IP address, a network like 10.0.0.0/8, or `unix`", .0.escape_debug())]
     NotAnAddress(Box<str>),
+    #[error("`{}` is not the code of a country: two letters, as in `deny country:DE`", .0.escape_debug())]
+    NotACountry(Box<str>),
+    #[error("`country:{0}` needs a database of countries, and there is no `database` in [geoip]")]
+    NoDatabase(Country),
+    #[error("the GeoIP database has no network of country {0}: codes are those of ISO 3166, such as DE")]
+    UnknownCountry(Country),
     #[error(transparent)]
     Address(PeerSetEntryError),
+}
+
+/// What is known of countries.
+#[derive(Clone, Copy, Debug)]
+pub enum Geography<'a> {
+    /// There is no database.
+    None,
+    Known(&'a Countries),
+    /// The database could not be read, which is a fault of its own.
+    Broken,
+}
+
+impl Geography<'_> {
+    /// Whether an entry can be used.
+    pub fn check(self, entry: &Entry) -> Result<(), EntryError> {
+        match (entry.who, self) {
+            (Who::Country(country), Self::None) => Err(EntryError::NoDatabase(country)),
+            (Who::Country(country), Self::Known(countries)) if countries.networks(country).is_none() => {
+                Err(EntryError::UnknownCountry(country))
+            }
+            (Who::Peers(_) | Who::Country(_), _) => Ok(()),
+        }
+    }
 }
 
 /// Largest number of entries of one list.
@@ -93,14 +152,18 @@ pub const MOST_ENTRIES: usize = 1_000_000;
 
 /// Parses the text of a file: an entry on each line, comments from `#` to the end of the line. Calls `fault` with the
 /// number of each line that is wrong, from 1.
-pub fn parse_lines(text: &str, mut fault: impl FnMut(usize, EntryError)) -> Vec<Entry> {
+pub fn parse_lines(
+    text: &str,
+    geography: Geography<'_>,
+    mut fault: impl FnMut(usize, EntryError),
+) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
             continue;
         }
-        match line.parse() {
+        match line.parse::<Entry>().and_then(|entry| geography.check(&entry).map(|()| entry)) {
             Ok(entry) => entries.push(entry),
             Err(error) => fault(at + 1, error),
         }
@@ -117,7 +180,12 @@ pub struct AccessList {
     v4: Changes<u32>,
     v6: Changes<u128>,
     entries: usize,
+    /// The entries, unless there are very many: they tell which of them decides.
+    written: Box<[Entry]>,
 }
+
+/// Largest number of entries that a list keeps as they were written.
+const MOST_WRITTEN: usize = 65_536;
 
 /// Addresses at which the verdict changes, in order; it begins with the default.
 #[derive(Clone, PartialEq, Eq)]
@@ -140,34 +208,40 @@ pub struct Shadowed {
 }
 
 impl AccessList {
-    /// Compiles a list. Also returns the entries that can never decide, in their order.
-    pub fn new(name: &str, default: Verdict, entries: &[Entry]) -> (Self, Vec<Shadowed>) {
+    /// Compiles a list. Also returns the entries that can never decide, in their order; those of countries are not
+    /// among them.
+    pub fn new(
+        name: &str,
+        default: Verdict,
+        entries: &[Entry],
+        geography: Geography<'_>,
+    ) -> (Self, Vec<Shadowed>) {
+        let empty = Countries::default();
+        let countries = if let Geography::Known(countries) = geography { countries } else { &empty };
         let (mut v4, mut v6, mut unix, mut shadowed) = (Vec::new(), Vec::new(), None, Vec::new());
         for (at, entry) in entries.iter().enumerate() {
             let rule = Rule { at, verdict: entry.verdict };
             match entry.who {
-                PeerSetEntry::Unix => {
+                Who::Country(country) => {
+                    for network in countries.networks(country).unwrap_or_default() {
+                        add(*network, rule, &mut v4, &mut v6);
+                    }
+                }
+                Who::Peers(PeerSetEntry::Unix) => {
                     let first = *unix.get_or_insert(rule);
                     if first.verdict != rule.verdict {
                         shadowed.push(Shadowed { entry: at, by: first.at });
                     }
                 }
-                PeerSetEntry::Network(network) => match unmapped(network.trunc()) {
-                    IpNet::V4(network) => {
-                        let (first, last) = (network.network().to_bits(), network.broadcast().to_bits());
-                        v4.push(Block { first: first.into(), last: last.into(), rule });
-                    }
-                    IpNet::V6(network) => {
-                        let (first, last) = (network.network().to_bits(), network.broadcast().to_bits());
-                        v6.push(Block { first, last, rule });
-                    }
-                },
+                Who::Peers(PeerSetEntry::Network(network)) => add(network, rule, &mut v4, &mut v6),
             }
         }
         // Every change is an address of the family.
         let v4 = changes(v4, default, &mut shadowed).into_iter();
         let v4 = v4.filter_map(|change| u32::try_from(change).ok()).collect();
         let v6 = changes(v6, default, &mut shadowed).into();
+        // Of a country some networks may be hidden, and others not.
+        shadowed.retain(|shadowed| matches!(entries[shadowed.entry].who, Who::Peers(_)));
         shadowed.sort_unstable_by_key(|shadowed| shadowed.entry);
         let list = Self {
             name: name.into(),
@@ -176,8 +250,21 @@ impl AccessList {
             v4: Changes(v4),
             v6: Changes(v6),
             entries: entries.len(),
+            written: if entries.len() > MOST_WRITTEN { Box::default() } else { entries.into() },
         };
         (list, shadowed)
+    }
+
+    /// The entry that decides about a client, whose address is in this country. `None` if the default decides, or the
+    /// list is too long to tell.
+    pub fn deciding(&self, peer: &Peer, country: Option<Country>) -> Option<Entry> {
+        let holds = |entry: &&Entry| match (entry.who, peer.ip()) {
+            (Who::Country(of), _) => country == Some(of),
+            (Who::Peers(PeerSetEntry::Unix), ip) => ip.is_none(),
+            (Who::Peers(PeerSetEntry::Network(network)), Some(ip)) => unmapped(network.trunc()).contains(&ip),
+            (Who::Peers(PeerSetEntry::Network(_)), None) => false,
+        };
+        self.written.iter().find(holds).copied()
     }
 
     /// NAME of `[acl.NAME]`.
@@ -224,6 +311,19 @@ struct Rule {
     /// Index of the entry: the lower one decides.
     at: usize,
     verdict: Verdict,
+}
+
+fn add(network: IpNet, rule: Rule, v4: &mut Vec<Block>, v6: &mut Vec<Block>) {
+    match unmapped(network.trunc()) {
+        IpNet::V4(network) => {
+            let (first, last) = (network.network().to_bits(), network.broadcast().to_bits());
+            v4.push(Block { first: first.into(), last: last.into(), rule });
+        }
+        IpNet::V6(network) => {
+            let (first, last) = (network.network().to_bits(), network.broadcast().to_bits());
+            v6.push(Block { first, last, rule });
+        }
+    }
 }
 
 #[derive(Clone, Copy)]

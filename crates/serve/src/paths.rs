@@ -106,6 +106,9 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
     for acl in &config.acls {
         acl.file.iter().for_each(|path| add(format!("acl.{}.file", acl.list.name()), path, Access::Read));
     }
+    if let Some(geoip) = &config.geoip {
+        add("geoip.database".to_owned(), &geoip.database, Access::Read);
+    }
     for acme in &config.acme {
         let name = &acme.name;
         add(format!("acme.{name}.state"), &acme.state, Access::Change);

@@ -272,6 +272,7 @@ impl Supervisor {
             listeners: _,
             pools: _,
             acls: _,
+            geoip: _,
             acme: _,
             tunnels: _,
             variable_files: _,

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use config::types::Protocol;
-use logic::acl::Verdict;
+use logic::acl::{AccessList, Country, Verdict};
 use logic::balance::{Balancer, Selection};
 use logic::http1::request::{self, Parse, RequestHead};
 use logic::peers::Peer;
-use logic::route::PoolId;
+use logic::route::{Decision, PoolId};
 use proxy::front::Front;
 use proxy::http::destination::{self, Arrived, Destination};
 use proxy::question::Question;
@@ -72,7 +72,8 @@ pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, Wh
     let denied_pool = plan.settings.denied_pool;
     if standing == Verdict::Deny {
         let pool = denied_pool.map(|pool| snapshot.pool(pool).settings.name.to_string());
-        steps.push(Step::Denied { by: DeniedBy::Listener, pool });
+        let entry = entry_of(&snapshot, plan.settings.acl.as_deref(), Some(asked.client));
+        steps.push(Step::Denied { by: DeniedBy::Listener, entry, pool });
     }
     let denied_pool = denied_pool.filter(|_| standing == Verdict::Deny);
     let destination = match &plan.settings.protocol {
@@ -116,7 +117,27 @@ pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, Wh
         }
         Err(own) => own,
     };
-    Ok(WhyReport { generation: snapshot.generation, client: shown(asked.client), steps, result: answer })
+    let country = country(&snapshot, asked.client).map(|country| country.to_string());
+    let (generation, client) = (snapshot.generation, shown(asked.client));
+    Ok(WhyReport { generation, client, country, steps, result: answer })
+}
+
+/// Country of a client; `None` without a database, or if it does not know the address.
+fn country(snapshot: &Snapshot, client: Peer) -> Option<Country> {
+    snapshot.config.geoip.as_ref()?.countries.of(client.ip()?)
+}
+
+fn acl_of<'r>(decision: &Decision<'r>) -> Option<&'r AccessList> {
+    match decision {
+        Decision::Route(route) => route.acl.as_deref(),
+        _ => None,
+    }
+}
+
+/// The entry of a list that decides about a client, as it was written.
+fn entry_of(snapshot: &Snapshot, acl: Option<&AccessList>, client: Option<Peer>) -> Option<String> {
+    let client = client?;
+    acl?.deciding(&client, country(snapshot, client)).map(|entry| entry.to_string())
 }
 
 /// Address of a client, without its port if that is unknown.
@@ -196,7 +217,10 @@ fn of_request(
         }
         Destination::Denied => {
             explain();
-            steps.push(Step::Denied { by: DeniedBy::Route, pool: None });
+            let client = question.client_behind_proxies();
+            let entry =
+                question.with_facts(|facts| entry_of(snapshot, acl_of(&routes.decide(facts)), client));
+            steps.push(Step::Denied { by: DeniedBy::Route, entry, pool: None });
             Err(Answer::refused(403))
         }
         Destination::TooMany(_) => Err(Answer::refused(429)),
@@ -242,11 +266,13 @@ fn of_server_name(
     let host = asked.server_name();
     let facts = why::passthrough_facts(host.as_deref());
     steps.push(Step::Route(Box::new(RouteStep::read(snapshot, routes, &facts))));
-    match why::chosen_by(&routes.decide(&facts), asked.client) {
+    let decision = routes.decide(&facts);
+    match why::chosen_by(&decision, asked.client) {
         PassthroughChoice::Pool(pool) => Ok(Destined::of_client(pool, asked.client)),
         PassthroughChoice::NoRoute => Err(Answer::closed()),
         PassthroughChoice::Denied => {
-            steps.push(Step::Denied { by: DeniedBy::Route, pool: None });
+            let entry = entry_of(snapshot, acl_of(&decision), Some(asked.client));
+            steps.push(Step::Denied { by: DeniedBy::Route, entry, pool: None });
             Err(Answer::of(AnswerOutcome::Denied))
         }
     }

@@ -63,7 +63,7 @@ impl Parser<'_> {
             drop(self.report.at_key(self.nodes, at.id, message));
             return None;
         }
-        let (list, shadowed) = AccessList::new(name, default, &entries);
+        let (list, shadowed) = AccessList::new(name, default, &entries, self.acls.geography());
         for one in shadowed.iter().take(MOST_SHADOWED) {
             let (entry, by) = (&entries[one.entry], &entries[one.by]);
             let message = format!("`{entry}` never applies: `{by}` comes before it and holds it");
@@ -78,7 +78,8 @@ impl Parser<'_> {
     }
 
     fn acl_entry<T: AsRef<str>>(&mut self, entry: &At<T>) -> Option<Entry> {
-        match entry.value.as_ref().parse() {
+        let parsed = entry.value.as_ref().parse::<Entry>();
+        match parsed.and_then(|entry| self.acls.geography().check(&entry).map(|()| entry)) {
             Ok(entry) => Some(entry),
             Err(error) => {
                 drop(self.refuse_with(entry, &error));
@@ -105,7 +106,7 @@ impl Parser<'_> {
         };
         let mut faults = Vec::new();
         let mut count = 0_usize;
-        let entries = acl::parse_lines(text, |line, error| {
+        let entries = acl::parse_lines(text, self.acls.geography(), |line, error| {
             count += 1;
             if count <= MOST_FAULTS {
                 faults.push((line, error));
@@ -163,6 +164,9 @@ fn hint(error: &EntryError) -> Option<String> {
     match error {
         EntryError::OnlyAddress(_) => {
             Some("`sed 's/^[0-9a-fA-F]/deny &/'` makes a list of plain addresses one of entries".to_owned())
+        }
+        EntryError::NoDatabase(_) => {
+            Some("[geoip]\ndatabase = \"/var/lib/GeoIP/GeoLite2-Country.mmdb\"".to_owned())
         }
         _ => None,
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use logic::acl::AccessList;
+use logic::acl::{AccessList, Countries, Geography};
 use logic::route::PoolId;
 
 use crate::raw::RawConfig;
@@ -34,6 +34,18 @@ pub(super) struct AclNames {
     pub(super) lists: HashMap<String, Option<Arc<AccessList>>>,
     pub(super) order: Vec<(String, NodeId)>,
     pub(super) used: HashSet<String>,
+    /// `None` for a database with faults.
+    pub(super) countries: Option<Option<Arc<Countries>>>,
+}
+
+impl AclNames {
+    pub(super) fn geography(&self) -> Geography<'_> {
+        match &self.countries {
+            Some(Some(countries)) => Geography::Known(countries),
+            Some(None) => Geography::None,
+            None => Geography::Broken,
+        }
+    }
 }
 
 /// All `[acme.NAME]` sections of the file, including those with faults.

@@ -12,8 +12,8 @@ use crate::de::{At, Key};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawAcl {
-    /// Entries, each `permit` or `deny` with a network, an address, or `unix` for clients of Unix sockets. The first one
-    /// that matches a client decides.
+    /// Entries, each `permit` or `deny` with a network, an address, `unix` for clients of Unix sockets, or `country:DE` for
+    /// those in a country by the database of `[geoip]`. The first one that matches a client decides.
     #[schemars(extend("default" = json!([]), "x-list-example" = "[\"permit 10.0.0.0/8\"]"))]
     pub(crate) entries: Key<Vec<At<EntryText>>>,
     /// File with more entries, which come after those of `entries`: one on each line, comments from `#` to the end of the

@@ -49,7 +49,7 @@ fn network(clients: &Clients) -> Result<String, (Effect, String)> {
         }
         Clients::Country(country) => {
             let why = format!(
-                "country {country}: the database of Pen is discontinued, and there is no form here; list the networks"
+                "country {country}: the database of Pen is discontinued; write `country:{country}` with a database of yours in [geoip]"
             );
             Err((Effect::Missing, why))
         }

@@ -7,7 +7,7 @@ fn entries(texts: &[&str]) -> Vec<Entry> {
 }
 
 fn list(default: Verdict, texts: &[&str]) -> AccessList {
-    AccessList::new("test", default, &entries(texts)).0
+    AccessList::new("test", default, &entries(texts), Geography::None).0
 }
 
 fn ip(text: &str) -> Peer {
@@ -59,7 +59,7 @@ fn an_entry_that_can_never_decide_is_named_with_the_one_before_it() {
         "deny 11.0.0.0/8",
         "permit 11.0.0.0/8",
     ]);
-    let (_, shadowed) = AccessList::new("test", Verdict::Deny, &all);
+    let (_, shadowed) = AccessList::new("test", Verdict::Deny, &all, Geography::None);
     let pairs: Vec<_> = shadowed.iter().map(|one| (one.entry, one.by)).collect();
     assert_eq!(pairs, [(1, 0), (4, 3), (6, 5)]);
 }
@@ -87,10 +87,13 @@ fn a_compiled_list_agrees_with_a_walk_through_its_entries() {
                         122 + next() % 7
                     ),
                 };
-                Entry { verdict, who: PeerSetEntry::Network(text.parse::<IpNet>().unwrap().trunc()) }
+                Entry {
+                    verdict,
+                    who: Who::Peers(PeerSetEntry::Network(text.parse::<IpNet>().unwrap().trunc())),
+                }
             })
             .collect();
-        let (compiled, _) = AccessList::new("test", default, &all);
+        let (compiled, _) = AccessList::new("test", default, &all, Geography::None);
         for last in 0..=255_u8 {
             for address in [
                 format!("10.0.0.{last}"),
@@ -99,8 +102,8 @@ fn a_compiled_list_agrees_with_a_walk_through_its_entries() {
             ] {
                 let address: IpAddr = address.parse().unwrap();
                 let holds = |entry: &&Entry| match entry.who {
-                    PeerSetEntry::Network(network) => network.contains(&address),
-                    PeerSetEntry::Unix => false,
+                    Who::Peers(PeerSetEntry::Network(network)) => network.contains(&address),
+                    Who::Peers(PeerSetEntry::Unix) | Who::Country(_) => false,
                 };
                 let walked = all.iter().find(holds).map_or(default, |entry| entry.verdict);
                 let peer = Peer::Ip(SocketAddr::new(address, 1));
@@ -115,10 +118,13 @@ fn a_hundred_thousand_entries_take_at_most_two_addresses_each() {
     let all: Vec<Entry> = (0..100_000_u32)
         .map(|n| {
             let address = std::net::Ipv4Addr::from_bits(n * 40_000);
-            Entry { verdict: Verdict::Deny, who: PeerSetEntry::Network(IpAddr::from(address).into()) }
+            Entry {
+                verdict: Verdict::Deny,
+                who: Who::Peers(PeerSetEntry::Network(IpAddr::from(address).into())),
+            }
         })
         .collect();
-    let (list, shadowed) = AccessList::new("test", Verdict::Permit, &all);
+    let (list, shadowed) = AccessList::new("test", Verdict::Permit, &all, Geography::None);
     assert!(list.v4.0.len() <= 200_000 && shadowed.is_empty());
     assert_eq!(list.verdict(&ip("0.0.156.64")), Verdict::Deny);
     assert_eq!(list.verdict(&ip("0.0.156.65")), Verdict::Permit);
@@ -158,8 +164,69 @@ fn an_entry_prints_as_it_is_written_and_a_wrong_one_says_why() {
 fn a_file_has_an_entry_on_each_line_and_faults_have_line_numbers() {
     let text = "# office\r\npermit 10.0.0.0/8 # all of it\n\n  deny 10.0.0.7\nblock 10.0.0.8\n#end\ndeny ::1";
     let mut faults = Vec::new();
-    let entries = parse_lines(text, |line, error| faults.push((line, error)));
+    let entries = parse_lines(text, Geography::None, |line, error| faults.push((line, error)));
     let shown: Vec<_> = entries.iter().map(ToString::to_string).collect();
     assert_eq!(shown, ["permit 10.0.0.0/8", "deny 10.0.0.7", "deny ::1"]);
     assert_eq!(faults, [(5, EntryError::NoVerdict("block".into()))]);
+}
+
+fn countries(networks: &[(&str, &str)]) -> Countries {
+    let mut countries = Countries::default();
+    for (network, country) in networks {
+        countries.add(country.parse().unwrap(), network.parse().unwrap());
+    }
+    countries
+}
+
+#[test]
+fn an_entry_of_a_country_holds_its_networks_and_the_first_entry_decides() {
+    let countries = countries(&[
+        ("10.0.0.0/25", "DE"),
+        ("10.0.0.128/25", "DE"),
+        ("10.0.1.0/24", "FR"),
+        ("10.0.2.0/24", "DE"),
+        ("2001:db8::/33", "DE"),
+    ]);
+    let networks = |country: &str| countries.networks(country.parse().unwrap()).unwrap().len();
+    assert_eq!((networks("DE"), networks("FR")), (3, 1), "both halves are one network");
+    let all = entries(&["permit 10.0.2.7", "deny country:de", "permit 10.0.2.8"]);
+    let geography = Geography::Known(&countries);
+    assert!(all.iter().all(|entry| geography.check(entry).is_ok()));
+    let (list, shadowed) = AccessList::new("test", Verdict::Permit, &all, geography);
+    assert_eq!(shadowed, [Shadowed { entry: 2, by: 1 }]);
+    for (address, country, verdict, entry) in [
+        ("10.0.0.200", Some("DE"), Verdict::Deny, Some("deny country:DE")),
+        ("10.0.1.1", Some("FR"), Verdict::Permit, None),
+        ("10.0.2.7", Some("DE"), Verdict::Permit, Some("permit 10.0.2.7")),
+        ("10.0.2.8", Some("DE"), Verdict::Deny, Some("deny country:DE")),
+        ("10.0.3.1", None, Verdict::Permit, None),
+        ("::ffff:10.0.0.1", Some("DE"), Verdict::Deny, Some("deny country:DE")),
+        ("2001:db8::1", Some("DE"), Verdict::Deny, Some("deny country:DE")),
+        ("2001:db8:8000::1", None, Verdict::Permit, None),
+    ] {
+        let peer = ip(address);
+        let found = peer.ip().and_then(|ip| countries.of(ip));
+        assert_eq!(found.map(|country| country.to_string()).as_deref(), country, "{address}");
+        assert_eq!(list.verdict(&peer), verdict, "{address}");
+        let deciding = list.deciding(&peer, found).map(|entry| entry.to_string());
+        assert_eq!(deciding.as_deref(), entry, "{address}");
+    }
+}
+
+#[test]
+fn a_country_that_is_not_known_is_no_entry() {
+    let parse = |text: &str| text.parse::<Entry>();
+    assert_eq!(parse("deny country:DEU"), Err(EntryError::NotACountry("DEU".into())));
+    assert_eq!(parse("deny country:"), Err(EntryError::NotACountry("".into())));
+    assert_eq!(parse("country:DE"), Err(EntryError::OnlyAddress("country:DE".into())));
+    let country: Country = "de".parse().unwrap();
+    let entry = parse("deny country:DE").unwrap();
+    assert_eq!(Geography::None.check(&entry), Err(EntryError::NoDatabase(country)));
+    let known = countries(&[("10.0.0.0/8", "FR")]);
+    assert_eq!(Geography::Known(&known).check(&entry), Err(EntryError::UnknownCountry(country)));
+    assert_eq!(Geography::Broken.check(&entry), Ok(()));
+    let mut faults = Vec::new();
+    let text = "deny 10.0.0.1\ndeny country:DE\n";
+    assert_eq!(parse_lines(text, Geography::None, |line, error| faults.push((line, error))).len(), 1);
+    assert_eq!(faults, [(2, EntryError::NoDatabase(country))]);
 }

@@ -28,6 +28,7 @@ pub(crate) fn between(old: &Config, new: &Config) -> String {
         ("admin", differs(&old.admin, &new.admin)),
         ("access-log", differs(&old.access_log, &new.access_log)),
         ("events", differs(&old.events, &new.events)),
+        ("geoip", old.geoip != new.geoip),
         ("acme", differs(&old.acme, &new.acme)),
         ("tunnel", differs(&old.tunnels, &new.tunnels)),
     ];

@@ -31,6 +31,8 @@ pub struct WhyReport {
     /// Number of the configuration.
     pub generation: u64,
     pub client: String,
+    /// Country of its address, if there is a database that knows it.
+    pub country: Option<String>,
     pub steps: Vec<Step>,
     pub result: Answer,
 }
@@ -49,6 +51,8 @@ pub enum Step {
     /// An access list denies the client.
     Denied {
         by: DeniedBy,
+        /// The entry that decides; `null` if the default does.
+        entry: Option<String>,
         /// Pool that serves it nevertheless.
         pool: Option<String>,
     },

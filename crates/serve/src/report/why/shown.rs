@@ -16,7 +16,7 @@ pub fn text(report: &WhyReport) -> String {
     let mut out = String::new();
     for step in &report.steps {
         match step {
-            Step::Listener(step) => listener(&mut out, step, &report.client),
+            Step::Listener(step) => listener(&mut out, step, report),
             Step::Refused(step) => {
                 push_line(&mut out, &format!("request   refused: {} ({})", line(&step.detail), step.reason));
             }
@@ -33,7 +33,9 @@ pub fn text(report: &WhyReport) -> String {
                 );
             }
             Step::Route(step) => route(&mut out, step),
-            Step::Denied { by, pool } => push_line(&mut out, &denied(*by, pool.as_deref())),
+            Step::Denied { by, entry, pool } => {
+                push_line(&mut out, &denied(*by, entry.as_deref(), pool.as_deref()));
+            }
             Step::Fallback { from, to } => push_line(
                 &mut out,
                 &format!(
@@ -50,13 +52,14 @@ pub fn text(report: &WhyReport) -> String {
     out
 }
 
-fn listener(out: &mut String, step: &ListenerStep, client: &str) {
+fn listener(out: &mut String, step: &ListenerStep, report: &WhyReport) {
     let found = match step.found {
         Found::ByName => "as asked",
         Found::ByPort => "found by its port",
         Found::OnlyOne => "no listener has this port; the only one of its protocol",
     };
-    push_line(out, &format!("client    {}", line(client)));
+    let country = report.country.as_ref().map_or(String::new(), |country| format!(" ({country})"));
+    push_line(out, &format!("client    {}{country}", line(&report.client)));
     push_line(out, &format!("listener  {} ({}): {found}", line(&step.name), step.protocol));
     if let Some(most) = step.max_connections.filter(|most| step.connections >= *most) {
         push_line(
@@ -66,13 +69,14 @@ fn listener(out: &mut String, step: &ListenerStep, client: &str) {
     }
 }
 
-fn denied(by: DeniedBy, pool: Option<&str>) -> String {
+fn denied(by: DeniedBy, entry: Option<&str>, pool: Option<&str>) -> String {
     let whose = match by {
         DeniedBy::Listener => "of the listener",
         DeniedBy::Route => "of the route",
     };
     let goes = pool.map_or(String::new(), |pool| format!(": it goes to denied-pool {}", line(pool)));
-    format!("denied    the access list {whose} denies the client{goes}")
+    let entry = entry.map_or(String::new(), |entry| format!(" ({entry})"));
+    format!("denied    the access list {whose} denies the client{entry}{goes}")
 }
 
 fn route(out: &mut String, step: &RouteStep) {
