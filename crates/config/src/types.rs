@@ -449,8 +449,8 @@ pub struct Pool {
     pub slow_start: Duration,
     /// TLS to backends; `None`: connections are plain.
     pub tls: Option<BackendTls>,
-    /// Local address of connections to backends; `None`: the kernel chooses.
-    pub source_address: Option<IpAddr>,
+    /// Local address of connections to backends.
+    pub source_address: SourceAddress,
     /// Silence after which the kernel probes whether a backend is still there.
     pub tcp_keepalive: Option<Duration>,
     /// HTTP version for backends.
@@ -471,6 +471,25 @@ pub struct Pool {
     pub resolve_interval: Duration,
     /// Number of consecutive answers without an address after which the backend at it leaves.
     pub resolve_misses: u32,
+}
+
+/// `source-address` of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceAddress {
+    /// The kernel chooses an address of this machine.
+    Any,
+    /// An address of this machine.
+    Ours(IpAddr),
+    /// The address of the client. Checks use one of this machine.
+    Client,
+}
+
+impl Pool {
+    /// Whether each connection to a backend belongs to one client: it is not kept for another one.
+    #[must_use]
+    pub fn connects_per_client(&self) -> bool {
+        self.send_proxy.is_some() || self.source_address == SourceAddress::Client
+    }
 }
 
 /// HTTP version for backends.

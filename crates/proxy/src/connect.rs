@@ -14,7 +14,7 @@ use logic::account::Refusal;
 use logic::health::Cause;
 use nix::errno::Errno;
 use state::BackendState;
-use sys::socket::{Opening, Outgoing};
+use sys::socket::{Opening, Outgoing, Owner};
 use tls::backend::{Endpoint, Outbound};
 use tls::plain::Plain;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
@@ -101,9 +101,11 @@ async fn open(
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
+        let outgoing = outgoing.towards(address.ip());
         last = match timeout_at((Instant::now() + share).into(), open_tcp(*address, opening, outgoing)).await
         {
             Ok(Ok(tcp)) => return Ok(Plain::Tcp(tcp)),
+            Ok(Err(error)) if is_not_permitted(&error, outgoing) => ConnectFault::Ours(error),
             Ok(Err(error)) if is_out_of_ports(&error, *address) => ConnectFault::Ours(error),
             Ok(Err(error)) => fault(error, limit),
             Err(_) => ConnectFault::Backend(Cause::ConnectTimeout { after: limit }),
@@ -119,6 +121,7 @@ pub fn first_address(backend: &BackendState, outgoing: Outgoing) -> Option<Socke
 
 /// Returns true unless a socket with the configured source address cannot connect there.
 fn fits(outgoing: Outgoing, address: SocketAddr) -> bool {
+    let outgoing = outgoing.towards(address.ip());
     outgoing.source.is_none_or(|source| source.is_ipv4() == address.is_ipv4())
 }
 
@@ -290,6 +293,11 @@ const LONGEST_REASON: u64 = 1024;
 /// no IPv6 address.
 fn is_out_of_ports(error: &io::Error, address: SocketAddr) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable && address.is_ipv4()
+}
+
+/// Returns true if the address of a client may not be used: that is no fault of the backend.
+fn is_not_permitted(error: &io::Error, outgoing: Outgoing) -> bool {
+    outgoing.owner == Owner::Client && error.raw_os_error() == Some(Errno::EPERM as i32)
 }
 
 fn fault(error: io::Error, limit: Duration) -> ConnectFault {

@@ -46,7 +46,7 @@
 //! 7. `crates/proxy/src/http/reply.rs` sends the request and forwards the response, both concurrently. Bodies pass
 //!    through `crates/proxy/src/http/body.rs`, which reads chunks with `crates/logic/src/http1/chunked.rs`.
 //!    `crates/logic/src/retry.rs` decides whether a failed request is retried,
-//!    `crates/proxy/src/bandwidth.rs` holds bytes back that a limit does not allow yet. `crates/proxy/src/relay.rs` relays TCP
+//!    `crates/proxy/src/bandwidth.rs` holds back what a limit does not allow yet. `crates/proxy/src/relay.rs` relays TCP
 //!    sessions and upgraded connections, and splices bulk data (`crates/sys/src/splice.rs`). An idle TCP session keeps
 //!    only its record and two descriptors, in `crates/proxy/src/idle_sessions.rs`, and an HTTP/1.1 connection without TLS
 //!    its record and its descriptor, after a second without a request. All timeouts of an HTTP connection share one timer

@@ -14,10 +14,11 @@ use std::sync::{Arc, Mutex};
 use config::Config;
 use config::types::{Backend, HttpSettings, Listener, Pool, Protocol};
 use logic::balance::{Balancer, Identities, StickyTable};
+use logic::peers::Peer;
 use logic::route::{PoolId, RouteTable};
 use state::queue::Queue;
 use state::{BackendState, ListenerState, PoolState};
-use sys::socket::Outgoing;
+use sys::socket::{Outgoing, Owner};
 use tls::backend::{Endpoint, PoolTls};
 
 use crate::http2::rules::Rules;
@@ -85,10 +86,25 @@ impl PoolPlan {
 pub struct BackendPlan {
     pub settings: Backend,
     pub tls: Option<Arc<Endpoint>>,
+    /// Connections that are not for a client: checks.
     pub outgoing: Outgoing,
+    /// Whose address the connections of sessions come from.
+    pub owner: Owner,
     /// `None` if the backend speaks HTTP/1.1 or TCP.
     pub http2: Option<Rules>,
     pub state: Arc<BackendState>,
+}
+
+impl BackendPlan {
+    /// How to connect for this client. One without an address gets an address of this machine.
+    pub fn outgoing_for(&self, client: Peer) -> Outgoing {
+        match (self.owner, client.ip()) {
+            (Owner::Client, Some(source)) => {
+                Outgoing { source: Some(source.to_canonical()), owner: Owner::Client, ..self.outgoing }
+            }
+            _ => self.outgoing,
+        }
+    }
 }
 
 impl Snapshot {

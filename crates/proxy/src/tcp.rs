@@ -35,7 +35,7 @@ use crate::retry_budget;
 use crate::snapshot::{PoolPlan, Snapshot};
 use crate::sticky_cookie::Slot;
 use crate::stream::Stream;
-use crate::upstream::{self, Chosen, InFlight, NoBackend, Wanted};
+use crate::upstream::{self, Beginning, Chosen, InFlight, NoBackend, Wanted};
 use crate::worker::{Current, Worker};
 
 /// Bytes of a client that are read before it has a backend. Enough for the first message of most protocols, and small
@@ -418,7 +418,8 @@ async fn connect(
     let counters = chosen.backend.counters.of(worker.index);
     let header = pool.settings.send_proxy.map(|version| proxy_header(version, arrival)).unwrap_or_default();
     let (plan, limit) = (&pool.backends[chosen.index], pool.settings.timeouts.connect);
-    match upstream::connect(worker, plan, None, opening, &header, limit).await {
+    let outgoing = plan.outgoing_for(arrival.peer);
+    match upstream::connect(worker, plan, None, Beginning { outgoing, opening, preface: &header }, limit).await {
         Ok((stream, _)) => {
             let took = started.elapsed();
             counters.sessions.add(1);

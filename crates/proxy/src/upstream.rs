@@ -1,6 +1,7 @@
 //! Gets a backend connection for a session: chooses a backend, waits for a busy one, reuses an idle connection or opens
 //! one. `crates/logic/src/retry.rs` and `crates/proxy/src/http/exchange.rs` decide on retries, `crates/logic/src/health.rs` on health.
 
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,7 +20,7 @@ use state::BackendState;
 use state::events::Level;
 use state::lock::lock;
 use state::queue::Queue;
-use sys::socket::Opening;
+use sys::socket::{Opening, Outgoing};
 use tls::backend::Endpoint;
 
 use crate::connect::{self, ConnectFault, Freshness, Link, Shortage};
@@ -383,19 +384,31 @@ fn is_same(one: Option<&Arc<Endpoint>>, other: Option<&Arc<Endpoint>>) -> bool {
     }
 }
 
-/// Opens a connection to a backend within `limit`, including its handshake. `preface` is sent first, unencrypted. With
-/// `asking` the connection is HTTP/2 and may be an existing one.
+/// How a connection to a backend begins.
+#[derive(Clone, Copy)]
+pub struct Beginning<'a> {
+    pub outgoing: Outgoing,
+    pub opening: Opening,
+    /// Sent first, unencrypted.
+    pub preface: &'a [u8],
+}
+
+/// Opens a connection to a backend within `limit`, including its handshake. With `asking` the connection is HTTP/2 and may
+/// be an existing one.
 pub async fn connect(
     worker: &Worker,
     plan: &BackendPlan,
     asking: Option<(&Asking, Asked)>,
-    opening: Opening,
-    preface: &[u8],
+    beginning: Beginning<'_>,
     limit: Duration,
 ) -> Result<(Stream, Freshness), ConnectFault> {
     let backend = &*plan.state;
     let counters = backend.counters.of(worker.index);
-    let (stream, freshness) = match open(worker, plan, asking, opening, preface, limit).await {
+    let (stream, freshness) = match open(worker, plan, asking, beginning, limit).await {
+        // A missing capability: no closed connection helps.
+        Err(ConnectFault::Ours(error)) if error.kind() == ErrorKind::PermissionDenied => {
+            return Err(ConnectFault::Ours(error));
+        }
         Err(fault @ (ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_))) => {
             // Descriptors are short: idle backend connections are closed first, because no client needs them now.
             let wanted = match fault {
@@ -404,7 +417,7 @@ pub async fn connect(
                 _ => usize::MAX,
             };
             worker.close_idle(wanted);
-            open(worker, plan, asking, opening, preface, limit).await?
+            open(worker, plan, asking, beginning, limit).await?
         }
         Err(ConnectFault::Backend(Cause::Tls(why))) => {
             // The task that opens an HTTP/2 connection counts it.
@@ -427,18 +440,16 @@ async fn open(
     worker: &Worker,
     plan: &BackendPlan,
     asking: Option<(&Asking, Asked)>,
-    opening: Opening,
-    preface: &[u8],
+    beginning: Beginning<'_>,
     limit: Duration,
 ) -> Result<(Stream, Freshness), ConnectFault> {
     if let Some((asking, asked)) = asking {
         return Box::pin(worker.lines.open(plan, asking, asked, limit)).await;
     }
+    let Beginning { outgoing, opening, preface } = beginning;
     let began = Instant::now();
     let stream =
-        match connect::establish(&plan.state, plan.tls.as_ref(), plan.outgoing, opening, preface, limit)
-            .await?
-        {
+        match connect::establish(&plan.state, plan.tls.as_ref(), outgoing, opening, preface, limit).await? {
             Link::Plain(plain) => Stream::plain(plain),
             Link::Tls(outbound) => Stream::outbound(*outbound),
         };

@@ -8,7 +8,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use config::Config;
-use config::types::BindAddress;
+use config::types::{BindAddress, SourceAddress};
 use nix::unistd;
 use state::State;
 use state::confinement::{Confinement, Restriction};
@@ -39,30 +39,42 @@ pub fn drop_privileges(config: &Config, needs: &[Need]) -> Result<Confinement, P
         if let Some(control) = &config.control {
             privilege::give_socket(&control.socket, user, group)?;
         }
-        privilege::drop_to(user, group, keep)
+        privilege::drop_to(user, group, &keep)
     };
     let (dropped, stays_root) = match &config.process.user {
         Some(user) => (drop_to(user)?, None),
-        None if !unistd::geteuid().is_root() => (privilege::stay(keep)?, None),
+        None if !unistd::geteuid().is_root() => (privilege::stay(&keep)?, None),
         None => match why_root(config, needs)? {
             None => (drop_to(DEFAULT_USER)?, None),
-            why => (privilege::stay(keep)?, why),
+            why => (privilege::stay(&keep)?, why),
         },
     };
     let capabilities = dropped.kept.iter().map(|kept| kept.name()).collect();
     Ok(Confinement { uid: dropped.uid, stays_root, capabilities, ..Confinement::default() })
 }
 
-/// Capabilities that the process keeps: a reload may bind ports below 1024 again; nothing else needs one.
-pub fn capabilities(config: &Config) -> &'static [Capability] {
+/// Capabilities that the process keeps. Nothing else needs one.
+pub fn capabilities(config: &Config) -> Vec<Capability> {
     let below_1024 = |bind: &BindAddress| match bind {
         BindAddress::AnyIp(port) => (1..1024).contains(port),
         BindAddress::Ip(address) => (1..1024).contains(&address.port()),
         BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
     };
-    match config.listeners.iter().flat_map(|listener| &listener.binds).any(below_1024) {
-        true => &[Capability::NetBindService],
-        false => &[],
+    let mut kept = Vec::new();
+    if config.listeners.iter().flat_map(|listener| &listener.binds).any(below_1024) {
+        kept.push(Capability::NetBindService);
+    }
+    if config.pools.iter().any(|pool| pool.source_address == SourceAddress::Client) {
+        kept.push(Capability::NetRaw);
+    }
+    kept
+}
+
+/// What a capability is kept for.
+pub fn kept_for(capability: Capability) -> &'static str {
+    match capability {
+        Capability::NetBindService => "a reload may bind ports below 1024",
+        Capability::NetRaw => "source-address = \"client\" connects from the addresses of clients",
     }
 }
 
@@ -155,7 +167,9 @@ pub fn tell(state: &State) {
         state.events.record(Level::Warning, "process", message);
     }
     for capability in &confinement.capabilities {
-        let message = format!("{capability} is kept: a reload may bind ports below 1024");
+        let why = [Capability::NetBindService, Capability::NetRaw].into_iter();
+        let why = why.filter(|known| known.name() == *capability).map(kept_for).next().unwrap_or_default();
+        let message = format!("{capability} is kept: {why}");
         state.events.record(Level::Info, "process", message);
     }
 }

@@ -25,6 +25,8 @@ use crate::threads;
 pub enum Capability {
     /// CAP_NET_BIND_SERVICE: listens on ports below 1024, for listeners that a reload adds.
     NetBindService,
+    /// CAP_NET_RAW: connects to backends from the addresses of clients.
+    NetRaw,
 }
 
 /// User, groups and capabilities of this process after the change.
@@ -250,12 +252,14 @@ impl Capability {
     pub const fn name(self) -> &'static str {
         match self {
             Self::NetBindService => "CAP_NET_BIND_SERVICE",
+            Self::NetRaw => "CAP_NET_RAW",
         }
     }
 
     fn kernel(self) -> caps::Capability {
         match self {
             Self::NetBindService => caps::Capability::CAP_NET_BIND_SERVICE,
+            Self::NetRaw => caps::Capability::CAP_NET_RAW,
         }
     }
 }

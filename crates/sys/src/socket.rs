@@ -6,14 +6,15 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::IpBindAddressNoPort;
+use nix::sys::socket::sockopt::{IpBindAddressNoPort, IpTransparent};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 pub use crate::inherited::{Inherited, InheritedError, ListenAddress, inherited};
@@ -57,9 +58,39 @@ pub enum Opening {
 pub struct Outgoing {
     /// Local address; `None`: the kernel chooses one.
     pub source: Option<IpAddr>,
+    /// Whose address that is.
+    pub owner: Owner,
     /// Silence after which the kernel probes the peer. It then probes it in a third of that time each, and ends the
     /// connection after three probes without an answer.
     pub keepalive: Option<Duration>,
+}
+
+/// Whose address a local address is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// One of this machine.
+    #[default]
+    Machine,
+    /// That of a client (`IP_TRANSPARENT`), which needs CAP_NET_RAW, and routes that bring the answers here.
+    Client,
+}
+
+/// Sets `IPV6_TRANSPARENT`, which nix does not have.
+fn set_transparent_v6(socket: &Socket) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the value lives until the call returns, with its true length.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_IPV6,
+            libc::IPV6_TRANSPARENT,
+            (&raw const on).cast(),
+            length,
+        )
+    };
+    Errno::result(done)?;
+    Ok(())
 }
 
 /// Probes without an answer after which the kernel ends a connection.
@@ -70,8 +101,30 @@ impl Outgoing {
     /// for that peer only, and not for all (ip(7), `IP_BIND_ADDRESS_NO_PORT`).
     pub(crate) fn bind(self, socket: &Socket) -> io::Result<()> {
         let Some(source) = self.source else { return Ok(()) };
+        match (self.owner, source) {
+            (Owner::Machine, _) => {}
+            (Owner::Client, IpAddr::V4(_)) => setsockopt(socket, IpTransparent, &true)?,
+            (Owner::Client, IpAddr::V6(_)) => set_transparent_v6(socket)?,
+        }
         setsockopt(socket, IpBindAddressNoPort, &true)?;
         socket.bind(&SocketAddr::new(source, 0).into())
+    }
+}
+
+impl Outgoing {
+    /// The settings for a connection to `address`. A client's address is used only where the backend can answer it: it is
+    /// of the same family, and an address of the loopback interface stays on this machine.
+    #[must_use]
+    pub fn towards(self, address: IpAddr) -> Self {
+        let answers = |source: IpAddr| {
+            source.is_ipv4() == address.is_ipv4() && (!source.is_loopback() || address.is_loopback())
+        };
+        match (self.owner, self.source) {
+            (Owner::Client, Some(source)) if !answers(source) => {
+                Self { source: None, owner: Owner::Machine, ..self }
+            }
+            _ => self,
+        }
     }
 }
 
@@ -79,7 +132,13 @@ impl Outgoing {
 pub fn probe_source(source: IpAddr) -> io::Result<()> {
     let addr = SocketAddr::new(source, 0);
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-    Outgoing { source: Some(source), keepalive: None }.bind(&socket)
+    Outgoing { source: Some(source), ..Outgoing::default() }.bind(&socket)
+}
+
+/// Fails unless this process may use addresses of other machines as local addresses.
+pub fn probe_transparent() -> io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    Ok(setsockopt(&socket, IpTransparent, &true)?)
 }
 
 /// Begins to connect to `addr`: nonblocking, with close-on-exec, and with `TCP_NODELAY`. The connection is established
@@ -227,7 +286,8 @@ mod tests {
         let listener = listen_tcp(LOOPBACK, DualStack::V6Only, 16).unwrap();
         listener.set_nonblocking(false).unwrap();
         let source = IpAddr::from([127, 0, 0, 9]);
-        let outgoing = Outgoing { source: Some(source), keepalive: Some(Duration::from_secs(30)) };
+        let keepalive = Some(Duration::from_secs(30));
+        let outgoing = Outgoing { source: Some(source), keepalive, ..Outgoing::default() };
         let client = connect_tcp(listener.local_addr().unwrap(), Opening::WeSpeak, outgoing).unwrap();
         assert_eq!(listener.accept().unwrap().1.ip(), source);
         let socket = SockRef::from(&client);
@@ -237,6 +297,21 @@ mod tests {
         assert!(probe_source(source).is_ok());
         let foreign = IpAddr::from([192, 0, 2, 1]);
         assert_eq!(probe_source(foreign).unwrap_err().kind(), ErrorKind::AddrNotAvailable);
+    }
+
+    #[test]
+    fn a_clients_address_is_used_only_where_it_can_be_answered() {
+        let used = |source: &str, address: &str| {
+            let source = Some(source.parse().unwrap());
+            let outgoing = Outgoing { source, owner: Owner::Client, keepalive: None };
+            outgoing.towards(address.parse().unwrap()).source == source
+        };
+        assert!(used("192.0.2.1", "10.0.0.1") && used("2001:db8::1", "2001:db8::2"));
+        assert!(used("127.0.0.2", "127.0.0.1") && used("::1", "::1"));
+        assert!(!used("192.0.2.1", "2001:db8::2") && !used("2001:db8::1", "10.0.0.1"));
+        assert!(!used("127.0.0.1", "10.0.0.1") && !used("::1", "2001:db8::2"));
+        let fixed = Outgoing { source: Some([10, 0, 0, 5].into()), ..Outgoing::default() };
+        assert_eq!(fixed.towards("2001:db8::2".parse().unwrap()), fixed);
     }
 
     #[test]

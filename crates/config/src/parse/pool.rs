@@ -20,7 +20,7 @@ use crate::raw::{BackendText, RawBackend, RawConfig, RawPool, RawPoolTimeouts, T
 use crate::tree::{NodeId, Origin};
 use crate::types::{
     AllDown, Backend, BackendAddress, BackendHttp, BackendHttp2, Listener, Pool, PoolTimeouts, Protocol,
-    Standing,
+    SourceAddress, Standing,
 };
 
 /// Returns a pool and those that it falls back to; each once, also if they form a circle.
@@ -252,6 +252,12 @@ impl Parser<'_> {
             drop(self.report.at_key(self.nodes, key.id, message).hint(hint));
             return None;
         }
+        if raw.source_address.as_ref().is_some_and(|source| source.value == "client") {
+            let message = "source-address = \"client\" is for one client, and HTTP/2 connections carry requests of many";
+            let hint = "remove source-address: backends learn the client from X-Forwarded-For";
+            drop(self.report.at_key(self.nodes, key.id, message).hint(hint));
+            return None;
+        }
         Some((BackendHttp::Http2, limits))
     }
 
@@ -274,12 +280,16 @@ impl Parser<'_> {
         None
     }
 
-    fn source_address(&mut self, at: &At<RawPool>, backends: Option<&[Backend]>) -> Option<Option<IpAddr>> {
+    fn source_address(&mut self, at: &At<RawPool>, backends: Option<&[Backend]>) -> Option<SourceAddress> {
         let Some(key) = &at.value.source_address else {
-            return (!self.nodes.is_broken(at.id, "source-address")).then_some(None);
+            return (!self.nodes.is_broken(at.id, "source-address")).then_some(SourceAddress::Any);
         };
+        if key.value == "client" {
+            return self.source_of_client(key, backends);
+        }
         let Ok(source) = key.value.parse::<IpAddr>() else {
-            drop(self.refuse(key, "is not an IP address").hint("an address of this machine, without a port"));
+            let hint = "an address of this machine, without a port, or \"client\" for that of each client";
+            drop(self.refuse(key, "is not an IP address").hint(hint));
             return None;
         };
         let source = source.to_canonical();
@@ -300,7 +310,21 @@ impl Parser<'_> {
             );
             return None;
         }
-        Some(Some(source))
+        Some(SourceAddress::Ours(source))
+    }
+
+    fn source_of_client(&mut self, key: &At<String>, backends: Option<&[Backend]>) -> Option<SourceAddress> {
+        let other = backends.into_iter().flatten().find(|backend| match backend.address {
+            BackendAddress::Ip(_)
+            | BackendAddress::Name { .. }
+            | BackendAddress::Dns(_)
+            | BackendAddress::Discovered { .. } => false,
+            BackendAddress::Unix(_) | BackendAddress::Ssh { .. } => true,
+        });
+        let Some(other) = other else { return Some(SourceAddress::Client) };
+        let message = format!("needs backends with addresses: {} sees no client", other.address);
+        drop(self.refuse(key, &message).hint("send-proxy = \"v2\" tells such a backend who the client is"));
+        None
     }
 
     fn tcp_keepalive(&mut self, raw: &RawPool) -> Option<Option<Duration>> {

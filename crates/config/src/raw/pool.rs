@@ -94,7 +94,10 @@ http2 = "on"
     pub(crate) http2: Key<TextOr<String, RawBackendHttp2>>,
     /// Address of this machine from which backends are connected to, by traffic and checks; without it the kernel chooses
     /// one. Backends at names need an address of the same family. Unix sockets and backends behind SSH have none.
-    #[schemars(extend("x-default" = "the kernel chooses", "examples" = ["10.0.0.5"]))]
+    /// `"client"`: each session comes from the address of its client (behind a PROXY header, the one in the header), and
+    /// the backend's answers must be routed back through this machine: see [the clients' own
+    /// addresses](serve.md#the-clients-own-addresses). It needs CAP_NET_RAW, and is not for `http2` and `udp`.
+    #[schemars(extend("x-default" = "the kernel chooses", "x-also" = ["client"], "examples" = ["10.0.0.5"]))]
     pub(crate) source_address: Key<String>,
     /// Silence on a connection to a backend after which the kernel probes whether the backend is still there (TCP
     /// keep-alive): up to three times, in a third of this time each. Without an answer the connection ends.

@@ -16,6 +16,7 @@ mod quiet_clients;
 mod shares;
 mod sleepers;
 mod source_address;
+mod source_client;
 mod source_limits;
 mod tarpit;
 mod turns;

@@ -37,7 +37,7 @@ use crate::retry_budget;
 use crate::snapshot::{BackendPlan, PoolPlan};
 use crate::sticky_cookie::{self, Secure, Slot};
 use crate::stream::Stream;
-use crate::upstream::{self, Chosen, NoBackend, Wanted};
+use crate::upstream::{self, Beginning, Chosen, NoBackend, Wanted};
 
 pub(super) async fn run(session: &RequestContext<'_>, client: &mut Client, outcome: &mut Outcome) -> After {
     // By reference: else the future would hold the result and what is moved out of it, and the task of an HTTP/2 stream
@@ -207,10 +207,9 @@ impl<'a> Forwarding<'a> {
             },
         };
         let worker = self.session.worker;
-        let reuse = match self.pool.settings.send_proxy {
-            // A PROXY header belongs to a connection, so the connection must not carry another client's request.
-            Some(_) => Reuse::Forbidden,
-            None => Reuse::Allowed,
+        let reuse = match self.pool.settings.connects_per_client() {
+            true => Reuse::Forbidden,
+            false => Reuse::Allowed,
         };
         retry_budget::count(worker, self.pool, self.session.now);
         let mut before = EarlierAttempts { tried: Tried::default(), failed: 0, reuse };
@@ -543,7 +542,8 @@ impl<'a> Forwarding<'a> {
         }
         let header = self.session.proxy_header(self.pool, &client.stream);
         let opening = sys::socket::Opening::WeSpeak;
-        let connecting = upstream::connect(worker, plan, None, opening, &header, limit);
+        let outgoing = plan.outgoing_for(self.session.arrival.peer);
+        let connecting = upstream::connect(worker, plan, None, Beginning { outgoing, opening, preface: &header }, limit);
         connected(moving.until(&client.timer, connecting).await)
     }
 
@@ -580,7 +580,8 @@ impl<'a> Forwarding<'a> {
         let (worker, handle, settings) = (self.session.worker, self.session.handle, &self.pool.settings);
         let connect = |asked| {
             let (plan, opening) = (&self.pool.backends[moving.backend], sys::socket::Opening::WeSpeak);
-            upstream::connect(worker, plan, Some((asking, asked)), opening, &[], settings.timeouts.connect)
+            let (asking, limit) = (Some((asking, asked)), settings.timeouts.connect);
+            upstream::connect(worker, plan, asking, Beginning { outgoing: plan.outgoing, opening, preface: &[] }, limit)
         };
         let fault = match connect(Asked::New).await {
             Ok(connected) => return Ok(connected),

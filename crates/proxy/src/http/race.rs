@@ -24,7 +24,7 @@ use crate::snapshot::PoolPlan;
 use crate::sticky_cookie::Slot;
 use crate::stream::Stream;
 use crate::timer::Timer;
-use crate::upstream::{self, Chosen, Origin, Remember, Wanted};
+use crate::upstream::{self, Beginning, Chosen, Origin, Remember, Wanted};
 
 /// A request without a body whose response may come from either of two backends.
 pub(super) struct Race<'a> {
@@ -276,8 +276,8 @@ impl<'a> Race<'a> {
         let worker = self.session.worker;
         let plan = &self.pool.backends[chosen.index];
         let asker = Asker { client: self.session.handle, width: width(client, plan) };
-        // A PROXY header belongs to a connection, so the connection must not carry another client's request.
-        if self.pool.settings.send_proxy.is_none() {
+        // A PROXY header or a client's address belongs to a connection, which must not carry another client's request.
+        if !self.pool.settings.connects_per_client() {
             let kept = upstream::reuse(worker, plan, asker, Idempotence::Idempotent, Instant::now());
             if let Some(kept) = kept {
                 return Ok((kept, Freshness::Kept));
@@ -290,7 +290,9 @@ impl<'a> Race<'a> {
             None => self.session.proxy_header(self.pool, client),
         };
         let limit = self.pool.settings.timeouts.connect;
-        upstream::connect(worker, plan, asking, sys::socket::Opening::WeSpeak, &header, limit).await
+        let outgoing = plan.outgoing_for(self.session.arrival.peer);
+        let opening = sys::socket::Opening::WeSpeak;
+        upstream::connect(worker, plan, asking, Beginning { outgoing, opening, preface: &header }, limit).await
     }
 
     /// Sends the rest of the request.

@@ -584,7 +584,7 @@ impl Attempt<'_, '_> {
 
     /// Time for which the backend's connection may be kept: ours, or a second less than the backend announces.
     fn keep(&self, response: &ResponseHead) -> Option<Duration> {
-        if self.pool.settings.send_proxy.is_some() {
+        if self.pool.settings.connects_per_client() {
             return None;
         }
         let ours = self.pool.settings.timeouts.keep_alive;

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use config::types::SourceAddress;
 use state::State;
 use state::events::Level;
 
@@ -47,15 +48,20 @@ fn announce_cookie(pool: &PoolPlan, state: &State) {
 /// Reports a source address that this machine does not have: every connection would fail.
 fn announce_source(pool: &PoolPlan, state: &State) {
     let subject = format!("pool.{}.source-address", pool.settings.name);
-    match pool.settings.source_address.map(|source| (source, sys::socket::probe_source(source))) {
-        Some((source, Err(error))) => {
-            state.degrade(
-                &subject,
-                &format!("{source}: {error}; `ip address` shows the addresses of this machine"),
-            );
-        }
-        Some((_, Ok(()))) => state.restore(&subject),
-        None => state.forget_degraded(|degraded| degraded == subject),
+    let wrong = match pool.settings.source_address {
+        SourceAddress::Any => return state.forget_degraded(|degraded| degraded == subject),
+        SourceAddress::Ours(source) => sys::socket::probe_source(source)
+            .map_err(|error| format!("{source}: {error}; `ip address` shows the addresses of this machine")),
+        SourceAddress::Client => sys::socket::probe_transparent().map_err(|error| {
+            format!(
+                "the addresses of clients need CAP_NET_RAW ({error}), which only a start with this setting keeps: \
+                 restart as root, or with CAP_NET_RAW in AmbientCapabilities and CapabilityBoundingSet of the unit"
+            )
+        }),
+    };
+    match wrong {
+        Err(why) => state.degrade(&subject, &why),
+        Ok(()) => state.restore(&subject),
     }
 }
 

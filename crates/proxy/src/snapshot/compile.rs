@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use config::Config;
-use config::types::{BackendHttp, Listener, Pool, Protocol};
+use config::types::{BackendHttp, Listener, Pool, Protocol, SourceAddress};
 use logic::balance::{ChoosesBy, Identities};
 use logic::health::Health;
 use logic::route::{PoolId, RouteTable};
-use sys::socket::Outgoing;
+use sys::socket::{Outgoing, Owner};
 use tls::{Handshakes, Terminator};
 
 use super::{BackendPlan, Facts, ListenerPlan, PoolPlan, Snapshot};
@@ -31,13 +31,21 @@ pub fn compile(config: Arc<Config>, facts: &Facts) -> Snapshot {
 fn compile_pool(id: PoolId, pool: &Pool, facts: &Facts) -> PoolPlan {
     let tls = pool.tls.as_ref().and_then(|_| facts.pools.get(&pool.name));
     let http2 = (pool.http == BackendHttp::Http2).then(|| Rules::of(pool));
-    let outgoing = Outgoing { source: pool.source_address, keepalive: pool.tcp_keepalive };
+    let source = match pool.source_address {
+        SourceAddress::Ours(source) => Some(source),
+        SourceAddress::Any | SourceAddress::Client => None,
+    };
+    let outgoing = Outgoing { source, keepalive: pool.tcp_keepalive, ..Outgoing::default() };
+    let owner = match pool.source_address {
+        SourceAddress::Client => Owner::Client,
+        SourceAddress::Any | SourceAddress::Ours(_) => Owner::Machine,
+    };
     let backends = pool.backends.iter().map(|backend| {
         // `adopt` sets the health rules.
         let health = || Health::new(None, pool.passive, facts.now, 0.0);
         let endpoint = tls.zip(backend.server_name.as_ref()).map(|(tls, name)| tls.endpoint(name, pool.http));
         let state = facts.state.backend(&pool.name, &backend.address, health);
-        BackendPlan { settings: backend.clone(), tls: endpoint, outgoing, http2, state }
+        BackendPlan { settings: backend.clone(), tls: endpoint, outgoing, owner, http2, state }
     });
     let names: Vec<(String, u32)> =
         pool.backends.iter().map(|backend| (backend.address.to_string(), backend.weight)).collect();

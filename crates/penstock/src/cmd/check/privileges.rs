@@ -53,8 +53,8 @@ fn rows(config: &Config, file: Option<&Path>) -> Vec<Row> {
             END,
         ),
     });
-    let capabilities = confinement::capabilities(config).iter();
-    rows.extend(capabilities.map(|it| row(it.name(), "a reload may bind ports below 1024", END)));
+    let capabilities = confinement::capabilities(config).into_iter();
+    rows.extend(capabilities.map(|it| row(it.name(), confinement::kept_for(it), END)));
     for need in paths::of(config, file) {
         let verb = match need.access {
             Access::Read => "read",
