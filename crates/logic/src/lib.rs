@@ -14,6 +14,7 @@ pub mod client_slots;
 pub mod control_access;
 pub mod cookie;
 pub mod discovery;
+pub mod dsr;
 pub mod flood_delay;
 pub mod grpc;
 pub mod health;

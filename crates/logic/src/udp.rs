@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::balance::StickyKey;
 
-mod chain;
+pub(crate) mod chain;
 mod course;
 mod own;
 mod place;

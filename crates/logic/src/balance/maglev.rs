@@ -1,6 +1,7 @@
 //! Maglev hashing (Eisenbud et al., NSDI 2016, section 3.4) with weights: a table from slot to backend.
 
 use super::hash::{hash_bytes, mix};
+use super::rendezvous;
 
 /// Slots of a table: a prime, large compared with the number of backends, so that shares are exact to a fraction of a
 /// percent.
@@ -46,6 +47,27 @@ impl Table {
             }
         }
         Table { slots }
+    }
+
+    /// The table in which the slots of backends that are not open go to open ones, by rendezvous hashing and weight. Slots
+    /// of open backends stay where they are: no key of theirs moves. Without an open backend nothing has an owner.
+    #[must_use]
+    pub fn with_substitutes(mut self, backends: &[(&str, u32)], is_open: impl Fn(usize) -> bool) -> Self {
+        let open: Vec<_> = (0..backends.len())
+            .filter(|index| is_open(*index) && backends[*index].1 > 0)
+            .map(|index| (index, mix(hash_bytes(0, backends[index].0.as_bytes())), backends[index].1))
+            .collect();
+        if open.is_empty() {
+            return Table { slots: Box::default() };
+        }
+        for (slot, owner) in self.slots.iter_mut().enumerate() {
+            if !is_open(*owner as usize)
+                && let Some(index) = rendezvous::highest(slot as u64, open.iter().copied())
+            {
+                *owner = index as u32;
+            }
+        }
+        self
     }
 
     /// Index of the backend that owns the slot of `key`.
@@ -127,6 +149,21 @@ mod tests {
         assert_eq!(Table::new(&[]).lookup(7), None);
         assert_eq!(Table::new(&[("a", 0)]).lookup(7), None);
         assert_eq!(Table::new(&[("a", 0), ("b", u32::MAX)]).lookup(7), Some(1));
+    }
+
+    #[test]
+    fn only_slots_of_a_closed_backend_move_and_they_are_spread_by_weight() {
+        let names: Vec<_> = (0..10).map(|n| format!("10.0.0.{n}:80")).collect();
+        let backends: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        let all = Table::new(&backends);
+        let less = all.clone().with_substitutes(&backends, |index| index != 4);
+        for (before, after) in all.slots.iter().zip(&less.slots) {
+            assert!(*after != 4 && (*before == 4 || before == after));
+        }
+        for (index, share) in shares(&less, 10).into_iter().enumerate().filter(|(index, _)| *index != 4) {
+            assert!((7_100..=7_500).contains(&share), "{index}: {share}");
+        }
+        assert_eq!(all.with_substitutes(&backends, |_| false).lookup(1), None);
     }
 
     #[test]

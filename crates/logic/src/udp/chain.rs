@@ -4,7 +4,7 @@ const NONE: u32 = u32::MAX;
 
 /// One list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chain {
+pub(crate) struct Chain {
     first: u32,
     last: u32,
 }
@@ -16,18 +16,18 @@ impl Default for Chain {
 }
 
 impl Chain {
-    pub(super) fn first(&self) -> Option<u32> {
+    pub(crate) fn first(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.first == NONE
     }
 }
 
 /// Links of the numbers in all lists of one kind.
 #[derive(Debug, Default)]
-pub(super) struct Links(Vec<Link>);
+pub(crate) struct Links(Vec<Link>);
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
@@ -37,7 +37,7 @@ struct Link {
 
 impl Links {
     /// Adds a number that is in no list at the end.
-    pub(super) fn append(&mut self, chain: &mut Chain, number: u32) {
+    pub(crate) fn append(&mut self, chain: &mut Chain, number: u32) {
         let at = number as usize;
         if self.0.len() <= at {
             self.0.resize(at + 1, Link { before: NONE, after: NONE });
@@ -51,7 +51,7 @@ impl Links {
     }
 
     /// Removes a number that is in this list.
-    pub(super) fn remove(&mut self, chain: &mut Chain, number: u32) {
+    pub(crate) fn remove(&mut self, chain: &mut Chain, number: u32) {
         let Link { before, after } = self.0[number as usize];
         match before {
             NONE => chain.first = after,

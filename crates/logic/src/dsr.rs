@@ -1,0 +1,297 @@
+//! Direct server return: which packet goes to which backend. Replies of backends go straight to the client, so only the
+//! packets of clients are seen here.
+//!
+//! A service is one virtual address (VIP) with a port. [`Director::handle`] decides about one frame:
+//!
+//! 1. `crates/logic/src/dsr/packet.rs` reads the frame: its flow, or what else it is.
+//! 2. `crates/logic/src/dsr/flows.rs` knows the backends of flows that go on, and
+//!    `crates/logic/src/dsr/fragments.rs` those of IP fragments, which have no ports.
+//! 3. `crates/logic/src/dsr/ring.rs` has a backend for every other flow, by Maglev hashing with a secret key: the same on
+//!    every node with the same key and configuration.
+//! 4. `crates/logic/src/dsr/owner.rs` answers the questions of the network who has the VIP (ARP, neighbour discovery).
+//!
+//! `crates/logic/src/dsr/filter.rs` is the part of this that the kernel does, so that other frames do not come here.
+//! No sockets, no clock: `crates/proxy/src/dsr.rs` has both.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+pub mod filter;
+mod flows;
+mod fragments;
+pub mod owner;
+pub mod packet;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use flows::{Class, Flows};
+use fragments::Fragments;
+use packet::{Content, Flow, FragmentKey, Packet, Segment};
+use ring::Ring;
+
+pub use packet::{Mac, Transport};
+pub use ring::{Backend, BackendId, Standing};
+
+/// What a service forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    pub vip: IpAddr,
+    pub port: u16,
+    pub transports: Transports,
+}
+
+text::words! {
+    /// Transport protocols of a service.
+    #[derive(Default)]
+    pub enum Transports: "transport" {
+        #[default]
+        Tcp = "tcp",
+        Udp = "udp",
+        TcpAndUdp = "tcp-and-udp",
+    }
+}
+
+impl Transports {
+    pub fn has(self, transport: Transport) -> bool {
+        match self {
+            Self::Tcp => transport == Transport::Tcp,
+            Self::Udp => transport == Transport::Udp,
+            Self::TcpAndUdp => true,
+        }
+    }
+}
+
+/// Limits of the state that clients can make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Largest number of flows that are remembered.
+    pub flows: usize,
+    /// Silence after which a TCP flow is forgotten.
+    pub tcp_idle: Duration,
+    /// The same of a UDP flow.
+    pub udp_idle: Duration,
+}
+
+/// Flows that are remembered anew in one second. Beyond that, backends are found without: a flood of new flows takes no
+/// more places of those that go on, and costs less.
+const NEW_FLOWS_PER_SECOND: u32 = 125_000;
+
+/// Expired flows that one call forgets.
+const EXPIRED_AT_ONCE: usize = 4096;
+
+/// What becomes of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is not for this service.
+    Pass,
+    /// It is for this service and cannot be forwarded.
+    Drop(Dropped),
+    /// To this backend: [`rewrite`] gives the frame its address.
+    Forward { backend: BackendId, to: Mac, flow: Progress },
+    /// The service sends this frame.
+    Answer(Vec<u8>),
+    /// Another machine claims the VIP.
+    Conflict(Mac),
+}
+
+/// Whether a forwarded packet began a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Began,
+    GoesOn,
+}
+
+text::meanings! {
+    /// Why a packet for a service was not forwarded.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Dropped {
+        /// No backend of a `dsr` listener takes new flows, or none that does has a known Ethernet address: the packet was dropped.
+        NoBackend = "packet-no-backend",
+    }
+}
+
+/// State of one service.
+#[derive(Debug)]
+pub struct Director {
+    service: Service,
+    rules: Rules,
+    ring: Ring,
+    flows: Flows,
+    fragments: Fragments,
+    /// Number of flows that were remembered since then.
+    pace: (Instant, u32),
+}
+
+impl Director {
+    /// A service without backends. `key` is secret, so that no client can choose its backend.
+    pub fn new(service: Service, rules: Rules, key: [u64; 2], now: Instant) -> Self {
+        Self {
+            service,
+            rules,
+            ring: Ring::new(key),
+            flows: Flows::default(),
+            fragments: Fragments::default(),
+            pace: (now, 0),
+        }
+    }
+
+    pub fn service(&self) -> Service {
+        self.service
+    }
+
+    /// Changes what a reload may change.
+    pub fn set(&mut self, service: Service, rules: Rules, key: [u64; 2]) {
+        (self.service, self.rules) = (service, rules);
+        self.ring.set_key(key);
+    }
+
+    /// Sets the backends. One that is not in the list any more keeps its flows, as one that drains. Flows of a backend that
+    /// is down go to others with their next packets.
+    pub fn set_backends(&mut self, backends: &[Backend<'_>]) {
+        self.ring.set(backends);
+    }
+
+    /// Sets the Ethernet address of a backend, once it is known. Returns whether it changed.
+    pub fn set_mac(&mut self, name: &str, mac: Mac) -> bool {
+        self.ring.set_mac(name, mac)
+    }
+
+    /// Backends that have flows or are configured: name and number of flows.
+    pub fn backends(&self) -> impl Iterator<Item = (BackendId, &str, u32)> {
+        self.ring.backends()
+    }
+
+    pub fn name(&self, backend: BackendId) -> Option<&str> {
+        self.ring.name(backend)
+    }
+
+    /// Number of remembered flows.
+    pub fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Decides about a frame that the network interface with the address `own` has received.
+    pub fn handle(&mut self, frame: &[u8], own: Mac, now: Instant) -> Verdict {
+        let Some(packet) = packet::parse(frame) else { return Verdict::Pass };
+        if packet.source == own {
+            // It would go round for ever.
+            return Verdict::Pass;
+        }
+        match packet.content {
+            Content::Question(question) if question.target == self.service.vip => {
+                Verdict::Answer(owner::answer(&question, own))
+            }
+            Content::Claim { address, mac } if address == self.service.vip && mac != own => {
+                Verdict::Conflict(mac)
+            }
+            Content::Segment(segment) if self.is_ours(&segment.flow) => self.forward(&packet, segment, now),
+            // The table has no flow of a reply that the error is about: it was sent straight to the client.
+            Content::Error(flow) if self.is_ours(&flow) => {
+                match self.known(&flow).or_else(|| self.ring.lookup(&flow)) {
+                    Some(backend) => self.to(backend, Progress::GoesOn),
+                    None => Verdict::Drop(Dropped::NoBackend),
+                }
+            }
+            Content::LaterFragment(key) if key.destination == self.service.vip => {
+                match self
+                    .fragments
+                    .lookup(&key, now)
+                    .filter(|(backend, turn)| self.ring.is_turn(*backend, *turn))
+                {
+                    Some((backend, _)) => self.to(backend, Progress::GoesOn),
+                    // Each service of the VIP sees it.
+                    None => Verdict::Pass,
+                }
+            }
+            _ => Verdict::Pass,
+        }
+    }
+
+    /// Forgets flows that were silent for too long. To be called about once a second.
+    pub fn expire(&mut self, now: Instant) {
+        for _ in 0..EXPIRED_AT_ONCE {
+            let Some(backend) = self.flows.expire(now, self.rules.tcp_idle, self.rules.udp_idle) else {
+                return;
+            };
+            self.ring.leave(backend);
+        }
+    }
+
+    fn is_ours(&self, flow: &Flow) -> bool {
+        let Service { vip, port, transports } = self.service;
+        flow.vip == vip && flow.port == port && transports.has(flow.transport)
+    }
+
+    /// The backend of a flow that goes on, if it still takes its packets.
+    fn known(&self, flow: &Flow) -> Option<BackendId> {
+        self.flows.lookup(flow).map(|(backend, _)| backend).filter(|backend| self.ring.keeps(*backend))
+    }
+
+    fn forward(&mut self, packet: &Packet, segment: Segment, now: Instant) -> Verdict {
+        let Segment { flow, begins, ends, fragment } = segment;
+        let class = match (flow.transport, ends) {
+            (Transport::Udp, _) => Class::Udp,
+            (Transport::Tcp, true) => Class::Closing,
+            (Transport::Tcp, false) => Class::Tcp,
+        };
+        let found = self.flows.lookup(&flow);
+        // The client uses a port again whose connection has ended.
+        let is_anew = begins && matches!(found, Some((_, Class::Closing)));
+        let (backend, progress) = match found {
+            Some((backend, before)) if !is_anew && self.ring.keeps(backend) => {
+                self.flows.touch(&flow, if before == Class::Closing { before } else { class }, now);
+                (backend, Progress::GoesOn)
+            }
+            found => {
+                if found.is_some()
+                    && let Some(backend) = self.flows.remove(&flow)
+                {
+                    self.ring.leave(backend);
+                }
+                let Some(backend) = self.ring.lookup(&flow) else { return Verdict::Drop(Dropped::NoBackend) };
+                if !ends {
+                    self.remember(flow, backend, class, now);
+                }
+                (backend, if begins { Progress::Began } else { Progress::GoesOn })
+            }
+        };
+        if let Some(id) = fragment {
+            let key = FragmentKey::new(flow.client, flow.vip, id, packet.protocol);
+            self.fragments.insert(key, (backend, self.ring.turn(backend)), now);
+        }
+        self.to(backend, progress)
+    }
+
+    fn remember(&mut self, flow: Flow, backend: BackendId, class: Class, now: Instant) {
+        let (since, count) = &mut self.pace;
+        if now.saturating_duration_since(*since) >= Duration::from_secs(1) {
+            (*since, *count) = (now, 0);
+        }
+        if *count >= NEW_FLOWS_PER_SECOND || self.rules.flows == 0 {
+            return;
+        }
+        *count += 1;
+        while self.flows.len() >= self.rules.flows {
+            let Some(evicted) = self.flows.evict() else { return };
+            self.ring.leave(evicted);
+        }
+        self.flows.insert(flow, backend, class, now);
+        self.ring.join(backend);
+    }
+
+    fn to(&self, backend: BackendId, flow: Progress) -> Verdict {
+        match self.ring.mac(backend) {
+            Some(to) => Verdict::Forward { backend, to, flow },
+            None => Verdict::Drop(Dropped::NoBackend),
+        }
+    }
+}
+
+/// Addresses a frame to a backend on the same network.
+pub fn rewrite(frame: &mut [u8], own: Mac, to: Mac) {
+    if let Some(addresses) = frame.get_mut(..12) {
+        addresses[..6].copy_from_slice(&to);
+        addresses[6..].copy_from_slice(&own);
+    }
+}

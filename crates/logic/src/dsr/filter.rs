@@ -1,0 +1,186 @@
+//! Program for the kernel (classic BPF, socket filter) that leaves only frames which a service may want: packets to its
+//! VIP and port, ICMP and fragments to its VIP, and questions and claims about the VIP. It is coarse on purpose:
+//! [`super::Director::handle`] decides, and sees what passes here.
+
+use std::net::IpAddr;
+
+use super::{Service, Transports};
+use crate::dsr::packet::{TCP, UDP};
+
+/// One instruction, as `struct sock_filter` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    pub code: u16,
+    /// Instructions that are left out if the test is true.
+    pub jt: u8,
+    pub jf: u8,
+    pub k: u32,
+}
+
+// Codes of linux/bpf_common.h: BPF_LD or BPF_LDX, size, mode.
+const LD_WORD: u16 = 0x20;
+const LD_HALF: u16 = 0x28;
+const LD_BYTE: u16 = 0x30;
+/// A half word at the index register plus `k`.
+const LD_HALF_INDEXED: u16 = 0x48;
+/// The index register becomes the length of the IPv4 header at `k`.
+const LDX_HEADER: u16 = 0xb1;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_ANY_BIT: u16 = 0x45;
+const RETURN: u16 = 0x06;
+
+/// Offsets of what the kernel knows beside the frame (linux/filter.h, SKF_AD_OFF).
+const AD_PACKET_TYPE: u32 = 0xffff_f000 + 4;
+const AD_VLAN_TAG_PRESENT: u32 = 0xffff_f000 + 48;
+
+/// A frame that was sent to this machine alone (PACKET_HOST).
+const TO_US: u32 = 0;
+
+/// The whole frame.
+const ALL: u32 = 0xffff_ffff;
+
+const IP: u32 = 14;
+
+/// Where a test goes if it fails.
+enum Target {
+    Accept,
+    Reject,
+}
+
+/// Instructions whose tests lead on, or out; the ways out are filled in at the end.
+#[derive(Default)]
+struct Program {
+    instructions: Vec<Instruction>,
+    /// Instruction, whether its true side is meant, and where it leads.
+    open: Vec<(usize, bool, Target)>,
+}
+
+impl Program {
+    fn push(&mut self, code: u16, k: u32) {
+        self.instructions.push(Instruction { code, jt: 0, jf: 0, k });
+    }
+
+    /// Goes on if the accumulator is `k`.
+    fn expect(&mut self, k: u32, otherwise: Target) {
+        self.open.push((self.instructions.len(), false, otherwise));
+        self.push(JUMP_EQUAL, k);
+    }
+
+    /// Leaves if the accumulator is `k`.
+    fn leave_if(&mut self, k: u32, to: Target) {
+        self.open.push((self.instructions.len(), true, to));
+        self.push(JUMP_EQUAL, k);
+    }
+
+    /// Goes on if the 16 or 4 bytes at `at` are the address.
+    fn expect_address(&mut self, at: u32, ip: IpAddr) {
+        let octets = match ip {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        for (word, at) in octets.chunks_exact(4).zip((at..).step_by(4)) {
+            self.push(LD_WORD, at);
+            self.expect(u32::from_be_bytes([word[0], word[1], word[2], word[3]]), Target::Reject);
+        }
+    }
+
+    /// A test whose false side goes on behind `block`.
+    fn when(&mut self, k: u32, block: impl FnOnce(&mut Self)) {
+        let at = self.instructions.len();
+        self.push(JUMP_EQUAL, k);
+        block(self);
+        // The blocks are short; a longer one would be rejected by the kernel and seen by the tests.
+        self.instructions[at].jf = (self.instructions.len() - at - 1) as u8;
+    }
+
+    /// Whether the port of the service is at the accumulator's next load; leaves in any case.
+    fn finish_ports(&mut self, transports: Transports, load: (u16, u32), port: u16) {
+        // The accumulator has the protocol: others than TCP and UDP pass, and a transport that is not ours does not.
+        let (wanted, other) = match transports {
+            Transports::Tcp => ([Some(TCP), None], Some(UDP)),
+            Transports::Udp => ([Some(UDP), None], Some(TCP)),
+            Transports::TcpAndUdp => ([Some(TCP), Some(UDP)], None),
+        };
+        if let Some(other) = other {
+            self.leave_if(other.into(), Target::Reject);
+        }
+        for protocol in wanted.into_iter().flatten() {
+            self.when(protocol.into(), |program| {
+                program.push(load.0, load.1);
+                program.expect(port.into(), Target::Reject);
+                program.push(RETURN, ALL);
+            });
+        }
+        self.push(RETURN, ALL);
+    }
+
+    fn finish(mut self) -> Vec<Instruction> {
+        let accept = self.instructions.len();
+        self.push(RETURN, ALL);
+        self.push(RETURN, 0);
+        for (at, is_true, target) in self.open {
+            let target = match target {
+                Target::Accept => accept,
+                Target::Reject => accept + 1,
+            };
+            let distance = (target - at - 1) as u8;
+            let instruction = &mut self.instructions[at];
+            *(if is_true { &mut instruction.jt } else { &mut instruction.jf }) = distance;
+        }
+        self.instructions
+    }
+}
+
+/// The program of a service. It reads frames from their Ethernet header on.
+pub fn program(service: &Service) -> Vec<Instruction> {
+    let Service { vip, port, transports } = *service;
+    let mut program = Program::default();
+    // A tag that the network card has cut off: the frame is of a VLAN, which has an interface of its own.
+    program.push(LD_BYTE, AD_VLAN_TAG_PRESENT);
+    program.expect(0, Target::Reject);
+    program.push(LD_HALF, 12);
+    match vip {
+        IpAddr::V4(_) => {
+            program.when(0x0806, |program| {
+                // A question about the VIP, or what its sender says of it.
+                program.push(LD_WORD, IP + 24);
+                if let IpAddr::V4(ip) = vip {
+                    program.leave_if(ip.to_bits(), Target::Accept);
+                }
+                program.expect_address(IP + 14, vip);
+                program.push(RETURN, ALL);
+            });
+            program.expect(0x0800, Target::Reject);
+            program.push(LD_BYTE, AD_PACKET_TYPE);
+            program.expect(TO_US, Target::Reject);
+            program.expect_address(IP + 16, vip);
+            // Fragments but the first one have no ports.
+            program.push(LD_HALF, IP + 6);
+            program.open.push((program.instructions.len(), true, Target::Accept));
+            program.push(JUMP_ANY_BIT, 0x1fff);
+            program.push(LDX_HEADER, IP);
+            program.push(LD_BYTE, IP + 9);
+            program.finish_ports(transports, (LD_HALF_INDEXED, IP + 2), port);
+        }
+        IpAddr::V6(_) => {
+            program.expect(0x86dd, Target::Reject);
+            // Neighbour solicitation and advertisement, which may be to a group.
+            program.push(LD_BYTE, IP + 6);
+            program.when(58, |program| {
+                program.push(LD_BYTE, IP + 40);
+                for kind in [135, 136] {
+                    program.when(kind, |program| {
+                        program.expect_address(IP + 48, vip);
+                        program.push(RETURN, ALL);
+                    });
+                }
+            });
+            program.push(LD_BYTE, AD_PACKET_TYPE);
+            program.expect(TO_US, Target::Reject);
+            program.expect_address(IP + 24, vip);
+            program.push(LD_BYTE, IP + 6);
+            program.finish_ports(transports, (LD_HALF, IP + 42), port);
+        }
+    }
+    program.finish()
+}

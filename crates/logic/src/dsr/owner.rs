@@ -1,0 +1,82 @@
+//! Ownership of the VIP on the network: answers to ARP requests (RFC 826) and neighbour solicitations (RFC 4861), and
+//! announcements when the service starts or takes the VIP over. The kernel does not answer for it, because the VIP is on
+//! no interface: it would answer the clients as well.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::packet::{ICMPV6, Mac, Question};
+
+const BROADCAST: Mac = [0xff; 6];
+
+/// The group of all nodes (RFC 4291 section 2.7.1), with its Ethernet address.
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
+
+/// The frame that answers a question about an address of ours.
+pub fn answer(question: &Question, own: Mac) -> Vec<u8> {
+    match (question.target, question.asker) {
+        (IpAddr::V4(vip), IpAddr::V4(asker)) => {
+            arp(2, question.asker_mac, (own, vip), (question.asker_mac, asker))
+        }
+        (IpAddr::V6(vip), IpAddr::V6(asker)) if !asker.is_unspecified() => {
+            // Solicited, and to replace what the asker knew.
+            advertisement(question.asker_mac, (own, vip), asker, 0x60)
+        }
+        (vip, _) => announcement(vip, own),
+    }
+}
+
+/// The frame that tells every machine of the network where the VIP is.
+pub fn announcement(vip: IpAddr, own: Mac) -> Vec<u8> {
+    match vip {
+        IpAddr::V4(vip) => arp(1, BROADCAST, (own, vip), ([0; 6], vip)),
+        IpAddr::V6(vip) => advertisement(ALL_NODES_MAC, (own, vip), ALL_NODES, 0x20),
+    }
+}
+
+/// Group to which questions about an IPv6 address are sent.
+pub fn solicited_node(vip: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = vip.octets();
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
+}
+
+fn ethernet(to: Mac, from: Mac, ethertype: [u8; 2]) -> Vec<u8> {
+    [&to[..], &from, &ethertype].concat()
+}
+
+fn arp(operation: u8, to: Mac, sender: (Mac, Ipv4Addr), target: (Mac, Ipv4Addr)) -> Vec<u8> {
+    let mut frame = ethernet(to, sender.0, [0x08, 0x06]);
+    frame.extend([0, 1, 8, 0, 6, 4, 0, operation]);
+    for (mac, ip) in [sender, target] {
+        frame.extend(mac);
+        frame.extend(ip.octets());
+    }
+    frame
+}
+
+fn advertisement(to: Mac, (own, vip): (Mac, Ipv6Addr), asker: Ipv6Addr, flags: u8) -> Vec<u8> {
+    let mut icmp = vec![136, 0, 0, 0, flags, 0, 0, 0];
+    icmp.extend(vip.octets());
+    // Option: link-layer address of the target.
+    icmp.extend([2, 1]);
+    icmp.extend(own);
+    let sum =
+        checksum(&[&vip.octets(), &asker.octets(), &[0, 0, 0, icmp.len() as u8, 0, 0, 0, ICMPV6], &icmp]);
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = ethernet(to, own, [0x86, 0xdd]);
+    frame.extend([0x60, 0, 0, 0, 0, icmp.len() as u8, ICMPV6, 255]);
+    frame.extend(vip.octets());
+    frame.extend(asker.octets());
+    frame.extend(icmp);
+    frame
+}
+
+/// Internet checksum (RFC 1071) of parts of even length.
+fn checksum(parts: &[&[u8]]) -> u16 {
+    let words = parts.iter().flat_map(|part| part.chunks_exact(2));
+    let mut sum: u32 = words.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}

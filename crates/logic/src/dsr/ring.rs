@@ -1,0 +1,205 @@
+//! Backends of a service, and which of them a new flow gets.
+//!
+//! A flow's hash is SipHash-2-4 (Aumasson, Bernstein, 2012) of its addresses and ports with a secret key; the slot of the
+//! hash in a Maglev table names the backend. Slots of backends that take no new flows go to others one by one, so that no
+//! other flow moves. Flows count at their backend; one that is not configured any more is forgotten after its last flow.
+
+use std::hash::Hasher;
+use std::net::IpAddr;
+
+use super::packet::{Flow, Mac, Transport};
+use crate::balance::maglev::Table;
+
+/// Number of a backend of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BackendId(u32);
+
+/// Which flows a backend gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// New ones, and its own.
+    Open,
+    /// Its own.
+    Draining,
+    /// None.
+    Down,
+}
+
+/// A backend as configured, with what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backend<'a> {
+    pub name: &'a str,
+    pub weight: u32,
+    pub standing: Standing,
+}
+
+#[derive(Debug)]
+struct Slot {
+    name: Box<str>,
+    weight: u32,
+    standing: Standing,
+    mac: Option<Mac>,
+    configured: Configured,
+    flows: u32,
+    /// Counts the backends that have had this slot.
+    turn: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Configured {
+    Yes,
+    /// It is forgotten after its last flow.
+    NoMore,
+}
+
+#[derive(Debug)]
+pub(super) struct Ring {
+    key: [u64; 2],
+    slots: Vec<Slot>,
+    /// `None` once it is out of date: it is built for the next new flow, however much has changed until then.
+    table: Option<Table>,
+}
+
+impl Ring {
+    pub(super) fn new(key: [u64; 2]) -> Self {
+        Self { key, slots: Vec::new(), table: None }
+    }
+
+    pub(super) fn set_key(&mut self, key: [u64; 2]) {
+        self.key = key;
+    }
+
+    pub(super) fn set(&mut self, backends: &[Backend<'_>]) {
+        let mut changed = false;
+        for slot in &mut self.slots {
+            if slot.configured == Configured::Yes && !backends.iter().any(|one| *one.name == *slot.name) {
+                (slot.configured, changed) = (Configured::NoMore, true);
+            }
+        }
+        for &Backend { name, weight, standing } in backends {
+            let found = self.slots.iter_mut().find(|slot| *slot.name == *name);
+            match found {
+                Some(slot) => {
+                    let now = (weight, standing, Configured::Yes);
+                    changed |= (slot.weight, slot.standing, slot.configured) != now;
+                    (slot.weight, slot.standing, slot.configured) = now;
+                }
+                None => {
+                    self.add(name, weight, standing);
+                    changed = true;
+                }
+            }
+        }
+        if changed {
+            self.table = None;
+        }
+    }
+
+    fn add(&mut self, name: &str, weight: u32, standing: Standing) {
+        let new = |turn| Slot {
+            name: name.into(),
+            weight,
+            standing,
+            mac: None,
+            configured: Configured::Yes,
+            flows: 0,
+            turn,
+        };
+        let unused = |slot: &&mut Slot| slot.configured == Configured::NoMore && slot.flows == 0;
+        match self.slots.iter_mut().find(unused) {
+            Some(slot) => *slot = new(slot.turn.wrapping_add(1)),
+            None => self.slots.push(new(0)),
+        }
+    }
+
+    pub(super) fn set_mac(&mut self, name: &str, mac: Mac) -> bool {
+        let Some(slot) = self.slots.iter_mut().find(|slot| *slot.name == *name) else { return false };
+        let before = slot.mac.replace(mac);
+        if before.is_none() {
+            self.table = None;
+        }
+        before != Some(mac)
+    }
+
+    fn build(&self) -> Table {
+        let weight = |slot: &Slot| if slot.configured == Configured::Yes { slot.weight } else { 0 };
+        let backends: Vec<_> = self.slots.iter().map(|slot| (&*slot.name, weight(slot))).collect();
+        let is_open = |at: usize| {
+            let slot = &self.slots[at];
+            slot.standing == Standing::Open && slot.mac.is_some()
+        };
+        Table::new(&backends).with_substitutes(&backends, is_open)
+    }
+
+    /// The backend of a new flow.
+    pub(super) fn lookup(&mut self, flow: &Flow) -> Option<BackendId> {
+        let table = match self.table.take() {
+            Some(table) => table,
+            None => self.build(),
+        };
+        let owner = table.lookup(self.hash(flow));
+        self.table = Some(table);
+        owner.map(|at| BackendId(at as u32))
+    }
+
+    pub(super) fn hash(&self, flow: &Flow) -> u64 {
+        #[expect(
+            deprecated,
+            reason = "it is SipHash-2-4 with our key for all time; its successor is whatever std chooses"
+        )]
+        let mut hasher = std::hash::SipHasher::new_with_keys(self.key[0], self.key[1]);
+        for (ip, port) in [(flow.client, flow.client_port), (flow.vip, flow.port)] {
+            let ip = match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            hasher.write(&ip.octets());
+            hasher.write(&port.to_be_bytes());
+        }
+        hasher.write(&[match flow.transport {
+            Transport::Tcp => super::packet::TCP,
+            Transport::Udp => super::packet::UDP,
+        }]);
+        hasher.finish()
+    }
+
+    /// Whether a backend takes packets of its flows.
+    pub(super) fn keeps(&self, id: BackendId) -> bool {
+        self.slots.get(id.0 as usize).is_some_and(|slot| slot.standing != Standing::Down)
+    }
+
+    pub(super) fn mac(&self, id: BackendId) -> Option<Mac> {
+        self.slots.get(id.0 as usize)?.mac
+    }
+
+    pub(super) fn name(&self, id: BackendId) -> Option<&str> {
+        Some(&*self.slots.get(id.0 as usize)?.name)
+    }
+
+    /// Which backend of its slot this is.
+    pub(super) fn turn(&self, id: BackendId) -> u32 {
+        self.slots.get(id.0 as usize).map_or(0, |slot| slot.turn)
+    }
+
+    pub(super) fn is_turn(&self, id: BackendId, turn: u32) -> bool {
+        self.turn(id) == turn && self.keeps(id)
+    }
+
+    pub(super) fn join(&mut self, id: BackendId) {
+        if let Some(slot) = self.slots.get_mut(id.0 as usize) {
+            slot.flows += 1;
+        }
+    }
+
+    pub(super) fn leave(&mut self, id: BackendId) {
+        if let Some(slot) = self.slots.get_mut(id.0 as usize) {
+            slot.flows = slot.flows.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn backends(&self) -> impl Iterator<Item = (BackendId, &str, u32)> {
+        let all = self.slots.iter().enumerate();
+        let used = all.filter(|(_, slot)| slot.configured == Configured::Yes || slot.flows > 0);
+        used.map(|(at, slot)| (BackendId(at as u32), &*slot.name, slot.flows))
+    }
+}
