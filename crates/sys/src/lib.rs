@@ -16,6 +16,8 @@ mod inherited;
 pub mod lock;
 pub mod low_water;
 pub mod memory;
+pub mod neighbour;
+pub mod packet;
 pub mod peer;
 pub mod pid_file;
 pub mod privilege;

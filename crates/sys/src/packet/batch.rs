@@ -1,0 +1,145 @@
+//! Frames in memory that is used again and again: received with one system call, and sent with another from where they
+//! are.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use nix::libc;
+
+/// Frames of one batch.
+pub const SLOTS: usize = 32;
+
+/// Header of virtio-net before each frame (linux/virtio_net.h).
+const HEADER: usize = 10;
+
+/// Room of a slot: a packet of 64 KiB with its headers.
+const ROOM: usize = HEADER + 18 + 65_536;
+
+/// Distance of two slots: not a power of two, so that their first bytes do not share one set of the cache.
+const STRIDE: usize = ROOM + 124;
+
+/// Up to [`SLOTS`] frames. To be kept: its memory is two MiB, of which the kernel maps what frames have touched.
+pub struct FrameBatch {
+    bytes: Box<[u8]>,
+    /// Length of each frame without its header. 0: it was too long, or too short.
+    lengths: [usize; SLOTS],
+    /// Slots that are to be sent, in order.
+    waiting: [usize; SLOTS],
+    count: usize,
+    sent: usize,
+}
+
+impl Default for FrameBatch {
+    fn default() -> Self {
+        Self {
+            bytes: vec![0; SLOTS * STRIDE].into_boxed_slice(),
+            lengths: [0; SLOTS],
+            waiting: [0; SLOTS],
+            count: 0,
+            sent: 0,
+        }
+    }
+}
+
+impl FrameBatch {
+    /// Receives frames, without a wait. Returns their number, which is at least one; `WouldBlock` if none is there. What
+    /// waited to be sent is forgotten.
+    pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        (self.count, self.sent) = (0, 0);
+        let mut parts = [NOTHING; SLOTS];
+        // All pointers come from one borrow: a later one would end the earlier ones.
+        let bytes = self.bytes.as_mut_ptr();
+        let mut heads = no_heads();
+        for (slot, (head, part)) in heads.iter_mut().zip(&mut parts).enumerate() {
+            *part = libc::iovec { iov_base: bytes.wrapping_add(slot * STRIDE).cast(), iov_len: ROOM };
+            head.msg_hdr.msg_iov = part;
+            head.msg_hdr.msg_iovlen = 1;
+        }
+        // SAFETY: each head points to memory of its own slot, which lives in `self` and `parts` until the call returns,
+        // with its true length. The number of heads is that of the array.
+        let count = unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                heads.as_mut_ptr(),
+                SLOTS as libc::c_uint,
+                libc::MSG_DONTWAIT as _,
+                ptr::null_mut(),
+            )
+        };
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        for (length, head) in self.lengths.iter_mut().zip(&heads).take(count) {
+            let is_whole = head.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
+            *length = if is_whole { (head.msg_len as usize).saturating_sub(HEADER) } else { 0 };
+        }
+        Ok(count)
+    }
+
+    /// The frame in a slot; empty if it did not fit.
+    pub fn frame(&self, slot: usize) -> &[u8] {
+        &self.bytes[slot * STRIDE + HEADER..][..self.lengths[slot]]
+    }
+
+    pub fn frame_mut(&mut self, slot: usize) -> &mut [u8] {
+        &mut self.bytes[slot * STRIDE + HEADER..][..self.lengths[slot]]
+    }
+
+    /// Lets [`Self::send`] send the frame of a slot, after those that it is to send already.
+    pub fn add(&mut self, slot: usize) {
+        if slot < SLOTS && self.count < SLOTS {
+            self.waiting[self.count] = slot;
+            self.count += 1;
+        }
+    }
+
+    /// Slots that wait to be sent.
+    pub fn waiting(&self) -> &[usize] {
+        &self.waiting[self.sent..self.count]
+    }
+
+    /// Leaves out the first one of those that wait.
+    pub fn skip(&mut self) {
+        self.sent = (self.sent + 1).min(self.count);
+    }
+
+    /// Sends the frames that wait, without a wait. Returns how many were sent; an error is about the first of them.
+    pub fn send(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        let mut parts = [NOTHING; SLOTS];
+        let mut heads = no_heads();
+        let bytes = self.bytes.as_mut_ptr();
+        let waiting = &self.waiting[self.sent..self.count];
+        for ((slot, head), part) in waiting.iter().zip(&mut heads).zip(&mut parts) {
+            let base = bytes.wrapping_add(slot * STRIDE).cast();
+            *part = libc::iovec { iov_base: base, iov_len: HEADER + self.lengths[*slot] };
+            head.msg_hdr.msg_iov = part;
+            head.msg_hdr.msg_iovlen = 1;
+        }
+        // SAFETY: each head points to memory of its slot and of `parts`, with its true length, all of which live until the
+        // call returns; the kernel only reads it, and the number of heads is within the array.
+        let sent = unsafe {
+            libc::sendmmsg(
+                socket.as_raw_fd(),
+                heads.as_mut_ptr(),
+                waiting.len() as libc::c_uint,
+                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
+            )
+        };
+        let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error())?;
+        self.sent = (self.sent + sent).min(self.count);
+        Ok(sent)
+    }
+}
+
+/// Sends one frame of our own, which is complete.
+pub fn send_frame(socket: BorrowedFd<'_>, frame: &[u8]) -> io::Result<()> {
+    let bytes = [&[0; HEADER], frame].concat();
+    nix::sys::socket::send(socket.as_raw_fd(), &bytes, nix::sys::socket::MsgFlags::MSG_DONTWAIT)?;
+    Ok(())
+}
+
+const NOTHING: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+
+fn no_heads() -> [libc::mmsghdr; SLOTS] {
+    // SAFETY: zeroes are a value of this struct of integers and pointers: a message without any part.
+    unsafe { std::mem::zeroed() }
+}
