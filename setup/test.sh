@@ -48,6 +48,7 @@ need keepalived keepalived
 need tshark tshark
 need tcpdump tcpdump
 need ip iproute2
+need ethtool ethtool
 need lynx lynx
 need w3m w3m
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3 python3-venv"

@@ -14,6 +14,7 @@ mod bandwidth;
 mod bind;
 mod bound;
 mod dns_name;
+mod dsr;
 mod duration;
 mod events;
 mod geoip;
@@ -82,6 +83,7 @@ pub(crate) fn parse(
         parser.loops(raw, listeners, pools);
         parser.keys_of_tcp(raw, listeners, pools);
         parser.pools_of_udp(raw, listeners, pools);
+        parser.pools_of_dsr(raw, listeners, pools);
         parser.preload_without_redirect(raw, listeners);
     }
     if !parser.report.has_errors() {

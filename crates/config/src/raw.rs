@@ -5,6 +5,7 @@
 //! are known but not available yet, `x-only` and `x-effect` the settings that a key needs to be allowed or to have an
 //! effect, `x-default` describes a default that depends on other settings, `x-also` words that are allowed too.
 
+use logic::dsr::Transports;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -304,20 +305,22 @@ pub(crate) struct RawAdmin {
 pub(crate) struct RawListener {
     /// Listening addresses: `":80"` (every address, IPv6 and IPv4; `"*:80"` is the same), `"192.0.2.1:80"`,
     /// `"[2001:db8::1]:80"`, `"unix:/path"`, or `"systemd:NAME"` for the sockets that systemd passes under that name.
+    /// With `dsr` it is the virtual address of the service, which no interface of this machine may have.
     #[schemars(extend("x-required" = true, "examples" = [":80"]))]
     pub(crate) bind: Key<OneOrMany<BindText>>,
     /// Protocol of the clients. `"tls-passthrough"` is TLS that backends terminate: the server name in the client's
     /// handshake decides where its connection goes, and bytes are forwarded unchanged. `"udp"` forwards datagrams: all
-    /// datagrams between one address and port of a client and a backend are a flow, which is one session. Later versions
-    /// add `"dsr"`.
+    /// datagrams between one address and port of a client and a backend are a flow, which is one session. `"dsr"` (direct
+    /// server return) forwards packets of clients to backends on the same network, which reply straight to the clients:
+    /// see [dsr.md](dsr.md).
     #[schemars(extend(
-        "default" = ProtocolName::default().as_str(), "enum" = ProtocolName::WORDS, "x-later" = ["dsr"]
+        "default" = ProtocolName::default().as_str(), "enum" = ProtocolName::WORDS
     ))]
     pub(crate) protocol: Key<String>,
     /// Pool of sessions. With HTTP: for requests that match no route; without a pool these get 404. With
     /// `tls-passthrough`: for clients whose server name matches no route, or is missing; without a pool these get an
     /// alert.
-    #[schemars(extend("x-default" = "none; needed with `tcp` and `udp`"))]
+    #[schemars(extend("x-default" = "none; needed with `tcp`, `udp` and `dsr`"))]
     pub(crate) pool: Key<String>,
     /// Terminate TLS. Without it clients use no encryption.
     #[schemars(extend("x-only" = json!({ "protocol": ["http", "tcp"] }), "x-example" = r#"[listener.secure]
@@ -333,13 +336,13 @@ pool = "app"
     /// addresses in the header; it checks the format of version 2's additions but does not use them. With `udp` each
     /// datagram of such a peer begins with a header of version 2: name only peers whose addresses no other host can
     /// forge.
-    #[schemars(extend("default" = json!([])))]
+    #[schemars(extend("default" = json!([]), "x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough", "udp"] })))]
     pub(crate) proxy_protocol_from: Key<Vec<At<NetworkText>>>,
     /// NAME of the section `[acl.NAME]` that says which clients may connect. A client that it denies is closed at once,
     /// before TLS and without an answer (`denied` in the access log), or served by `denied-pool`. Behind a PROXY header the
     /// address in the header counts, without one the address of the proxy. Of `trusted-proxies` the address of the proxy
     /// counts here; a route's `acl` sees the client behind it. With `udp` the datagrams of denied clients are dropped.
-    #[schemars(extend("x-default" = "every client"))]
+    #[schemars(extend("x-default" = "every client", "x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough", "udp"] })))]
     pub(crate) acl: Key<String>,
     /// Pool that serves the clients that `acl` denies, for all of their requests; without it they are closed.
     #[schemars(extend("x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })))]
@@ -401,9 +404,12 @@ bandwidth = { down = "1MiB/s", burst = "4MiB", per = "source" }
         "default" = 4096, "minimum" = 1, "maximum" = 1_000_000, "x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] })
     ))]
     pub(crate) backlog: Key<i64>,
-    /// Idle timeout of a session: a session without a byte (`udp`: a flow without a datagram) in this time is ended.
+    /// Idle timeout of a session: a session without a byte (`udp`: a flow without a datagram) in this time is ended. With
+    /// `dsr`: time without a packet of the client after which the backend of a flow is forgotten; of UDP flows only with
+    /// `transport = "udp"`, else they have 30 s.
     #[schemars(extend(
-        "x-default" = "`\"1h\"`, with `udp` `\"30s\"`", "x-only" = json!({ "protocol": ["tcp", "tls-passthrough", "udp"] })
+        "x-default" = "`\"1h\"`, with `udp` and `transport = \"udp\"` `\"30s\"`",
+        "x-only" = json!({ "protocol": ["tcp", "tls-passthrough", "udp", "dsr"] })
     ))]
     pub(crate) idle_timeout: Key<DurationText>,
     /// Number of replies that a backend sends for each datagram of a client, such as 1 for DNS: a flow ends with the last
@@ -425,8 +431,12 @@ health = { dns = "example.org" }
     /// default, which other programs need too). When a worker has its part, or no descriptor or port is left for flows, a new
     /// flow takes the place of the flow that was silent for longest among those that no backend has answered, then among
     /// those whose client has sent nothing after a reply. If there is none, its datagrams are dropped. Source addresses can
-    /// be forged: a flood of them takes no place of a flow whose client has sent something after a reply.
-    #[schemars(extend("default" = 16_384, "minimum" = 1, "maximum" = 16_777_216, "x-only" = json!({ "protocol": ["udp"] })))]
+    /// be forged: a flood of them takes no place of a flow whose client has sent something after a reply. With `dsr`: flows
+    /// whose backends are remembered, for each address in `bind`; they take no descriptors. A new one takes the place of one
+    /// that has ended, then of the one that was silent for longest, whose next packet goes where that of a new flow goes.
+    #[schemars(extend(
+        "x-default" = "16384, with `dsr` 1000000", "minimum" = 1, "maximum" = 16_777_216, "x-only" = json!({ "protocol": ["udp", "dsr"] })
+    ))]
     pub(crate) max_flows: Key<i64>,
     /// Largest number of flows of one source: of an IPv4 address, or an IPv6 network of `process.shares.ipv6-prefix`. Each
     /// worker has an equal part of it, for each address in `bind`, and at least one flow: the kernel distributes the
@@ -434,6 +444,33 @@ health = { dns = "example.org" }
     /// or is dropped.
     #[schemars(extend("default" = 1024, "minimum" = 1, "maximum" = 16_777_216, "x-only" = json!({ "protocol": ["udp"] })))]
     pub(crate) flows_per_source: Key<i64>,
+    /// Network interface where packets of clients come in, and go out to the backends, which are on the same network. Of a
+    /// VLAN, bond or bridge name its own interface.
+    #[schemars(extend(
+        "x-default" = "none; needed with `dsr`", "examples" = ["eth0"], "x-only" = json!({ "protocol": ["dsr"] }), "x-example" = r#"[listener.video]
+bind = ["192.0.2.10:80", "[2001:db8::10]:80"]
+protocol = "dsr"
+interface = "eth0"
+pool = "video"
+
+[pool.video]
+backends = ["192.0.2.21:80", "192.0.2.22:80"]
+balance = "maglev"
+"#
+    ))]
+    pub(crate) interface: Key<String>,
+    /// How packets reach the backends: `"l2"` writes the Ethernet address of the backend into each, and nothing else.
+    #[schemars(extend("default" = "l2", "enum" = ["l2"], "x-only" = json!({ "protocol": ["dsr"] })))]
+    #[expect(dead_code, reason = "there is one mode")]
+    pub(crate) mode: Key<String>,
+    /// Transport protocols that are forwarded.
+    #[schemars(extend("default" = Transports::default().as_str(), "enum" = Transports::WORDS, "x-only" = json!({ "protocol": ["dsr"] })))]
+    pub(crate) transport: Key<String>,
+    /// File with a secret of 32 to 4096 bytes: the key of the hash that gives flows to backends. Nodes with the same file and
+    /// the same backends give a flow to the same one, also after a restart. Without it the key is chosen at each start.
+    /// `head -c 32 /dev/urandom | base64 > FILE` writes one, which only the user of the process may be able to read.
+    #[schemars(extend("x-only" = json!({ "protocol": ["dsr"] })))]
+    pub(crate) hash_key_file: Key<PathText>,
     /// Time limit for a client to send the server name.
     #[schemars(extend("default" = "10s", "x-only" = json!({ "protocol": ["tls-passthrough"] })))]
     pub(crate) handshake_timeout: Key<DurationText>,

@@ -28,6 +28,7 @@ use crate::environment::VariableFile;
 
 mod acme;
 mod dns_name;
+mod dsr;
 mod geoip;
 mod syslog;
 mod tarpit;
@@ -37,6 +38,7 @@ mod udp;
 pub(crate) use acme::certificates_directory;
 pub use acme::{Acme, AcmeCertificate, AcmeChallenge, DnsUpdates, ExternalAccount};
 pub use dns_name::DnsName;
+pub use dsr::DsrSettings;
 pub use geoip::GeoIp;
 pub use syslog::{Syslog, SyslogAddress};
 pub use tarpit::Tarpit;
@@ -246,6 +248,8 @@ text::words! {
         TlsPassthrough = "tls-passthrough",
         /// Datagrams without a known protocol.
         Udp = "udp",
+        /// Packets that are forwarded to backends, which reply straight to the client.
+        Dsr = "dsr",
     }
 }
 
@@ -258,6 +262,7 @@ impl Protocol {
             Protocol::Http(_) => ProtocolName::Http,
             Protocol::TlsPassthrough(_) => ProtocolName::TlsPassthrough,
             Protocol::Udp(_) => ProtocolName::Udp,
+            Protocol::Dsr(_) => ProtocolName::Dsr,
         }
     }
 
@@ -266,7 +271,7 @@ impl Protocol {
     pub fn is_http(&self) -> bool {
         match self {
             Protocol::Http(_) => true,
-            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) => false,
+            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) | Protocol::Dsr(_) => false,
         }
     }
 
@@ -276,6 +281,7 @@ impl Protocol {
         match self {
             Protocol::Tcp(_) | Protocol::Http(_) | Protocol::TlsPassthrough(_) => Transport::Stream,
             Protocol::Udp(_) => Transport::Datagram,
+            Protocol::Dsr(_) => Transport::Packet,
         }
     }
 }
@@ -291,6 +297,8 @@ pub enum Protocol {
     TlsPassthrough(PassthroughSettings),
     /// Datagrams without a known protocol.
     Udp(UdpSettings),
+    /// Packets that are forwarded to backends, which reply straight to the client.
+    Dsr(DsrSettings),
 }
 
 /// A `protocol = "tls-passthrough"` listener.

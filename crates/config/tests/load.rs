@@ -461,11 +461,11 @@ fn faults_of_flags_name_the_flag() {
         "\
 error: --backend: pool.main.backends[2]: \"wieght\" is not an option of a backend
   hint: ADDRESS,weight=2,max-connections=10
-error: --protocol: listener.main.protocol: \"dsr\" is not available in this version
-  hint: there is \"http\", \"tcp\", \"tls-passthrough\" or \"udp\"
 error: --backend: pool.main.backends[3].weight: a whole number is expected here, not a text
 error: --listen: listener.main.bind[1]: \"80\" is not an address
   hint: to listen on every address write \":80\"
+error: --listen: listener.main: interface is missing: the one where packets of clients come in
+  hint: interface = \"eth0\"
 error: --backend: pool.main.backends[1]: \"app\" has no port
   hint: write \"app:80\"
 5 errors

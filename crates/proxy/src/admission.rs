@@ -273,7 +273,7 @@ fn deny(worker: &Rc<Worker>, plan: &ListenerPlan, peer: Peer) {
 fn is_trusted(plan: &ListenerPlan, peer: Peer) -> bool {
     match &plan.settings.protocol {
         Protocol::Http(settings) => settings.trusted_proxies.contains(&peer),
-        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) => false,
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) | Protocol::Dsr(_) => false,
     }
 }
 /// Closes a client that is refused, with an answer if the answer costs no handshake.

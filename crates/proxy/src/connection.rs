@@ -123,7 +123,7 @@ fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Serv
     let plan = entry.plan.clone();
     let client = tap::attach(&entry.worker, &plan, client);
     entry.admitted.handle().live.speaks.set(match &plan.settings.protocol {
-        Protocol::Tcp(_) | Protocol::Udp(_) => Speaks::Tcp,
+        Protocol::Tcp(_) | Protocol::Udp(_) | Protocol::Dsr(_) => Speaks::Tcp,
         Protocol::TlsPassthrough(_) => Speaks::TlsPassthrough,
         Protocol::Http(_) => Speaks::Http1,
     });
@@ -131,7 +131,7 @@ fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Serv
         Protocol::Tcp(settings) => boxed(|| tcp::serve(entry, settings, client)),
         Protocol::TlsPassthrough(settings) => boxed(|| passthrough::serve(entry, settings, client)),
         // The accept loop takes no plan of another transport.
-        Protocol::Udp(_) => Box::pin(std::future::ready(())),
+        Protocol::Udp(_) | Protocol::Dsr(_) => Box::pin(std::future::ready(())),
         Protocol::Http(_) if spoken == ClientProtocol::Http2 => {
             let Entry { worker, current, plan, admitted, .. } = entry;
             let client = Box::new(client);
@@ -166,7 +166,7 @@ fn tells_local(current: &Current, plan: &ListenerPlan) -> bool {
             pools.into_iter().flatten().any(|pool| any_tells(current, pool, |version| version.is_some()))
         }
         Protocol::Http(_) => plan.tls.is_some(),
-        Protocol::Udp(_) => false,
+        Protocol::Udp(_) | Protocol::Dsr(_) => false,
         Protocol::TlsPassthrough(_) => true,
     }
 }
@@ -179,7 +179,7 @@ fn telling(entry: &Entry) -> ProxyAdditions {
             let pools = [Some(settings.pool), entry.plan.settings.denied_pool];
             pools.into_iter().flatten().any(|pool| any_tells(&entry.current, pool, tells))
         }
-        Protocol::Udp(_) => false,
+        Protocol::Udp(_) | Protocol::Dsr(_) => false,
         Protocol::Http(_) | Protocol::TlsPassthrough(_) => {
             entry.current.pools.iter().any(|pool| tells(pool.settings.send_proxy))
         }

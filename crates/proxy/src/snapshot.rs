@@ -27,10 +27,12 @@ use crate::sticky_cookie::CookiePlan;
 mod adopt;
 mod compile;
 mod facts;
+mod hash_key;
 
 pub use adopt::adopt;
 pub use compile::compile;
 pub use facts::Facts;
+pub use hash_key::HashKey;
 
 pub struct Snapshot {
     /// Counts the snapshots of this process from 1.
@@ -49,6 +51,8 @@ pub struct ListenerPlan {
     pub(crate) hellos: Arc<tls::Handshakes>,
     /// `None` if the listener does not terminate TLS.
     pub tls: Option<tls::Terminator>,
+    /// Key of the hash of a `dsr` listener with a key file.
+    pub hash_key: Option<HashKey>,
     pub state: Arc<ListenerState>,
 }
 
@@ -117,7 +121,7 @@ impl Snapshot {
 pub fn http_settings(plan: &ListenerPlan) -> Option<&HttpSettings> {
     match &plan.settings.protocol {
         Protocol::Http(settings) => Some(settings),
-        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) => None,
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) | Protocol::Dsr(_) => None,
     }
 }
 

@@ -340,7 +340,7 @@ fn poll_until(mut timer: Pin<&mut Sleep>, due: Instant, cx: &mut Context<'_>) ->
 fn settings(plan: &ListenerPlan) -> Option<&UdpSettings> {
     match &plan.settings.protocol {
         Protocol::Udp(settings) => Some(settings),
-        Protocol::Tcp(_) | Protocol::Http(_) | Protocol::TlsPassthrough(_) => None,
+        Protocol::Tcp(_) | Protocol::Http(_) | Protocol::TlsPassthrough(_) | Protocol::Dsr(_) => None,
     }
 }
 

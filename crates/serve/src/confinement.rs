@@ -14,7 +14,7 @@ use state::State;
 use state::confinement::{Confinement, Restriction};
 use state::events::Level;
 use sys::privilege::{self, Capability, PrivilegeError, Reach};
-use sys::sandbox::calls::Children;
+use sys::sandbox::calls::{Children, Packets};
 use sys::sandbox::{self, Enforced, Files};
 
 use crate::causes::causes;
@@ -53,29 +53,21 @@ pub fn drop_privileges(config: &Config, needs: &[Need]) -> Result<Confinement, P
     Ok(Confinement { uid: dropped.uid, stays_root, capabilities, ..Confinement::default() })
 }
 
-/// Capabilities that the process keeps. Nothing else needs one.
+/// Capabilities that the process keeps: a reload may bind ports below 1024 again, and open packet sockets; connections from
+/// the addresses of clients need one for each. Nothing else needs any.
 pub fn capabilities(config: &Config) -> Vec<Capability> {
     let below_1024 = |bind: &BindAddress| match bind {
         BindAddress::AnyIp(port) => (1..1024).contains(port),
         BindAddress::Ip(address) => (1..1024).contains(&address.port()),
         BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
     };
-    let mut kept = Vec::new();
-    if config.listeners.iter().flat_map(|listener| &listener.binds).any(below_1024) {
-        kept.push(Capability::NetBindService);
-    }
-    if config.pools.iter().any(|pool| pool.source_address == SourceAddress::Client) {
-        kept.push(Capability::NetRaw);
-    }
-    kept
-}
-
-/// What a capability is kept for.
-pub fn kept_for(capability: Capability) -> &'static str {
-    match capability {
-        Capability::NetBindService => "a reload may bind ports below 1024",
-        Capability::NetRaw => "source-address = \"client\" connects from the addresses of clients",
-    }
+    let (packets, sockets): (Vec<_>, Vec<_>) =
+        config.listeners.iter().partition(|listener| listener.dsr().is_some());
+    let is_low = sockets.iter().flat_map(|listener| &listener.binds).any(below_1024);
+    let low = is_low.then_some(Capability::NetBindService);
+    let of_clients = config.pools.iter().any(|pool| pool.source_address == SourceAddress::Client);
+    let raw = (of_clients || !packets.is_empty()).then_some(Capability::NetRaw);
+    low.into_iter().chain(raw).collect()
 }
 
 /// Explains why root does not become the default user. `None` if it can.
@@ -141,7 +133,11 @@ pub fn restrict(confinement: &mut Confinement, config: &Config, needs: &[Need], 
         }
     };
     let children = if programs { Children::Any } else { Children::None };
-    confinement.calls = match (sandbox::filter_calls(children), programs) {
+    let packets = match config.listeners.iter().any(|listener| listener.dsr().is_some()) {
+        true => Packets::Used,
+        false => Packets::Unused,
+    };
+    confinement.calls = match (sandbox::filter_calls(children, packets), programs) {
         (Ok(()), false) => Restriction::Restricted,
         (Ok(()), true) => Restriction::Partly("SSH backends start programs of ssh_config".to_owned()),
         (Err(error), _) => Restriction::Not(causes(&error)),
@@ -167,8 +163,8 @@ pub fn tell(state: &State) {
         state.events.record(Level::Warning, "process", message);
     }
     for capability in &confinement.capabilities {
-        let why = [Capability::NetBindService, Capability::NetRaw].into_iter();
-        let why = why.filter(|known| known.name() == *capability).map(kept_for).next().unwrap_or_default();
+        let all = [Capability::NetBindService, Capability::NetRaw];
+        let why = all.into_iter().find(|one| one.name() == *capability).map_or("", Capability::reason);
         let message = format!("{capability} is kept: {why}");
         state.events.record(Level::Info, "process", message);
     }

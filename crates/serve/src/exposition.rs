@@ -232,6 +232,21 @@ fn encode_listeners(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) ->
         let udp = udp.filter(|plan| plan.settings.protocol.transport() == Transport::Datagram);
         out.counters(name, help, udp.map(|plan| (listener(plan), plan.state.counters.sum(of))))?;
     }
+    let counters: [(&str, &str, Datagrams); 3] = [
+        ("listener_forwarded_packets", "Packets to backends of dsr listeners", |block| {
+            &block.packets_forwarded
+        }),
+        ("listener_dropped_packets", "Packets for dsr listeners that were dropped", |block| {
+            &block.packets_dropped
+        }),
+        ("listener_passed_packets", "Packets that dsr listeners saw and that were not for them", |block| {
+            &block.packets_passed
+        }),
+    ];
+    for (name, help, of) in counters {
+        let dsr = listeners.iter().filter(|plan| plan.settings.dsr().is_some());
+        out.counters(name, help, dsr.map(|plan| (listener(plan), plan.state.counters.sum(of))))?;
+    }
     let endings = listeners.iter().flat_map(|plan| {
         let endings = plan.state.endings().into_iter();
         endings.map(|(reason, count)| ([("listener", name_of(plan)), ("reason", reason)], count))

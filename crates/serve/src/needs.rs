@@ -22,6 +22,10 @@ const OF_DIRECTORY: usize = 3;
 /// Largest number of files read at the same time: certificates, the configuration, a reopened log.
 const FILES: usize = 16;
 
+/// Descriptors per address of a `dsr` listener beside its socket: the kernel's neighbour table, two sockets that ask
+/// neighbours, and one that is in a group.
+const OF_SERVICE: usize = 4;
+
 /// Descriptors per tunnel: its listener, its SSH connection (a socket, or the pipes and the process of a
 /// `ProxyCommand`), the agent, and a command for host keys.
 const OF_TUNNEL: usize = 10;
@@ -66,7 +70,10 @@ impl Needs {
         let directories: usize = tls()
             .map(|tls| 1 + usize::from(tls.acme.is_some()) + usize::from(tls.client_certificates.is_some()))
             .sum();
+        let services = config.listeners.iter().filter(|listener| listener.dsr().is_some());
+        let services: usize = services.map(|listener| listener.binds.len()).sum();
         let fixed = self.base
+            + services * OF_SERVICE
             + self.workers * (OF_WORKER + OF_MULTIPLEXED * multiplexed * backend_slots(config))
             + 2 * sockets
             + directories * OF_DIRECTORY;

@@ -82,6 +82,11 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
             clients.crls.iter().for_each(|path| read("client-certificates.crls", path));
         }
     }
+    for listener in &config.listeners {
+        if let Some(path) = listener.dsr().and_then(|dsr| dsr.hash_key_file.as_ref()) {
+            add(format!("listener.{}.hash-key-file", listener.name), path, Access::Read);
+        }
+    }
     for pool in &config.pools {
         let name = &pool.name;
         for backend in &pool.backends {

@@ -339,7 +339,7 @@ pub fn publish_addresses(snapshot: &Snapshot, open: &HashMap<BoundKey, OpenAddre
 pub fn publish_datagram_addresses<'a>(state: &State, open: impl Iterator<Item = &'a OpenAddress>) {
     let addresses = open.flat_map(|open| &open.addresses).filter_map(|address| match address {
         ListenAddress::Udp(address) => Some(*address),
-        ListenAddress::Tcp(_) | ListenAddress::Unix(_) => None,
+        ListenAddress::Tcp(_) | ListenAddress::Packets(_) | ListenAddress::Unix(_) => None,
     });
     state.listening_for_datagrams.store(Arc::new(Listening::new(addresses)));
 }

@@ -112,6 +112,12 @@ pub struct ListenerReport {
     pub datagrams_out: Option<u64>,
     /// UDP datagrams that were dropped: `endings` says why.
     pub datagrams_dropped: Option<u64>,
+    /// Packets to backends; `None` for listeners that do not have `protocol = "dsr"`.
+    pub packets_forwarded: Option<u64>,
+    /// Packets that were dropped: `endings` says why.
+    pub packets_dropped: Option<u64>,
+    /// Packets that were seen and were not for the listener.
+    pub packets_passed: Option<u64>,
     /// Time from a session's first byte to its end.
     pub latency: LatencyReport,
     /// Number of sessions that ended with an error, by reason.
@@ -362,8 +368,10 @@ impl ListenerReport {
     fn read(plan: &ListenerPlan) -> Self {
         let state = &plan.state;
         let counters = &state.counters;
-        let is_udp = plan.settings.protocol.transport() == Transport::Datagram;
-        let datagrams = |of: fn(&ListenerCounters) -> &Counter| is_udp.then(|| counters.sum(of));
+        let transport = plan.settings.protocol.transport();
+        type Of = fn(&ListenerCounters) -> &Counter;
+        let datagrams = |of: Of| (transport == Transport::Datagram).then(|| counters.sum(of));
+        let packets = |of: Of| (transport == Transport::Packet).then(|| counters.sum(of));
         Self {
             name: state.name.to_string(),
             protocol: protocol_word(plan),
@@ -378,6 +386,9 @@ impl ListenerReport {
             datagrams_in: datagrams(|block| &block.datagrams_in),
             datagrams_out: datagrams(|block| &block.datagrams_out),
             datagrams_dropped: datagrams(|block| &block.datagrams_dropped),
+            packets_forwarded: packets(|block| &block.packets_forwarded),
+            packets_dropped: packets(|block| &block.packets_dropped),
+            packets_passed: packets(|block| &block.packets_passed),
             latency: counters.sum_latency(|block| &block.latency).into(),
             endings: state.endings(),
         }
@@ -391,6 +402,7 @@ fn protocol_word(plan: &ListenerPlan) -> &'static str {
         (Protocol::Tcp(_), Some(_)) => "tcp+tls",
         (Protocol::TlsPassthrough(_), _) => "tls-passthrough",
         (Protocol::Udp(_), _) => "udp",
+        (Protocol::Dsr(_), _) => "dsr",
         (Protocol::Http(_), None) => "http",
         (Protocol::Http(_), Some(_)) => "http+tls",
     }

@@ -92,6 +92,8 @@ pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, Wh
             Ok(Destined::of_client(denied_pool.unwrap_or(settings.pool), asked.client))
         }
         Protocol::Udp(settings) => Ok(Destined::of_client(settings.pool, asked.client)),
+        // No scheme finds one: what decides about packets is known to their worker alone.
+        Protocol::Dsr(_) => Err(Answer::of("not-explained")),
     };
     let answer = match destination {
         Ok(Destined { pool, judged, head }) => {

@@ -1,6 +1,7 @@
 //! Endings of sessions: one word for each reason that an operator may look for in the access log and the counters.
 
 use logic::account::Refusal;
+use logic::dsr::Dropped;
 use logic::http1::refusal::Refusal as HttpRefusal;
 use logic::http1::request::RequestHead;
 use logic::http2::flood::Flood;
@@ -82,6 +83,11 @@ text::meanings! {
         BadSource = "bad-source",
         /// A datagram was not sent: the network or the kernel's buffer did not take it.
         NotSent = "datagram-not-sent",
+        /// A packet for a backend of a `dsr` listener was not sent: the network interface is down, or did not take it.
+        PacketNotSent = "packet-not-sent",
+        /// A packet for a `dsr` listener found no room in the socket: its worker was too slow, or the buffer is too small
+        /// (`net.core.rmem_max`).
+        PacketLost = "packet-lost",
         /// An operator ended the session.
         Killed = "killed-by-operator",
         /// The session was still open at the drain limit of a stopping process.
@@ -101,6 +107,8 @@ text::meanings! {
         NoDescriptors(Refusal: word),
         /// A datagram began no flow, because a limit of flows was reached.
         NoFlow(Refused: word),
+        /// A packet for a `dsr` listener was not forwarded.
+        Packet(Dropped: word),
     }
 }
 

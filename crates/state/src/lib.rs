@@ -6,6 +6,7 @@
 //! connection, and no certificate except those of pending ACME challenges.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -111,6 +112,8 @@ pub struct State {
     pub log_level: log_level::LogLevel,
     /// Addresses on which this process receives datagrams.
     pub listening_for_datagrams: ArcSwap<Listening>,
+    /// Key of the hash of `dsr` listeners without a key file, chosen at random.
+    pub hash_key: [u64; 2],
     /// Degraded subjects with the reason; `status` prints them first.
     degraded: Mutex<HashMap<String, String>>,
     backends: Mutex<HashMap<BackendKey, Arc<BackendState>>>,
@@ -535,6 +538,7 @@ impl State {
             captures: capture::Captures::default(),
             log_level: log_level::LogLevel::default(),
             listening_for_datagrams: ArcSwap::default(),
+            hash_key: [(); 2].map(|()| RandomState::new().build_hasher().finish()),
             degraded: Mutex::default(),
             backends: Mutex::default(),
             listeners: Mutex::default(),

@@ -11,7 +11,10 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use config::types::{BindAddress, Listener, Transport};
+use config::types::{BindAddress, DsrSettings, Listener, Transport};
+use logic::balance::hash_bytes;
+use logic::dsr::Service;
+use sys::packet::PacketSocket;
 use sys::socket::{DualStack, Inherited, InheritedError, ListenAddress};
 
 /// Identifies a bound address across reloads: the same listener on the same address keeps its socket.
@@ -40,6 +43,8 @@ pub enum Socket {
     Tcp(TcpListener),
     Udp(UdpSocket),
     Unix(UnixListener),
+    /// Not bound to its interface yet.
+    Packet(PacketSocket),
 }
 
 impl Socket {
@@ -48,6 +53,8 @@ impl Socket {
             Self::Tcp(tcp) => Self::Tcp(tcp.try_clone()?),
             Self::Udp(udp) => Self::Udp(udp.try_clone()?),
             Self::Unix(unix) => Self::Unix(unix.try_clone()?),
+            // One worker has it.
+            Self::Packet(_) => return Err(io::ErrorKind::Unsupported.into()),
         })
     }
 }
@@ -90,7 +97,9 @@ impl OpenAddress {
     /// Bound addresses as text.
     pub fn texts(&self) -> impl Iterator<Item = String> + '_ {
         self.addresses.iter().map(|address| match address {
-            ListenAddress::Tcp(address) | ListenAddress::Udp(address) => address.to_string(),
+            ListenAddress::Tcp(address) | ListenAddress::Udp(address) | ListenAddress::Packets(address) => {
+                address.to_string()
+            }
             ListenAddress::Unix(path) => format!("unix:{}", path.display()),
         })
     }
@@ -112,7 +121,7 @@ impl OpenAddress {
             (ListenAddress::Tcp(own), Transport::Stream) | (ListenAddress::Udp(own), Transport::Datagram) => {
                 own.port() == port && (own.ip() == ip || own.ip().is_unspecified() || ip.is_unspecified())
             }
-            (ListenAddress::Tcp(_) | ListenAddress::Udp(_) | ListenAddress::Unix(_), _) => false,
+            (_, _) => false,
         })
     }
 }
@@ -186,6 +195,7 @@ impl Passed {
         let has_transport = |socket: &Inherited| match socket.address {
             ListenAddress::Udp(_) => transport == Transport::Datagram,
             ListenAddress::Tcp(_) | ListenAddress::Unix(_) => transport == Transport::Stream,
+            ListenAddress::Packets(_) => false,
         };
         let wanted = |socket: &Inherited| match bind {
             _ if !has_transport(socket) => false,
@@ -201,6 +211,7 @@ impl Passed {
                 ListenAddress::Tcp(_) => Socket::Tcp(socket.into()),
                 ListenAddress::Udp(_) => Socket::Udp(socket.into()),
                 ListenAddress::Unix(_) => Socket::Unix(socket.into()),
+                ListenAddress::Packets(_) => continue,
             };
             handles.push((socket, passed.socket.address.clone()));
         }
@@ -254,17 +265,20 @@ pub fn open(
     let fail = |reason: String| BindError { listener: listener.name.clone(), bind: bind.clone(), reason };
     let key = BoundKey::new(listener, bind);
     let transport = key.transport;
+    if let Some(settings) = listener.dsr() {
+        return open_packets(key, settings, workers).map_err(fail);
+    }
     let handles = passed.handles(bind, transport).map_err(|error| fail(error.to_string()))?;
     if !handles.is_empty() {
         return match transport {
             Transport::Stream => share_passed(key, handles, workers).map_err(|error| fail(error.to_string())),
-            Transport::Datagram => Ok(distribute_passed(key, handles, workers)),
+            Transport::Datagram | Transport::Packet => Ok(distribute_passed(key, handles, workers)),
         };
     }
     if let BindAddress::Systemd(name) = bind {
         let (kind, setting) = match transport {
             Transport::Stream => ("socket", "ListenStream="),
-            Transport::Datagram => ("UDP socket", "ListenDatagram="),
+            Transport::Datagram | Transport::Packet => ("UDP socket", "ListenDatagram="),
         };
         return Err(fail(format!(
             "systemd passed no {kind} named \"{name}\"; the socket unit needs FileDescriptorName={name} and {setting}"
@@ -296,6 +310,39 @@ pub fn open(
             }
         },
     }
+}
+
+const IS_OURS: &str = "this machine has the address, so the kernel would answer the clients itself; `ip address` shows where: \
+                       remove it, or name another one";
+
+/// Opens the socket of a service, for one worker: flows and fragments of a service are known in one place. The worker
+/// follows the interface, which may come and go; here it is only checked.
+fn open_packets(key: BoundKey, settings: &DsrSettings, workers: usize) -> Result<Bound, String> {
+    // `config` allows only these.
+    let Some(vip) = key.bind.vip() else {
+        return Err(io::Error::from(io::ErrorKind::Unsupported).to_string());
+    };
+    if matches!(sys::datagram::is_local(vip), Ok(true)) {
+        return Err(IS_OURS.to_owned());
+    }
+    let socket = PacketSocket::new().map_err(|error| error.to_string())?;
+    let filter = filter(&Service { vip: vip.ip(), port: vip.port(), transports: settings.transports });
+    socket.bind(&settings.interface, &filter).map_err(|error| error.to_string())?;
+    let mut sockets = Vec::new();
+    sockets.resize_with(workers, Vec::new);
+    // Services are spread over the workers.
+    let at = hash_bytes(0, format!("{} {vip}", key.listener).as_bytes()) % workers.max(1) as u64;
+    if let Some(worker) = sockets.get_mut(at as usize) {
+        worker.push(Socket::Packet(socket));
+    }
+    let open = OpenAddress { addresses: vec![ListenAddress::Packets(vip)], shared: None, file: None };
+    Ok(Bound { key, sockets, open })
+}
+
+/// The filter of a service, as the kernel takes it.
+pub fn filter(service: &Service) -> Vec<sys::packet::Instruction> {
+    let all = logic::dsr::filter::program(service).into_iter();
+    all.map(|one| (one.code, one.jt, one.jf, one.k)).collect()
 }
 
 fn is_without_ipv6(error: &io::Error) -> bool {
@@ -433,6 +480,7 @@ pub fn explain(error: &io::Error, holder: Holder<'_>, transport: Transport) -> S
             let sockets = match transport {
                 Transport::Stream => "ss -ltnp",
                 Transport::Datagram => "ss -lunp",
+                Transport::Packet => "ss -0p",
             };
             format!("{error}; `{sockets}` shows which program holds it")
         }

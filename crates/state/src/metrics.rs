@@ -97,6 +97,12 @@ pub struct ListenerCounters {
     pub datagrams_out: Counter,
     /// UDP datagrams of either direction that were dropped.
     pub datagrams_dropped: Counter,
+    /// Packets of a `dsr` listener that went to backends. Several segments that the kernel has put together are one.
+    pub packets_forwarded: Counter,
+    /// Packets for a `dsr` listener that were dropped.
+    pub packets_dropped: Counter,
+    /// Packets that a `dsr` listener saw and that were not for it.
+    pub packets_passed: Counter,
     /// Time from a session's first byte to its end.
     pub latency: Latency,
 }

@@ -20,6 +20,8 @@ use crate::threads;
 pub enum ListenAddress {
     Tcp(SocketAddr),
     Udp(SocketAddr),
+    /// Packets to this address, which is no address of this machine. Never inherited.
+    Packets(SocketAddr),
     Unix(PathBuf),
 }
 

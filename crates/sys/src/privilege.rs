@@ -25,7 +25,8 @@ use crate::threads;
 pub enum Capability {
     /// CAP_NET_BIND_SERVICE: listens on ports below 1024, for listeners that a reload adds.
     NetBindService,
-    /// CAP_NET_RAW: connects to backends from the addresses of clients.
+    /// CAP_NET_RAW: opens packet sockets, for `dsr` listeners that a reload adds; connects to backends from the addresses of
+    /// clients.
     NetRaw,
 }
 
@@ -248,6 +249,14 @@ impl Target {
 }
 
 impl Capability {
+    /// What the process may still do with it.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::NetBindService => "a reload may bind ports below 1024",
+            Self::NetRaw => "for packet sockets of dsr listeners, and source-address = \"client\" of pools",
+        }
+    }
+
     /// Name in capabilities(7).
     pub const fn name(self) -> &'static str {
         match self {

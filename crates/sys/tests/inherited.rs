@@ -95,6 +95,7 @@ fn text(address: &ListenAddress) -> String {
     match address {
         ListenAddress::Tcp(address) => format!("Tcp({address})"),
         ListenAddress::Udp(address) => format!("Udp({address})"),
+        ListenAddress::Packets(address) => format!("Packets({address})"),
         ListenAddress::Unix(path) => format!("Unix({path:?})"),
     }
 }

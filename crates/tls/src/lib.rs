@@ -384,7 +384,9 @@ impl Terminator {
                 let http2 = matches!(settings.http2, Http2::On { .. }).then(|| H2.to_vec());
                 http2.into_iter().chain([b"http/1.1".to_vec()]).collect()
             }
-            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) => Vec::new(),
+            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) | Protocol::Dsr(_) => {
+                Vec::new()
+            }
         };
         let recipe = Recipe {
             policy: settings.policy.clone(),

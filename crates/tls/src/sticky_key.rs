@@ -57,6 +57,13 @@ impl StickyKey {
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, key)))
     }
 
+    /// Key of a hash that spreads packets.
+    pub fn of_hash(&self) -> [u64; 2] {
+        let signed = hmac::sign(&self.0, b"penstock packet hash 1\0");
+        let (parts, _) = signed.as_ref().as_chunks::<8>();
+        [0, 1].map(|at| parts.get(at).map_or(0, |part| u64::from_le_bytes(*part)))
+    }
+
     fn value(&self, backend: &str) -> Box<str> {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(b"penstock sticky cookie 1\0");

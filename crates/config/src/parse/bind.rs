@@ -150,6 +150,7 @@ impl Parser<'_> {
     /// Reports loops. A backend may be one of our listeners (TLS in front of another listener), but a session that
     /// returned to its own pool would use up all connections.
     pub(super) fn loops(&mut self, raw: &RawConfig, listeners: &[Listener], pools: &[Pool]) {
+        // Of packets there are none: a backend has another address than the service.
         for transport in [Transport::Stream, Transport::Datagram] {
             self.loops_of(transport, raw, listeners, pools);
         }
@@ -257,6 +258,7 @@ fn pools_of(listener: &Listener, pools: &[Pool]) -> Vec<PoolId> {
     let mut named = match &listener.protocol {
         Protocol::Tcp(tcp) => vec![tcp.pool],
         Protocol::Udp(udp) => vec![udp.pool],
+        Protocol::Dsr(dsr) => vec![dsr.pool],
         Protocol::Http(http) => routed(&http.routes, http.pool),
         Protocol::TlsPassthrough(passthrough) => routed(&passthrough.routes, passthrough.pool),
     };

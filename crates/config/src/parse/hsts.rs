@@ -61,7 +61,7 @@ impl Parser<'_> {
         });
         let redirects = |listener: &Listener| match &listener.protocol {
             Protocol::Http(http) => http.redirect_to_https != RedirectToHttps::Off,
-            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) => false,
+            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) | Protocol::Dsr(_) => false,
         };
         let mut plain = listeners.iter().filter(is_plain).peekable();
         if plain.peek().is_none() || by_route || plain.any(redirects) {

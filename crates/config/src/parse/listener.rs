@@ -51,6 +51,7 @@ impl Parser<'_> {
         let named = raw.protocol.as_ref().and_then(|protocol| protocol.value.parse().ok());
         let transport = match named {
             Some(ProtocolName::Udp) => Transport::Datagram,
+            Some(ProtocolName::Dsr) => Transport::Packet,
             Some(ProtocolName::Http | ProtocolName::Tcp | ProtocolName::TlsPassthrough) | None => {
                 Transport::Stream
             }
@@ -79,6 +80,7 @@ impl Parser<'_> {
             Some(ProtocolName::Tcp) => self.tcp(at).map(Protocol::Tcp),
             Some(ProtocolName::TlsPassthrough) => self.passthrough(at).map(Protocol::TlsPassthrough),
             Some(ProtocolName::Udp) => self.udp(at, binds.as_deref()).map(Protocol::Udp),
+            Some(ProtocolName::Dsr) => self.dsr(at, binds.as_deref()).map(Protocol::Dsr),
             Some(ProtocolName::Http) => {
                 self.http(at, binds.as_deref()).map(|http| Protocol::Http(Box::new(http)))
             }
@@ -101,7 +103,7 @@ impl Parser<'_> {
             bandwidth: bandwidth?,
             connection_rate: connection_rate?,
             connections_per_source: raw.connections_per_source.as_ref().map(|most| small(most.value)),
-            // `udp` has no such key.
+            // `udp` and `dsr` have no such key.
             backlog: raw.backlog.as_ref().map_or(0, |backlog| small(backlog.value)),
             max_connections: raw.max_connections.as_ref().map(|most| count(most.value)),
             protocol: protocol?,

@@ -428,7 +428,9 @@ impl Parser<'_> {
         for (listener, (_, entry)) in listeners.iter().zip(entries) {
             let tcp = match &listener.protocol {
                 Protocol::Tcp(tcp) => tcp,
-                Protocol::Http(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) => continue,
+                Protocol::Http(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) | Protocol::Dsr(_) => {
+                    continue;
+                }
             };
             let raw = &entry.value;
             for (pool, key) in [(Some(tcp.pool), &raw.pool), (listener.denied_pool, &raw.denied_pool)] {

@@ -18,6 +18,9 @@ use crate::types::{
 /// Idle timeout of a flow. Longer than a query is tried again, and short, because a flow has no end of its own.
 const IDLE: Duration = Duration::from_secs(30);
 
+/// Largest number of flows.
+const FLOWS: usize = 16_384;
+
 impl Parser<'_> {
     pub(super) fn udp(&mut self, at: &At<RawListener>, binds: Option<&[BindAddress]>) -> Option<UdpSettings> {
         let raw = &at.value;
@@ -25,6 +28,10 @@ impl Parser<'_> {
         let idle_timeout = match &raw.idle_timeout {
             None => (!self.nodes.is_broken(at.id, "idle-timeout")).then_some(IDLE),
             given => self.time(given, Zero::Refused, YEAR),
+        };
+        let max_flows = match &raw.max_flows {
+            None => (!self.nodes.is_broken(at.id, "max-flows")).then_some(FLOWS),
+            Some(most) => Some(count(most.value)),
         };
         let is_unix = |bind: &BindAddress| matches!(bind, BindAddress::Unix(_));
         if let Some(bind) = &raw.bind
@@ -39,7 +46,7 @@ impl Parser<'_> {
             pool: pool?,
             idle_timeout: idle_timeout?,
             replies,
-            max_flows: count(raw.max_flows.as_ref()?.value),
+            max_flows: max_flows?,
             flows_per_source: count(raw.flows_per_source.as_ref()?.value),
         })
     }

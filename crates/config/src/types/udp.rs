@@ -12,6 +12,8 @@ pub enum Transport {
     Stream,
     /// UDP.
     Datagram,
+    /// Ethernet frames.
+    Packet,
 }
 
 /// A `protocol = "udp"` listener.

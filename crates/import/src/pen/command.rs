@@ -149,8 +149,8 @@ impl Command {
             "debug 2", "dropped: pen.cfg:1: `penstock ctl log-level debug`";
         DelayedForward: "", "in the manual, but not in Pen", Gone("Pen has no such command: it ignores the line too"),
             "delayed_forward", "dropped: pen.cfg:1: Pen has no such command";
-        DsrIf: "IF", "direct server return", Missing("this version has no direct server return"),
-            "dsr_if eth1", "missing: pen.cfg:1: this version has no direct server return";
+        DsrIf: "IF", "direct server return", Missing("direct server return is written by hand: `protocol = \"dsr\"` and `interface` of a listener"),
+            "dsr_if eth1", "missing: pen.cfg:1: direct server return is written by hand";
         DsrIp: "IP", "stored and never read", Gone("Pen never reads it"),
             "dsr_ip 10.0.0.1", "dropped: pen.cfg:1: Pen never reads it";
         Dummy: "", "a test web server in place of servers", Missing("`penstock demo` has backends to try things on"),
@@ -227,8 +227,8 @@ impl Command {
             "status", "dropped: pen.cfg:1: it is for a running Pen";
         Stubborn: "", "as `-s`", Keys("`retries = 0`"),
             "stubborn\nserver 1 address 10.0.0.2 port 80", "retries = 0";
-        TarpitAcl: "[N]", "addresses that answer and never serve, with `dsr_if`", Missing("this version has no direct server return; `tarpit` of a listener holds denied clients at its own address"),
-            "tarpit_acl 3", "missing: pen.cfg:1: this version has no direct server return";
+        TarpitAcl: "[N]", "addresses that answer and never serve, with `dsr_if`", Missing("addresses that nobody has are not answered; `tarpit` of a listener holds denied clients at its own address"),
+            "tarpit_acl 3", "missing: pen.cfg:1: addresses that nobody has are not answered";
         TcpFastclose: "up\\|down\\|both\\|off", "a side that closes ends both directions",
             Missing("a side that closes ends its own direction only, as TCP means it; `idle-timeout` ends the rest"),
             "tcp_fastclose both", "missing: pen.cfg:1: a side that closes";

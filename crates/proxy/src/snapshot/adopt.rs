@@ -20,6 +20,9 @@ pub fn adopt(snapshot: &Snapshot, state: &State, tls: &tls::Shared) {
     for listener in &snapshot.config.listeners {
         let Some(plan) = snapshot.listeners.get(&listener.name) else { continue };
         state.keep_listener(&plan.state);
+        if let Some(key) = &plan.hash_key {
+            key.announce(&listener.name, state);
+        }
         if let Some(terminator) = &plan.tls {
             tls.adopt(&listener.name, terminator, state);
         }

@@ -75,7 +75,7 @@ fn compile_listener(listener: &Listener, facts: &Facts, known: &mut tls::Known) 
         Protocol::TlsPassthrough(passthrough) => {
             Some(RouteTable::new(passthrough.routes.clone(), passthrough.pool))
         }
-        Protocol::Tcp(_) | Protocol::Udp(_) => None,
+        Protocol::Tcp(_) | Protocol::Udp(_) | Protocol::Dsr(_) => None,
     };
     let before = facts.listeners.get(&listener.name);
     let challenges = || facts.state.challenges.clone();
@@ -86,6 +86,7 @@ fn compile_listener(listener: &Listener, facts: &Facts, known: &mut tls::Known) 
         routes,
         hellos: Handshakes::new(HELLOS),
         tls,
+        hash_key: facts.hash_keys.get(&listener.name).cloned(),
         state: facts.state.listener(&listener.name),
     }
 }

@@ -9,7 +9,7 @@ use state::State;
 use tls::Terminator;
 use tls::backend::{Authorities, PoolTls};
 
-use super::Snapshot;
+use super::{HashKey, Snapshot};
 use crate::sticky_cookie::CookieKey;
 
 /// State of the running process and content of the pools' TLS files. Reading them changes nothing.
@@ -21,6 +21,8 @@ pub struct Facts {
     pub(super) pools: HashMap<Arc<str>, PoolTls>,
     /// Keys of sticky cookies, by the name of the pool.
     pub(super) cookies: HashMap<Arc<str>, CookieKey>,
+    /// Keys of the hashes of `dsr` listeners with a key file, by the name of the listener.
+    pub(super) hash_keys: HashMap<Arc<str>, HashKey>,
     /// TLS of each listener that is served now, by the name of the listener.
     pub(super) listeners: HashMap<Arc<str>, Terminator>,
 }
@@ -42,6 +44,10 @@ impl Facts {
                 CookieKey::read(pool.sticky_cookie.as_ref()?, served.and_then(|plan| plan.cookie.as_ref()));
             Some((pool.name.clone(), key))
         });
+        let hash_keys = config.listeners.iter().filter_map(|listener| {
+            let served = before.and_then(|before| before.listeners.get(&listener.name));
+            Some((listener.name.clone(), HashKey::read(listener.dsr()?, served.map(|plan| &**plan))?))
+        });
         let listeners = before.into_iter().flat_map(|before| &before.listeners);
         let listeners = listeners.filter_map(|(name, plan)| Some((name.clone(), plan.tls.clone()?)));
         Self {
@@ -50,6 +56,7 @@ impl Facts {
             tls: tls.known(),
             pools: pools.collect(),
             cookies: cookies.collect(),
+            hash_keys: hash_keys.collect(),
             listeners: listeners.collect(),
         }
     }

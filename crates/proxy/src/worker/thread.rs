@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::Worker;
 use crate::accept;
+use crate::dsr;
 use crate::front::Front;
 use crate::question::Question;
 use crate::snapshot::Snapshot;
@@ -67,6 +68,9 @@ impl Loops {
             let task = match socket {
                 Socket::Udp(socket) => {
                     tokio::task::spawn_local(udp::run(worker, key.clone(), socket, signal))
+                }
+                Socket::Packet(socket) => {
+                    tokio::task::spawn_local(dsr::run(worker, key.clone(), socket, signal))
                 }
                 socket => tokio::task::spawn_local(accept::run(worker, key.clone(), socket, signal)),
             };

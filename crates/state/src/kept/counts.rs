@@ -90,6 +90,9 @@ pub(super) fn of_listener(block: &ListenerCounters) -> Vec<(&'static str, &Count
         datagrams_in,
         datagrams_out,
         datagrams_dropped,
+        packets_forwarded,
+        packets_dropped,
+        packets_passed,
         latency: _,
     } = block;
     let mut all = vec![
@@ -103,6 +106,9 @@ pub(super) fn of_listener(block: &ListenerCounters) -> Vec<(&'static str, &Count
         ("datagrams-in", datagrams_in),
         ("datagrams-out", datagrams_out),
         ("datagrams-dropped", datagrams_dropped),
+        ("packets-forwarded", packets_forwarded),
+        ("packets-dropped", packets_dropped),
+        ("packets-passed", packets_passed),
     ];
     all.extend(STATUSES.into_iter().zip(statuses));
     all

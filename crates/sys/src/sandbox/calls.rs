@@ -20,6 +20,13 @@ pub enum Children {
     Any,
 }
 
+/// Whether this process has packet sockets, and may open further ones. The kernel asks for CAP_NET_RAW as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packets {
+    Used,
+    Unused,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
     #[error("no filter for this processor")]
@@ -30,19 +37,19 @@ pub enum FilterError {
     Apply(#[from] seccompiler::Error),
 }
 
-pub(super) fn program(children: Children) -> Result<BpfProgram, FilterError> {
+pub(super) fn program(children: Children, packets: Packets) -> Result<BpfProgram, FilterError> {
     let refuse = SeccompAction::Errno(libc::EPERM as u32);
     let processor = std::env::consts::ARCH.try_into().map_err(FilterError::Processor)?;
     let (rules, otherwise, listed) = match children {
-        Children::None => (allowed()?, refuse, SeccompAction::Allow),
-        Children::Any => (refused()?, SeccompAction::Allow, refuse),
+        Children::None => (allowed(packets)?, refuse, SeccompAction::Allow),
+        Children::Any => (refused(packets)?, SeccompAction::Allow, refuse),
     };
     Ok(SeccompFilter::new(rules, otherwise, listed, processor)?.try_into()?)
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-fn allowed() -> Result<Rules, BackendError> {
+fn allowed(packets: Packets) -> Result<Rules, BackendError> {
     let mut rules: Rules = ALLOWED.iter().chain(OLD).map(|call| (*call, Vec::new())).collect();
     let families = [libc::AF_INET, libc::AF_INET6].map(|family| {
         [libc::SOCK_STREAM, libc::SOCK_DGRAM]
@@ -52,6 +59,9 @@ fn allowed() -> Result<Rules, BackendError> {
     // Netlink is how the C library sorts the addresses of a name.
     sockets.push(SeccompRule::new(vec![is(0, libc::AF_NETLINK)?, is(2, libc::NETLINK_ROUTE)?])?);
     sockets.push(SeccompRule::new(vec![is(0, libc::AF_UNIX)?])?);
+    if packets == Packets::Used {
+        sockets.push(SeccompRule::new(vec![is(0, libc::AF_PACKET)?])?);
+    }
     rules.insert(libc::SYS_socket, sockets);
     // A new namespace would give all capabilities in it.
     let no_namespace = SeccompCondition::new(
@@ -84,12 +94,14 @@ fn allowed() -> Result<Rules, BackendError> {
     Ok(rules)
 }
 
-fn refused() -> Result<Rules, BackendError> {
+fn refused(packets: Packets) -> Result<Rules, BackendError> {
     let mut rules: Rules = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     let raw = [libc::AF_INET, libc::AF_INET6]
         .map(|family| SeccompRule::new(vec![is(0, family)?, of_kind(libc::SOCK_RAW)?]));
     let mut sockets = raw.into_iter().collect::<Result<Vec<_>, _>>()?;
-    sockets.push(SeccompRule::new(vec![is(0, libc::AF_PACKET)?])?);
+    if packets == Packets::Unused {
+        sockets.push(SeccompRule::new(vec![is(0, libc::AF_PACKET)?])?);
+    }
     rules.insert(libc::SYS_socket, sockets);
     let namespaces = NAMESPACES.iter().map(|flag| {
         let is_set = SeccompCmpOp::MaskedEq(bits(*flag));

@@ -54,7 +54,7 @@ fn rows(config: &Config, file: Option<&Path>) -> Vec<Row> {
         ),
     });
     let capabilities = confinement::capabilities(config).into_iter();
-    rows.extend(capabilities.map(|it| row(it.name(), confinement::kept_for(it), END)));
+    rows.extend(capabilities.map(|it| row(it.name(), it.reason(), END)));
     for need in paths::of(config, file) {
         let verb = match need.access {
             Access::Read => "read",

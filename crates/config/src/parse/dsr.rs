@@ -1,0 +1,166 @@
+//! `protocol = "dsr"`: its settings, and what its pools may not have.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use logic::balance::{HashKey, Policy};
+use logic::dsr::Transports;
+
+use super::duration::YEAR;
+use super::parser::{Parser, Zero, count};
+use crate::de::At;
+use crate::quote::quote;
+use crate::raw::{RawConfig, RawListener};
+use crate::types::{Backend, BackendAddress, BindAddress, DsrSettings, Listener, Pool};
+
+/// Silence after which a TCP connection is forgotten. Most systems send a packet of their own only after two hours, but
+/// few programs are silent that long; what is forgotten still goes to its backend, unless backends have changed.
+const TCP_IDLE: Duration = Duration::from_secs(3600);
+
+/// The same of a UDP flow: longer than a query is tried again.
+const UDP_IDLE: Duration = Duration::from_secs(30);
+
+/// Flows that are remembered: they take about 150 MB then.
+const FLOWS: usize = 1_000_000;
+
+/// Longest name of an interface (IFNAMSIZ, with the zero at its end).
+const LONGEST_INTERFACE: usize = 15;
+
+impl Parser<'_> {
+    pub(super) fn dsr(&mut self, at: &At<RawListener>, binds: Option<&[BindAddress]>) -> Option<DsrSettings> {
+        let raw = &at.value;
+        let pool = self.only_pool(at);
+        let interface = self.interface(at);
+        let hash_key_file = match &raw.hash_key_file {
+            None => (!self.nodes.is_broken(at.id, "hash-key-file")).then_some(None),
+            Some(path) => self.file(path).map(Some),
+        };
+        let transports = raw.transport.as_ref().and_then(|word| word.value.parse().ok());
+        let idle = match &raw.idle_timeout {
+            None => (!self.nodes.is_broken(at.id, "idle-timeout")).then_some(None),
+            given => self.time(given, Zero::Refused, YEAR).map(Some),
+        };
+        let max_flows = match &raw.max_flows {
+            None => (!self.nodes.is_broken(at.id, "max-flows")).then_some(FLOWS),
+            Some(most) => Some(count(most.value)),
+        };
+        if let Some(key) = &raw.bind {
+            for bind in binds? {
+                let (message, hint) = match bind.vip() {
+                    Some(vip) if vip.port() == 0 => ("needs a port", "bind = \"192.0.2.10:80\""),
+                    Some(vip)
+                        if vip.ip().is_unspecified() || vip.ip().is_multicast() || vip.ip().is_loopback() =>
+                    {
+                        ("is not an address that clients send packets to", "bind = \"192.0.2.10:80\"")
+                    }
+                    Some(_) => continue,
+                    None => (
+                        "is not one address: a dsr listener has that of its service",
+                        "bind = \"192.0.2.10:80\"",
+                    ),
+                };
+                drop(self.report.at_key(self.nodes, key.id, format!("{bind} {message}")).hint(hint));
+                return None;
+            }
+        }
+        let (transports, idle) = (transports?, idle?);
+        Some(DsrSettings {
+            pool: pool?,
+            interface: interface?,
+            transports,
+            max_flows: max_flows?,
+            tcp_idle: idle.unwrap_or(TCP_IDLE),
+            udp_idle: idle.filter(|_| transports == Transports::Udp).unwrap_or(UDP_IDLE),
+            hash_key_file: hash_key_file?,
+        })
+    }
+
+    fn interface(&mut self, at: &At<RawListener>) -> Option<Box<str>> {
+        let Some(key) = &at.value.interface else {
+            if !self.nodes.is_broken(at.id, "interface") {
+                let message = "interface is missing: the one where packets of clients come in";
+                drop(self.report.at_key(self.nodes, at.id, message).hint("interface = \"eth0\""));
+            }
+            return None;
+        };
+        let is_name = (1..=LONGEST_INTERFACE).contains(&key.value.len())
+            && key.value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
+        if !is_name {
+            let reason = "is no name of a network interface: up to 15 letters, digits and signs";
+            drop(self.refuse(key, reason).hint("`ip link` shows them"));
+            return None;
+        }
+        Some(key.value.as_str().into())
+    }
+
+    /// Reports pools of dsr listeners whose backends packets cannot reach, or with settings of connections.
+    pub(super) fn pools_of_dsr(&mut self, raw: &RawConfig, listeners: &[Listener], pools: &[Pool]) {
+        let entries = raw.listener.as_ref().map(|listeners| listeners.value.0.as_slice()).unwrap_or_default();
+        for (listener, (_, entry)) in listeners.iter().zip(entries) {
+            let (Some(dsr), Some(key)) = (listener.dsr(), &entry.value.pool) else { continue };
+            let Some(pool) = pools.get(dsr.pool.0) else { continue };
+            if let Some((message, hint)) = wrong_pool(pool, &listener.binds) {
+                drop(self.report.at(self.nodes, key.id, message).hint(hint));
+            }
+        }
+    }
+}
+
+/// Why a pool cannot have packets, and what to do.
+fn wrong_pool(pool: &Pool, binds: &[BindAddress]) -> Option<(String, String)> {
+    let on_vips = || binds.iter().filter_map(BindAddress::vip);
+    for backend in &pool.backends {
+        let BackendAddress::Ip(address) = &backend.address else {
+            let message = format!("a dsr listener cannot reach {} of this pool", backend.address);
+            return Some((message, "its backends need IP addresses: \"10.0.0.21:80\"".to_owned()));
+        };
+        if let Some(fault) = on_vips().find_map(|vip| wrong_backend(*address, vip)) {
+            return Some(fault);
+        }
+        if let Some(key) = setting_of_connections(backend) {
+            let message =
+                format!("{address} of this pool has {key}, and a dsr listener sees no connection end");
+            return Some((message, format!("use a pool without {key}")));
+        }
+    }
+    if pool.balance != Policy::Maglev {
+        let message = format!(
+            "this pool balances by {}, and a dsr listener gives flows to backends by a hash of addresses and ports",
+            pool.balance
+        );
+        return Some((message, "balance = \"maglev\"".to_owned()));
+    }
+    let keys = [
+        (pool.hash_key != HashKey::Client, "hash-key"),
+        (pool.balance_bound.is_some(), "balance-bound"),
+        (pool.tls.is_some(), "tls"),
+        (pool.sticky_cookie.is_some(), "sticky.cookie"),
+        (pool.send_proxy.is_some(), "send-proxy"),
+        (pool.fallback.is_some(), "fallback"),
+    ];
+    let (_, key) = keys.into_iter().find(|(is_set, _)| *is_set)?;
+    let message = format!("this pool has {key}, and a dsr listener forwards packets as they are");
+    Some((message, format!("use a pool without {key}")))
+}
+
+fn wrong_backend(address: SocketAddr, vip: SocketAddr) -> Option<(String, String)> {
+    if address.port() != vip.port() {
+        let message = format!("{address} of this pool has another port than {vip}: packets are not changed");
+        let right = SocketAddr::new(address.ip(), vip.port()).to_string();
+        return Some((message, format!("write {}", quote(&right))));
+    }
+    (address.ip().to_canonical() == vip.ip().to_canonical()).then(|| {
+        let message = format!("{address} of this pool is the address of the service itself");
+        (message, "name the backend by an address of its own".to_owned())
+    })
+}
+
+fn setting_of_connections(backend: &Backend) -> Option<&'static str> {
+    let keys = [
+        (backend.max_connections.is_some(), "max-connections"),
+        (backend.soft_max_connections.is_some(), "soft-max-connections"),
+        (backend.acl.is_some(), "acl"),
+        (backend.priority != 0, "priority"),
+    ];
+    keys.into_iter().find(|(is_set, _)| *is_set).map(|(_, key)| key)
+}

@@ -1,0 +1,49 @@
+//! Types of `protocol = "dsr"` listeners.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use logic::dsr::Transports;
+use logic::route::PoolId;
+
+use super::{BindAddress, Listener, Protocol};
+
+/// A `protocol = "dsr"` listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DsrSettings {
+    /// Pool of all flows. Its backends have the ports of the listener.
+    pub pool: PoolId,
+    /// Network interface where packets come in and go out.
+    pub interface: Box<str>,
+    /// Transport protocols that are forwarded.
+    pub transports: Transports,
+    /// Largest number of flows that are remembered, for each address.
+    pub max_flows: usize,
+    /// Silence after which a TCP flow is forgotten.
+    pub tcp_idle: Duration,
+    /// The same of a UDP flow.
+    pub udp_idle: Duration,
+    /// File with the key of the hash; `None`: it is chosen at each start.
+    pub hash_key_file: Option<PathBuf>,
+}
+
+impl Listener {
+    /// Settings of a `dsr` listener; `None` for other protocols.
+    pub fn dsr(&self) -> Option<&DsrSettings> {
+        match &self.protocol {
+            Protocol::Dsr(settings) => Some(settings),
+            Protocol::Tcp(_) | Protocol::Http(_) | Protocol::TlsPassthrough(_) | Protocol::Udp(_) => None,
+        }
+    }
+}
+
+impl BindAddress {
+    /// The virtual address of a service, which a `dsr` listener has alone.
+    pub fn vip(&self) -> Option<SocketAddr> {
+        match self {
+            BindAddress::Ip(address) => Some(*address),
+            BindAddress::AnyIp(_) | BindAddress::Unix(_) | BindAddress::Systemd(_) => None,
+        }
+    }
+}

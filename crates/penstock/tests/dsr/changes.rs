@@ -1,0 +1,125 @@
+//! Backends and interfaces that go and come.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use testing::tools::{self, Root};
+use testing::{eventually, secs};
+
+use super::network::{BALANCER, CLIENT, Network, Running, SERVERS, VIP, are_same, config};
+use super::traffic::{ask, unbound};
+
+const CHECKED: &str =
+    "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
+
+#[test]
+fn a_running_download_ends_whole_on_a_drained_backend_and_new_connections_go_elsewhere() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let server = network.balancer(&config(&format!("\"{VIP}:80\""), "", CHECKED));
+    eventually("the service has its backends", secs(20), || {
+        network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
+    });
+    let at = |name: &str| network.directory.path().join(name);
+    let (head, body) = (at("head").display().to_string(), at("download").display().to_string());
+    let url = format!("http://{VIP}/large");
+    let words = ["curl", "-sf", "-m", "60", "--limit-rate", "15M", "-D", &head, "-o", &body, &url];
+    let mut download = Running(network.command(CLIENT, &words).stdout(Stdio::null()).spawn().unwrap());
+    let which = eventually("the download has begun", secs(20), || {
+        let head = std::fs::read_to_string(&head).ok()?;
+        Some(head.split_once("X-Server: ")?.1.get(..1)?.to_owned())
+    });
+    let (address, other) = if which == "2" { ("10.77.0.14:80", "3") } else { ("10.77.0.15:80", "2") };
+    let drained = server.ctl(&["drain", address]);
+    assert!(drained.status.success(), "{drained:?}");
+    eventually("new connections go elsewhere", secs(10), || {
+        (0..10).all(|_| network.visit(VIP) == other).then_some(())
+    });
+    assert!((0..40).all(|_| network.visit(VIP) == other));
+    assert_eq!(download.0.try_wait().unwrap(), None, "the download goes on");
+    assert!(server.backend(address)["in_flight"].as_u64() >= Some(1), "{:#}", server.backend(address));
+    assert!(download.0.wait().unwrap().success());
+    assert!(are_same(&at("download"), &at("large")));
+    let ready = server.ctl(&["ready", address]);
+    assert!(ready.status.success(), "{ready:?}");
+    eventually("it takes connections again", secs(10), || (network.visit(VIP) == which).then_some(()));
+}
+
+#[test]
+fn of_a_thousand_requests_none_fails_once_a_backend_that_lost_its_link_is_down() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let server = network.balancer(&config(&format!("\"{VIP}:80\""), "", CHECKED));
+    eventually("both are up", secs(20), || {
+        ["10.77.0.14:80", "10.77.0.15:80"].iter().all(|one| server.health(one) == "up").then_some(())
+    });
+    network.set_link(SERVERS[0], "down");
+    eventually("it is down", secs(20), || (server.health("10.77.0.14:80") == "down").then_some(()));
+    let url = format!("http://{VIP}/?[1-1000]");
+    let output = network.curl(&["-m", "50", "-H", "Connection: close", "-w", "\n%{http_code}\n", &url]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.lines().filter(|line| *line == "200").count(), 1000, "{:?}", output.stderr);
+    assert_eq!(said.lines().filter(|line| *line == "3").count(), 1000);
+    network.set_link(SERVERS[0], "up");
+    eventually("it takes connections again", secs(30), || (network.visit(VIP) == "2").then_some(()));
+}
+
+#[test]
+fn with_the_same_key_a_flow_has_the_same_backend_after_a_restart_and_a_missing_key_is_told() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| unbound(&network, server));
+    let key = network.directory.path().join("key");
+    let listener = format!("transport = \"udp\"\nhash-key-file = \"{}\"", key.display());
+    let config = config(&format!("\"{VIP}:53\""), &listener, "health = \"off\"");
+    // Root alone may read the key.
+    let config = config.replace("user = \"nobody\"\n", "");
+    let server = network.balancer(&config);
+    let degraded = server.ctl_json(&["status"])["degraded"].to_string();
+    assert!(
+        degraded.contains("listener.web.hash-key-file") && degraded.contains("other backends"),
+        "{degraded}"
+    );
+    drop(server);
+    std::fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let who = || -> Vec<_> {
+        let server = network.balancer(&config);
+        eventually("the service has its backends", secs(20), || ask(&network, CLIENT, VIP, None));
+        assert_eq!(server.ctl_json(&["status"])["degraded"].as_array().map(Vec::len), Some(0));
+        (40_000..40_024).map(|port| ask(&network, CLIENT, VIP, Some(port)).expect("an answer")).collect()
+    };
+    let before = who();
+    assert!(before.contains(&"2".to_owned()) && before.contains(&"3".to_owned()), "{before:?}");
+    assert_eq!(who(), before);
+}
+
+#[test]
+fn an_interface_that_is_removed_and_made_anew_is_used_again() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let server = network.balancer(&config(&format!("\"{VIP}:80\""), "", "health = \"off\""));
+    let serves = || network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(());
+    eventually("it serves", secs(20), serves);
+    network.unplug(BALANCER);
+    eventually("its absence is told", secs(20), || {
+        let status = server.ctl_json(&["status"]).to_string();
+        status.contains("there is no network interface \\\"eth0\\\"").then_some(())
+    });
+    network.plug(BALANCER);
+    eventually("it serves again", secs(30), serves);
+    eventually("nothing is degraded", secs(20), || {
+        (server.ctl_json(&["status"])["degraded"].as_array()?.is_empty()).then_some(())
+    });
+}

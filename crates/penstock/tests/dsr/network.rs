@@ -1,0 +1,229 @@
+//! Four machines in network namespaces on one bridge: a client, a balancer, and two servers that have the address of the
+//! service on their loopback interface, where nobody asks for it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use testing::server::{Setup, run_to_end};
+use testing::tools::program;
+use testing::{Server, eventually, secs};
+
+pub(crate) const VIP: &str = "10.77.0.100";
+pub(crate) const VIP6: &str = "fd77::100";
+
+/// Machines, by their places in [`Network`].
+pub(crate) const CLIENT: usize = 0;
+pub(crate) const BALANCER: usize = 1;
+pub(crate) const SERVERS: [usize; 2] = [2, 3];
+
+/// Bytes of the file that servers give.
+pub(crate) const LARGE: usize = 90_000_000;
+
+pub(crate) struct Network {
+    /// The machines, and the switch.
+    names: [String; 5],
+    pub(crate) directory: tempfile::TempDir,
+}
+
+impl Network {
+    pub(crate) fn new() -> Self {
+        // Tests of this program run at the same time.
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let name = |role: &str| format!("psd{}{count}{role}", std::process::id());
+        let names = ["c", "l", "a", "b", "s"].map(name);
+        let network = Self { names, directory: tempfile::tempdir().unwrap() };
+        for name in &network.names {
+            ip(&["netns", "add", name]);
+            ip(&["-n", name, "link", "set", "lo", "up"]);
+        }
+        let switch = &network.names[4];
+        ip(&["-n", switch, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0"]);
+        ip(&["-n", switch, "link", "set", "br0", "up"]);
+        (0..4).for_each(|machine| network.plug(machine));
+        for server in SERVERS {
+            for setting in ["arp_ignore=1", "arp_announce=2"] {
+                network.run(server, &["sysctl", "-qw", &format!("net.ipv4.conf.all.{setting}")]);
+            }
+            ip(&["-n", &network.names[server], "addr", "add", &format!("{VIP}/32"), "dev", "lo"]);
+            ip(&["-n", &network.names[server], "addr", "add", &format!("{VIP6}/128"), "dev", "lo", "nodad"]);
+        }
+        network.run(BALANCER, &["sysctl", "-qw", "net.ipv4.ip_forward=0"]);
+        network
+    }
+
+    /// Connects a machine with the switch.
+    pub(crate) fn plug(&self, machine: usize) {
+        let (name, switch, port) = (&self.names[machine], &self.names[4], format!("p{machine}"));
+        ip(&["-n", switch, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", name]);
+        ip(&["-n", switch, "link", "set", &port, "master", "br0", "up"]);
+        ip(&["-n", name, "addr", "add", &format!("10.77.0.{}/24", 12 + machine), "dev", "eth0"]);
+        ip(&["-n", name, "addr", "add", &format!("fd77::{}/64", 12 + machine), "dev", "eth0", "nodad"]);
+        ip(&["-n", name, "link", "set", "eth0", "up"]);
+    }
+
+    pub(crate) fn unplug(&self, machine: usize) {
+        ip(&["-n", &self.names[4], "link", "del", &format!("p{machine}")]);
+    }
+
+    /// Cuts the link of a machine, or repairs it.
+    pub(crate) fn set_link(&self, machine: usize, state: &str) {
+        ip(&["-n", &self.names[4], "link", "set", &format!("p{machine}"), state]);
+    }
+
+    pub(crate) fn address(&self, machine: usize) -> String {
+        format!("10.77.0.{}", 12 + machine)
+    }
+
+    /// A program on a machine.
+    pub(crate) fn command(&self, machine: usize, words: &[&str]) -> Command {
+        let mut command = Command::new(program("ip"));
+        command.args(["netns", "exec", &self.names[machine]]).args(words).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a program on a machine, which must succeed. Returns what it says.
+    #[track_caller]
+    pub(crate) fn run(&self, machine: usize, words: &[&str]) -> String {
+        let output = self.output(machine, words);
+        assert!(output.status.success(), "{words:?} on {machine}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    pub(crate) fn output(&self, machine: usize, words: &[&str]) -> Output {
+        run_to_end(&mut self.command(machine, words), secs(120))
+    }
+
+    /// Starts the balancer.
+    #[track_caller]
+    pub(crate) fn balancer(&self, config: &str) -> Server {
+        self.setup(config).start()
+    }
+
+    pub(crate) fn setup(&self, config: &str) -> Setup {
+        Setup::new(config).through(["ip", "netns", "exec", &self.names[BALANCER]])
+    }
+
+    /// The same through a further program.
+    pub(crate) fn setup_through(&self, config: &str, [a, b, c]: [&str; 3]) -> Setup {
+        Setup::new(config).through(["ip", "netns", "exec", &self.names[BALANCER], a, b, c])
+    }
+
+    /// Starts nginx on a server: `/` says which one it is, `/large` gives a file, and files can be put.
+    pub(crate) fn nginx(&self, server: usize) -> Running {
+        let root = self.root(server);
+        fs::create_dir_all(&root).unwrap();
+        let large = self.directory.path().join("large");
+        if !large.exists() {
+            fs::write(&large, noise(LARGE)).unwrap();
+        }
+        fs::hard_link(&large, root.join("large")).unwrap();
+        fs::write(root.join("index.html"), server.to_string()).unwrap();
+        let config = root.with_extension("conf");
+        let at = root.display();
+        // The temporary files and the files that are put are in one file system.
+        let text = format!(
+            "daemon off; user root; worker_processes 1; pid {at}.pid; error_log stderr;\n\
+             events {{}}\n\
+             http {{ access_log off; client_body_temp_path {at}.body; proxy_temp_path {at}.proxy;\n\
+             fastcgi_temp_path {at}.fastcgi; uwsgi_temp_path {at}.uwsgi; scgi_temp_path {at}.scgi;\n\
+             client_max_body_size 100m;\n\
+             server {{ listen *:80; listen [::]:80; root {at}; dav_methods PUT;\n\
+             add_header X-Server {server} always; }} }}\n"
+        );
+        fs::write(&config, text).unwrap();
+        let mut command = self.command(server, &["nginx", "-e", "stderr", "-c", config.to_str().unwrap()]);
+        let running = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let url = format!("http://{}/", self.address(server));
+        eventually("nginx answers", secs(30), || {
+            self.output(server, &["curl", "-s", "-m", "2", &url]).status.success().then_some(())
+        });
+        running
+    }
+
+    /// Directory of the files of a server.
+    pub(crate) fn root(&self, server: usize) -> PathBuf {
+        self.directory.path().join(format!("root{server}"))
+    }
+
+    /// What the client gets, by curl.
+    pub(crate) fn curl(&self, arguments: &[&str]) -> Output {
+        let words = [&["curl", "--silent", "--show-error", "--max-time", "60", "--noproxy", "*"], arguments];
+        self.output(CLIENT, &words.concat())
+    }
+
+    /// Which server answers a new connection.
+    #[track_caller]
+    pub(crate) fn visit(&self, address: &str) -> String {
+        let output = self.curl(&["-m", "10", &format!("http://{address}/")]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Switches an offload of the network card of a machine.
+    pub(crate) fn offload(&self, machine: usize, feature: &str, state: &str) {
+        self.run(machine, &["ethtool", "-K", "eth0", feature, state]);
+    }
+
+    /// Bytes that a machine has received.
+    pub(crate) fn received(&self, machine: usize) -> u64 {
+        let text = self.run(machine, &["cat", "/sys/class/net/eth0/statistics/rx_bytes"]);
+        text.trim().parse().unwrap()
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new(program("ip")).args(["netns", "del", name]).output();
+        }
+    }
+}
+
+/// A program that is ended with SIGTERM, so that it takes its children with it.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let id = nix::unistd::Pid::from_raw(i32::try_from(self.0.id()).unwrap());
+        let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM);
+        let _ = self.0.wait();
+    }
+}
+
+#[track_caller]
+pub(crate) fn ip(arguments: &[&str]) {
+    let output = Command::new(program("ip")).args(arguments).output().unwrap();
+    assert!(output.status.success(), "ip {arguments:?}: {output:?}");
+}
+
+/// Bytes of which no two parts are alike.
+pub(crate) fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| next().to_le_bytes()).collect();
+    bytes.truncate(length);
+    bytes
+}
+
+/// Whether two files have the same content.
+pub(crate) fn are_same(one: &Path, other: &Path) -> bool {
+    fs::read(one).unwrap() == fs::read(other).unwrap()
+}
+
+/// The configuration of a balancer in front of both servers, with a few lines more in its sections.
+pub(crate) fn config(bind: &str, listener: &str, pool: &str) -> String {
+    let port = if bind.contains(":53\"") { 53 } else { 80 };
+    format!(
+        "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
+         [process]\nuser = \"nobody\"\nworkers = 2\n\
+         [listener.web]\nbind = {bind}\nprotocol = \"dsr\"\ninterface = \"eth0\"\npool = \"app\"\n{listener}\n\
+         [pool.app]\nbackends = [\"10.77.0.14:{port}\", \"10.77.0.15:{port}\"]\nbalance = \"maglev\"\n{pool}\n"
+    )
+}

@@ -1,0 +1,294 @@
+//! Serves `protocol = "dsr"` on packet sockets: one task for each address of a listener, in one worker.
+//!
+//! 1. A batch of frames is received (`crates/sys/src/packet.rs`); the filter of the socket has left out others.
+//! 2. `crates/logic/src/dsr.rs` decides about each; those for backends get their Ethernet address and are sent with one
+//!    system call from where they are. Questions who has the address are answered.
+//! 3. Ten times a second, and when a backend's health changes, `crates/proxy/src/dsr/backends.rs` tells the decision which
+//!    backends there are; it looks up their Ethernet addresses. `crates/proxy/src/dsr/link.rs` follows the network interface.
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::types::DsrSettings;
+use logic::dsr::{Director, Progress, Rules, Service, Verdict, rewrite};
+use state::ending::Ending;
+use state::events::Level;
+use state::listen::BoundKey;
+use state::metrics::ListenerCounters;
+use sys::neighbour::Neighbours;
+use sys::packet::{FrameBatch, Interface, PacketSocket, SLOTS, send_frame};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::MissedTickBehavior;
+
+use crate::accept::CloseSignal;
+use crate::snapshot::{HashKey, ListenerPlan};
+use crate::worker::{Current, Worker};
+
+mod backends;
+mod link;
+
+use backends::Gauges;
+
+/// How often the backends are looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Every so many ticks the interface, all Ethernet addresses and silent flows are looked at, too.
+const TICKS_OF_ALL: u32 = 10;
+
+/// Shortest time between two events about another machine that claims the address.
+const CONFLICT_EVERY: Duration = Duration::from_secs(60);
+
+/// Serves one address until it is closed. When the function returns, the socket is closed.
+pub(crate) async fn run(
+    worker: Rc<Worker>,
+    key: BoundKey,
+    socket: PacketSocket,
+    close_signal: Rc<CloseSignal>,
+) {
+    worker.accepting.set(worker.accepting.get() + 1);
+    let events = &worker.front.state.events;
+    let subject = format!("listener.{}", key.listener);
+    #[expect(deprecated, reason = "its successor is unsafe; `PacketSocket` keeps the one descriptor it owns")]
+    let watched = AsyncFd::with_interest(socket, Interest::READABLE | Interest::WRITABLE);
+    match watched {
+        Ok(socket) => {
+            let socket = Rc::new(socket);
+            loop {
+                let serving = serve(worker.clone(), key.clone(), socket.clone(), close_signal.clone());
+                match tokio::task::spawn_local(serving).await {
+                    Ok(Ok(())) => break,
+                    Ok(Err(error)) => {
+                        let message = format!("{} is no longer served: {error}", key.bind);
+                        events.record(Level::Error, &*subject, message);
+                        break;
+                    }
+                    // Most flows go to the same backends all the same.
+                    Err(error) if error.is_panic() => {
+                        events.record(Level::Error, &*subject, "a worker lost its table of flows in a panic");
+                    }
+                    Err(_) => break,
+                }
+            }
+        }
+        Err(error) => {
+            events.record(
+                Level::Error,
+                subject,
+                format!("packets to {} cannot be received: {error}", key.bind),
+            );
+        }
+    }
+    worker.accepting.set(worker.accepting.get() - 1);
+}
+
+type Frames = AsyncFd<PacketSocket>;
+
+/// The service of one address.
+struct Server {
+    worker: Rc<Worker>,
+    key: BoundKey,
+    socket: Rc<Frames>,
+    /// The last snapshot with this listener.
+    known: Current,
+    plan: Arc<ListenerPlan>,
+    director: Director,
+    batch: FrameBatch,
+    /// `None` while it is gone.
+    interface: Option<Interface>,
+    /// The group of questions about an IPv6 address.
+    group: Option<UdpSocket>,
+    /// Announcements of the address that are due.
+    announcements: u32,
+    neighbours: Neighbours,
+    gauges: Gauges,
+    ticks: u32,
+    conflict: Option<Instant>,
+}
+
+async fn serve(
+    worker: Rc<Worker>,
+    key: BoundKey,
+    socket: Rc<Frames>,
+    close_signal: Rc<CloseSignal>,
+) -> io::Result<()> {
+    let now = Instant::now();
+    let known = worker.current();
+    // A listener that a reload has removed already is not opened by it.
+    let Some(plan) = known.listeners.get(&key.listener).cloned() else { return Ok(()) };
+    let Some((service, rules)) = plan.settings.dsr().and_then(|settings| described(settings, &key)) else {
+        return Ok(());
+    };
+    let hash_key = hash_key(&worker, &plan);
+    let mut server = Server {
+        director: Director::new(service, rules, hash_key, now),
+        batch: FrameBatch::default(),
+        interface: None,
+        group: None,
+        announcements: 0,
+        neighbours: Neighbours::open()?,
+        gauges: Gauges::default(),
+        ticks: 0,
+        conflict: None,
+        worker,
+        key,
+        socket,
+        known,
+        plan,
+    };
+    server.run(&close_signal).await
+}
+
+impl Server {
+    async fn run(&mut self, close_signal: &CloseSignal) -> io::Result<()> {
+        let socket = self.socket.clone();
+        let mut health = self.worker.front.state.health_changes.subscribe();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = close_signal.closed() => return Ok(()),
+                _ = tick.tick() => self.tick(Instant::now()),
+                // The sender lives as long as the state.
+                _ = health.changed() => self.set_backends(Instant::now()),
+                guard = socket.readable() => {
+                    let mut guard = guard?;
+                    match guard.try_io(|socket| self.batch.receive(socket.get_ref().as_fd())) {
+                        Ok(Ok(count)) => {
+                            self.handle(count, Instant::now());
+                            self.send().await?;
+                            if count == SLOTS {
+                                // Other clients of the worker have their turn before the next batch.
+                                tokio::task::yield_now().await;
+                            }
+                        }
+                        // The interface is down or gone: the next tick sees it.
+                        Ok(Err(_)) => tokio::time::sleep(TICK).await,
+                        Err(_nothing_there) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Follows the newest snapshot. A listener that it does not have is served by the last one that has it.
+    fn refresh(&mut self) {
+        let current = self.worker.current();
+        if Rc::ptr_eq(&current, &self.known) {
+            return;
+        }
+        if let Some(plan) = current.listeners.get(&self.key.listener).cloned()
+            && let Some((service, rules)) = plan.settings.dsr().and_then(|it| described(it, &self.key))
+        {
+            let before = (self.director.service(), self.settings().map(|it| it.interface.clone()));
+            self.director.set(service, rules, hash_key(&self.worker, &plan));
+            (self.plan, self.known) = (plan, current);
+            if before != (service, self.settings().map(|it| it.interface.clone())) {
+                // Bound again with another filter, or to another interface.
+                self.interface = None;
+            }
+        }
+    }
+
+    fn settings(&self) -> Option<&DsrSettings> {
+        self.plan.settings.dsr()
+    }
+
+    fn counters(&self) -> &ListenerCounters {
+        self.plan.state.counters.of(self.worker.index)
+    }
+
+    fn subject(&self) -> String {
+        format!("listener.{}.{}", self.key.listener, self.key.bind)
+    }
+
+    fn tick(&mut self, now: Instant) {
+        let is_all = self.ticks.is_multiple_of(TICKS_OF_ALL);
+        self.ticks = self.ticks.wrapping_add(1);
+        self.refresh();
+        if is_all || self.interface.is_none() {
+            self.follow_interface();
+        }
+        // Operators drain and weigh backends.
+        self.set_backends(now);
+        self.look_up_neighbours(if is_all { backends::Which::All } else { backends::Which::Unknown });
+        if is_all {
+            self.announce();
+            self.director.expire(now);
+            if let Ok(lost @ 1..) = self.socket.get_ref().lost() {
+                self.drop_packets(lost.into(), Ending::PacketLost);
+            }
+        }
+        self.gauges.show(&self.director);
+    }
+
+    /// Decides about the first frames of the batch.
+    fn handle(&mut self, count: usize, now: Instant) {
+        let Some(Interface { mac, .. }) = self.interface else { return };
+        let (mut forwarded, mut bytes, mut began, mut passed) = (0, 0, 0, 0);
+        for slot in 0..count {
+            match self.director.handle(self.batch.frame(slot), mac, now) {
+                Verdict::Pass => passed += 1,
+                Verdict::Drop(why) => self.drop_packets(1, Ending::Packet(why)),
+                Verdict::Forward { backend, to, flow } => {
+                    let frame = self.batch.frame_mut(slot);
+                    rewrite(frame, mac, to);
+                    let length = frame.len() as u64;
+                    self.gauges.count(backend, length, flow);
+                    (forwarded, bytes) = (forwarded + 1, bytes + length);
+                    began += u64::from(flow == Progress::Began);
+                    self.batch.add(slot);
+                }
+                Verdict::Answer(frame) => {
+                    // Who asked asks again.
+                    let _ = send_frame(self.socket.get_ref().as_fd(), &frame);
+                }
+                Verdict::Conflict(other) => self.tell_conflict(other, now),
+            }
+        }
+        let counters = self.counters();
+        counters.packets_forwarded.add(forwarded);
+        counters.packets_passed.add(passed);
+        counters.bytes_in.add(bytes);
+        counters.sessions.add(began);
+        self.gauges.flush(&self.director, self.worker.index);
+    }
+
+    /// Sends the frames of the batch that are for backends. While the network card is busy, others wait in the socket.
+    async fn send(&mut self) -> io::Result<()> {
+        let socket = self.socket.clone();
+        while !self.batch.waiting().is_empty() {
+            let mut guard = socket.writable().await?;
+            match guard.try_io(|socket| self.batch.send(socket.get_ref().as_fd())) {
+                Ok(Ok(_)) | Err(_) => {}
+                Ok(Err(_)) => {
+                    self.batch.skip();
+                    self.drop_packets(1, Ending::PacketNotSent);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts packets that are not forwarded.
+    fn drop_packets(&self, count: u64, why: Ending) {
+        self.counters().packets_dropped.add(count);
+        self.plan.state.count_endings(self.worker.index, why.word(), count);
+    }
+}
+
+fn hash_key(worker: &Worker, plan: &ListenerPlan) -> [u64; 2] {
+    plan.hash_key.as_ref().and_then(HashKey::get).unwrap_or(worker.front.state.hash_key)
+}
+
+fn described(settings: &DsrSettings, key: &BoundKey) -> Option<(Service, Rules)> {
+    let vip = key.bind.vip()?;
+    let service = Service { vip: vip.ip(), port: vip.port(), transports: settings.transports };
+    let rules = Rules { flows: settings.max_flows, tcp_idle: settings.tcp_idle, udp_idle: settings.udp_idle };
+    Some((service, rules))
+}

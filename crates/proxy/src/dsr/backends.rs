@@ -1,0 +1,192 @@
+//! The backends of a service: which of them take flows, their Ethernet addresses, and what is counted for them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use config::types::BackendAddress;
+use logic::balance::{Admission, Availability, Unhealthy};
+use logic::dsr::{Backend, BackendId, Director, Progress, Standing};
+use state::BackendState;
+use sys::neighbour::Neighbour;
+
+use super::Server;
+use crate::snapshot::PoolPlan;
+use crate::upstream;
+
+/// Looks at an Ethernet address before its absence is told: a machine that is there answers at once.
+const PATIENCE: u32 = 30;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    All,
+    /// Those whose Ethernet address is not known.
+    Unknown,
+}
+
+impl Server {
+    fn pool(&self) -> Option<Arc<PoolPlan>> {
+        Some(self.known.pool(self.settings()?.pool).clone())
+    }
+
+    /// Tells the decision which backends there are, and what they take.
+    pub(super) fn set_backends(&mut self, now: Instant) {
+        let Some(pool) = self.pool() else { return };
+        let standings = || upstream::standings(&pool, None, now);
+        let (_, unhealthy) = logic::balance::candidates(standings, pool.settings.all_down);
+        let backends: Vec<_> = pool
+            .backends
+            .iter()
+            .zip(standings())
+            .map(|(plan, one)| {
+                let healthy = one.health.availability() == Availability::Available;
+                let standing = match one.admission {
+                    _ if !healthy && unhealthy == Unhealthy::Excluded => Standing::Down,
+                    Admission::Ready => Standing::Open,
+                    Admission::Draining => Standing::Draining,
+                };
+                Backend { name: &plan.state.name, weight: one.full_weight, standing }
+            })
+            .collect();
+        self.director.set_backends(&backends);
+        for name in self.gauges.follow(&pool, &self.director) {
+            let subject = missing_subject(&self.key.listener, &name);
+            self.worker.front.state.forget_degraded(|degraded| degraded == subject);
+        }
+    }
+
+    /// Looks up Ethernet addresses of backends.
+    pub(super) fn look_up_neighbours(&mut self, which: Which) {
+        let (Some(pool), Some(interface)) = (self.pool(), self.interface) else { return };
+        let state = self.worker.front.state.clone();
+        for plan in &pool.backends {
+            let BackendAddress::Ip(address) = plan.state.address else { continue };
+            let ip = address.ip().to_canonical();
+            let Some(gauge) = self.gauges.of.get_mut(&plan.state.name) else { continue };
+            if which == Which::Unknown && gauge.missing == 0 {
+                continue;
+            }
+            let found = self.neighbours.look_up(ip, interface.index);
+            let mac = match found {
+                Ok(Neighbour::Reachable(mac)) => Some(mac),
+                Ok(Neighbour::Old(mac)) => {
+                    self.neighbours.ask(ip);
+                    Some(mac)
+                }
+                Ok(Neighbour::Unknown) | Err(_) => {
+                    if which == Which::All {
+                        self.neighbours.ask(ip);
+                    }
+                    None
+                }
+            };
+            let subject = missing_subject(&self.key.listener, &plan.state.name);
+            match mac {
+                Some(mac) => {
+                    if gauge.missing >= PATIENCE {
+                        state.restore(&subject);
+                    }
+                    gauge.missing = 0;
+                    self.director.set_mac(&plan.state.name, mac);
+                }
+                None => {
+                    gauge.missing = gauge.missing.saturating_add(1);
+                    if gauge.missing == PATIENCE {
+                        let message = format!(
+                            "no machine on {} answers for {ip}: a backend must be on the same network as this interface",
+                            self.plan.settings.dsr().map_or("", |settings| &*settings.interface)
+                        );
+                        state.degrade(&subject, &message);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn missing_subject(listener: &str, backend: &str) -> String {
+    format!("listener.{listener}.{backend}")
+}
+
+/// What is counted for the backends.
+#[derive(Default)]
+pub(super) struct Gauges {
+    of: HashMap<Arc<str>, Gauge>,
+    /// What is not counted yet.
+    tallies: Vec<Tally>,
+}
+
+struct Gauge {
+    state: Arc<BackendState>,
+    /// Flows that [`BackendState::in_flight`] has from here.
+    shown: u32,
+    /// Looks at its Ethernet address in a row that found none; it begins with one.
+    missing: u32,
+}
+
+/// Frames of one batch for one backend.
+struct Tally {
+    backend: BackendId,
+    bytes: u64,
+    began: u64,
+}
+
+impl Gauges {
+    /// Begins to count for the backends of a pool, and ends for those that are not in it. Returns the names of these.
+    fn follow(&mut self, pool: &PoolPlan, director: &Director) -> Vec<Arc<str>> {
+        for plan in &pool.backends {
+            let same =
+                self.of.get(&plan.state.name).is_some_and(|gauge| Arc::ptr_eq(&gauge.state, &plan.state));
+            if !same {
+                let gauge = Gauge { state: plan.state.clone(), shown: 0, missing: 1 };
+                self.of.insert(plan.state.name.clone(), gauge);
+            }
+        }
+        if self.of.len() == pool.backends.len() {
+            return Vec::new();
+        }
+        let kept: HashSet<&str> = director.backends().map(|(_, name, _)| name).collect();
+        let gone: Vec<_> = self.of.keys().filter(|name| !kept.contains(&***name)).cloned().collect();
+        for name in &gone {
+            self.of.remove(name);
+        }
+        gone
+    }
+
+    /// Shows operators how many flows each backend has.
+    pub(super) fn show(&mut self, director: &Director) {
+        for (_, name, flows) in director.backends() {
+            let Some(gauge) = self.of.get_mut(name) else { continue };
+            gauge.state.in_flight.fetch_add(flows.wrapping_sub(gauge.shown), Relaxed);
+            gauge.shown = flows;
+        }
+    }
+
+    /// Counts a frame for a backend.
+    pub(super) fn count(&mut self, backend: BackendId, bytes: u64, flow: Progress) {
+        let began = u64::from(flow == Progress::Began);
+        match self.tallies.iter_mut().find(|tally| tally.backend == backend) {
+            Some(tally) => (tally.bytes, tally.began) = (tally.bytes + bytes, tally.began + began),
+            None => self.tallies.push(Tally { backend, bytes, began }),
+        }
+    }
+
+    /// Publishes what was counted.
+    pub(super) fn flush(&mut self, director: &Director, worker: usize) {
+        for Tally { backend, bytes, began } in self.tallies.drain(..) {
+            let gauge = director.name(backend).and_then(|name| self.of.get(name));
+            if let Some(gauge) = gauge {
+                let counters = gauge.state.counters.of(worker);
+                counters.bytes_in.add(bytes);
+                counters.sessions.add(began);
+            }
+        }
+    }
+}
+
+impl Drop for Gauge {
+    fn drop(&mut self) {
+        self.state.in_flight.fetch_sub(self.shown, Relaxed);
+    }
+}
