@@ -492,6 +492,17 @@ pub enum SourceAddress {
     Client,
 }
 
+impl SourceAddress {
+    /// The address of this machine, if the configuration names one.
+    #[must_use]
+    pub fn ours(self) -> Option<IpAddr> {
+        match self {
+            Self::Ours(source) => Some(source),
+            Self::Any | Self::Client => None,
+        }
+    }
+}
+
 impl Pool {
     /// Whether each connection to a backend belongs to one client: it is not kept for another one.
     #[must_use]

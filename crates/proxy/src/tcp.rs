@@ -419,7 +419,9 @@ async fn connect(
     let header = pool.settings.send_proxy.map(|version| proxy_header(version, arrival)).unwrap_or_default();
     let (plan, limit) = (&pool.backends[chosen.index], pool.settings.timeouts.connect);
     let outgoing = plan.outgoing_for(arrival.peer);
-    match upstream::connect(worker, plan, None, Beginning { outgoing, opening, preface: &header }, limit).await {
+    match upstream::connect(worker, plan, None, Beginning { outgoing, opening, preface: &header }, limit)
+        .await
+    {
         Ok((stream, _)) => {
             let took = started.elapsed();
             counters.sessions.add(1);

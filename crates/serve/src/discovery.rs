@@ -106,7 +106,7 @@ impl Discoverer {
                     Entry::new(interval)
                 });
                 entry.misses = pool.resolve_misses;
-                entry.source = pool.source_address;
+                entry.source = pool.source_address.ours();
                 let interval = pool.resolve_interval;
                 entry.interval.send_if_modified(|before| std::mem::replace(before, interval) != interval);
             }

@@ -93,7 +93,7 @@ pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, Wh
         }
         Protocol::Udp(settings) => Ok(Destined::of_client(settings.pool, asked.client)),
         // No scheme finds one: what decides about packets is known to their worker alone.
-        Protocol::Dsr(_) => Err(Answer::of("not-explained")),
+        Protocol::Dsr(_) => Err(Answer::of(AnswerOutcome::NotExplained)),
     };
     let answer = match destination {
         Ok(Destined { pool, judged, head }) => {

@@ -543,7 +543,8 @@ impl<'a> Forwarding<'a> {
         let header = self.session.proxy_header(self.pool, &client.stream);
         let opening = sys::socket::Opening::WeSpeak;
         let outgoing = plan.outgoing_for(self.session.arrival.peer);
-        let connecting = upstream::connect(worker, plan, None, Beginning { outgoing, opening, preface: &header }, limit);
+        let connecting =
+            upstream::connect(worker, plan, None, Beginning { outgoing, opening, preface: &header }, limit);
         connected(moving.until(&client.timer, connecting).await)
     }
 
@@ -581,7 +582,13 @@ impl<'a> Forwarding<'a> {
         let connect = |asked| {
             let (plan, opening) = (&self.pool.backends[moving.backend], sys::socket::Opening::WeSpeak);
             let (asking, limit) = (Some((asking, asked)), settings.timeouts.connect);
-            upstream::connect(worker, plan, asking, Beginning { outgoing: plan.outgoing, opening, preface: &[] }, limit)
+            upstream::connect(
+                worker,
+                plan,
+                asking,
+                Beginning { outgoing: plan.outgoing, opening, preface: &[] },
+                limit,
+            )
         };
         let fault = match connect(Asked::New).await {
             Ok(connected) => return Ok(connected),

@@ -292,7 +292,8 @@ impl<'a> Race<'a> {
         let limit = self.pool.settings.timeouts.connect;
         let outgoing = plan.outgoing_for(self.session.arrival.peer);
         let opening = sys::socket::Opening::WeSpeak;
-        upstream::connect(worker, plan, asking, Beginning { outgoing, opening, preface: &header }, limit).await
+        upstream::connect(worker, plan, asking, Beginning { outgoing, opening, preface: &header }, limit)
+            .await
     }
 
     /// Sends the rest of the request.

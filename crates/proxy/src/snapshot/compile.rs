@@ -31,11 +31,8 @@ pub fn compile(config: Arc<Config>, facts: &Facts) -> Snapshot {
 fn compile_pool(id: PoolId, pool: &Pool, facts: &Facts) -> PoolPlan {
     let tls = pool.tls.as_ref().and_then(|_| facts.pools.get(&pool.name));
     let http2 = (pool.http == BackendHttp::Http2).then(|| Rules::of(pool));
-    let source = match pool.source_address {
-        SourceAddress::Ours(source) => Some(source),
-        SourceAddress::Any | SourceAddress::Client => None,
-    };
-    let outgoing = Outgoing { source, keepalive: pool.tcp_keepalive, ..Outgoing::default() };
+    let outgoing =
+        Outgoing { source: pool.source_address.ours(), keepalive: pool.tcp_keepalive, ..Outgoing::default() };
     let owner = match pool.source_address {
         SourceAddress::Client => Owner::Client,
         SourceAddress::Any | SourceAddress::Ours(_) => Owner::Machine,

@@ -38,7 +38,7 @@ fn silent(config: &Config) -> Discoverer {
     for name in names(&config.pools[0]) {
         let (interval, _) = watch::channel(Duration::from_secs(1));
         let mut entry = Entry::new(interval);
-        entry.source = config.pools[0].source_address;
+        entry.source = config.pools[0].source_address.ours();
         discoverer.entries.insert(("app".into(), name.clone()), entry);
     }
     discoverer

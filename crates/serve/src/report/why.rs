@@ -217,6 +217,8 @@ text::words! {
         Denied = "denied",
         Tarpit = "tarpit",
         Closed = "closed",
+        /// The listener forwards packets: their flow decides, and only its worker knows it.
+        NotExplained = "not-explained",
     }
 }
 

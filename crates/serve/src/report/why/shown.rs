@@ -245,5 +245,9 @@ fn result(result: &Answer) -> String {
         }
         AnswerOutcome::Closed => "=> closed: no route for this server name".to_owned(),
         AnswerOutcome::Refused => format!("=> refused{status}"),
+        AnswerOutcome::NotExplained => {
+            "=> not explained: a dsr listener forwards packets, and only their worker knows the flows"
+                .to_owned()
+        }
     }
 }
