@@ -664,7 +664,7 @@ pub(crate) struct RawLimits {
     #[schemars(extend("default" = "8KiB"))]
     pub(crate) target: Key<SizeText>,
     /// Largest number of parallel requests on one HTTP/2 connection. Together, the heads of those that are served may be
-    /// eight times as large as `head`, and always 384 KiB. Further requests, of 512 KiB together, wait for the end of others,
+    /// eight times as large as `head`, and always 320 KiB. Further requests, of 512 KiB together, wait for the end of others,
     /// ten seconds at most; one beyond that is refused (REFUSED_STREAM). `http2` limits their bodies.
     #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 10000))]
     pub(crate) streams: Key<i64>,

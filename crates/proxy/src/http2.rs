@@ -67,7 +67,7 @@ const LARGE_HEADS: usize = 8;
 
 /// Lower limit for the bytes of all open request heads, for configurations with a small head limit. Requests beyond it
 /// wait ([`Waiting`]): a page with a hundred requests whose cookies have 8 KiB is served.
-const LEAST_OF_HEADS: usize = 384 * 1024;
+const LEAST_OF_HEADS: usize = 320 * 1024;
 
 /// Number of streams reset by penstock that the frame layer remembers.
 const RESET_STREAMS: usize = 20;

@@ -51,7 +51,7 @@ fn head_of(size: usize, count: usize) -> usize {
 }
 
 /// Room for the heads of one connection's open requests.
-const OPEN: usize = 384 * 1024;
+const OPEN: usize = 320 * 1024;
 
 /// Takes connections and nothing more.
 fn silent() -> (String, Arc<Mutex<Vec<TcpStream>>>) {
