@@ -105,7 +105,7 @@ async fn open(
         last = match timeout_at((Instant::now() + share).into(), open_tcp(*address, opening, outgoing)).await
         {
             Ok(Ok(tcp)) => return Ok(Plain::Tcp(tcp)),
-            Ok(Err(error)) if is_not_permitted(&error, outgoing) => ConnectFault::Ours(error),
+            Ok(Err(error)) if is_of_client_address(&error, outgoing) => ConnectFault::Ours(error),
             Ok(Err(error)) if is_out_of_ports(&error, *address) => ConnectFault::Ours(error),
             Ok(Err(error)) => fault(error, limit),
             Err(_) => ConnectFault::Backend(Cause::ConnectTimeout { after: limit }),
@@ -295,9 +295,14 @@ fn is_out_of_ports(error: &io::Error, address: SocketAddr) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable && address.is_ipv4()
 }
 
-/// Returns true if the address of a client may not be used: that is no fault of the backend.
-fn is_not_permitted(error: &io::Error, outgoing: Outgoing) -> bool {
-    outgoing.owner == Owner::Client && error.raw_os_error() == Some(Errno::EPERM as i32)
+/// Returns true if the address of a client cannot be used: that is no fault of the backend.
+fn is_of_client_address(error: &io::Error, outgoing: Outgoing) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    let is_of_address = matches!(
+        errno,
+        Some(Errno::EPERM | Errno::EINVAL | Errno::EADDRNOTAVAIL | Errno::EADDRINUSE | Errno::ENETUNREACH)
+    );
+    outgoing.owner == Owner::Client && is_of_address
 }
 
 fn fault(error: io::Error, limit: Duration) -> ConnectFault {

@@ -1,12 +1,12 @@
 //! Gets a backend connection for a session: chooses a backend, waits for a busy one, reuses an idle connection or opens
 //! one. `crates/logic/src/retry.rs` and `crates/proxy/src/http/exchange.rs` decide on retries, `crates/logic/src/health.rs` on health.
 
-use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
+use config::types::SourceAddress;
 use logic::acl;
 use logic::balance::view::View;
 use logic::balance::{
@@ -20,7 +20,7 @@ use state::BackendState;
 use state::events::Level;
 use state::lock::lock;
 use state::queue::Queue;
-use sys::socket::{Opening, Outgoing};
+use sys::socket::{Opening, Outgoing, Owner};
 use tls::backend::Endpoint;
 
 use crate::connect::{self, ConnectFault, Freshness, Link, Shortage};
@@ -405,8 +405,8 @@ pub async fn connect(
     let backend = &*plan.state;
     let counters = backend.counters.of(worker.index);
     let (stream, freshness) = match open(worker, plan, asking, beginning, limit).await {
-        // A missing capability: no closed connection helps.
-        Err(ConnectFault::Ours(error)) if error.kind() == ErrorKind::PermissionDenied => {
+        // The address of a client that cannot be used, or a missing capability: no closed connection helps.
+        Err(ConnectFault::Ours(error)) if beginning.outgoing.owner == Owner::Client => {
             return Err(ConnectFault::Ours(error));
         }
         Err(fault @ (ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_))) => {
@@ -494,6 +494,12 @@ pub fn note_failure(worker: &Worker, pool: &PoolPlan, index: usize, cause: Cause
     if pool.settings.balance == Policy::PeakEwma {
         // A backend that fails at once must not look fast.
         backend.observe_latency(FAILURE_COST, Instant::now());
+    }
+    if pool.settings.source_address == SourceAddress::Client && matches!(cause, Cause::ConnectTimeout { .. })
+    {
+        // The backend's answer may have gone to the client past us, if they share a network: such a client must not take
+        // the backend out.
+        return;
     }
     let failures = backend.failures.fetch_add(1, Relaxed) + 1;
     if failures == 1 {

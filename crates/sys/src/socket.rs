@@ -116,8 +116,19 @@ impl Outgoing {
     /// of the same family, and an address of the loopback interface stays on this machine.
     #[must_use]
     pub fn towards(self, address: IpAddr) -> Self {
+        // A link-local address means nothing without its link; the others belong to no single machine.
+        let is_usable = |source: IpAddr| match source {
+            IpAddr::V4(source) => {
+                !source.is_unspecified() && !source.is_multicast() && !source.is_broadcast()
+            }
+            IpAddr::V6(source) => {
+                !source.is_unspecified() && !source.is_multicast() && !source.is_unicast_link_local()
+            }
+        };
         let answers = |source: IpAddr| {
-            source.is_ipv4() == address.is_ipv4() && (!source.is_loopback() || address.is_loopback())
+            is_usable(source)
+                && source.is_ipv4() == address.is_ipv4()
+                && (!source.is_loopback() || address.is_loopback())
         };
         match (self.owner, self.source) {
             (Owner::Client, Some(source)) if !answers(source) => {
