@@ -381,17 +381,30 @@ impl Http2Connection<'_> {
             false => Some(arrived),
         };
         if let Some(Err(mut arrived)) = arrived.map(|arrived| self.waiting.push(arrived)) {
-            arrived.respond.send_reset(Reason::REFUSED_STREAM);
-            self.record(Ending::HeadsTooLarge);
+            self.refuse(&mut arrived);
         }
+    }
+
+    /// Refuses a request for whose head there is no room. The client may repeat it (RFC 9113 section 8.7).
+    fn refuse(&self, arrived: &mut Arrived) {
+        arrived.respond.send_reset(Reason::REFUSED_STREAM);
+        self.record(Ending::HeadsTooLarge);
     }
 
     /// Starts the tasks of waiting requests for which there is room now, and refuses those that have waited too long.
     fn begin_waiting(&mut self, cx: &mut Context<'_>) {
+        let gone = self.waiting.drop_reset(cx);
+        if gone > 0 {
+            self.backlog.forget_refusal();
+        }
+        for _ in 0..gone {
+            self.record(Ending::ClientClosed);
+        }
         while let Some(mut first) = self.waiting.pop() {
             if first.due() <= Instant::now() {
-                first.respond.send_reset(Reason::REFUSED_STREAM);
-                self.record(Ending::HeadsTooLarge);
+                // The room that it lacked says nothing of the next one.
+                self.backlog.forget_refusal();
+                self.refuse(&mut first);
             } else if let Some(first) = self.try_begin(cx, first) {
                 return self.waiting.put_back(first);
             }

@@ -34,12 +34,16 @@ const PSEUDO: [(&str, &str); 4] =
 /// 99 requests, each with as many cookies of `size` bytes: the first request puts one into the table of the connection,
 /// all others are references to it.
 fn with_cookies(size: usize, count: usize) -> Vec<u8> {
+    requests(size, count, END_HEADERS | END_STREAM)
+}
+
+/// The same with other flags: without `END_STREAM` a body is to follow.
+fn requests(size: usize, count: usize, flags: u8) -> Vec<u8> {
     let value = "v".repeat(size);
     // A literal with a name of the static table and a new entry (RFC 7541 section 6.2.1) has another first byte.
     let mut literal = block(&[("", &value)]);
     literal.splice(..2, [0x60]);
     let head = |cookies: &[u8]| [&block(&PSEUDO), cookies].concat();
-    let flags = END_HEADERS | END_STREAM;
     let first = frame(HEADERS, flags, 1, &head(&[&literal, &vec![0xbe; count - 1][..]].concat()));
     let rest = (1..99).map(|number| frame(HEADERS, flags, 2 * number + 1, &head(&vec![0xbe; count])));
     first.into_iter().chain(rest.flatten()).collect()
@@ -119,6 +123,25 @@ fn requests_beyond_the_room_for_heads_wait_and_cost_little() {
 #[test]
 fn cookies_in_many_crumbs_cost_no_more_than_their_text() {
     assert_bounded(&with_cookies(1, 800), 99);
+}
+
+#[test]
+fn few_requests_with_a_body_wait_and_others_are_refused_at_once() {
+    let (backend, gate) = Scripted::gated();
+    let server = start(&backend);
+    let mut client = Http2::connect(&server.address("web"));
+    assert!(client.send_raw(&requests(3900, 2, END_HEADERS)));
+    let open = OPEN / head_of(3900, 2);
+    for _ in open + 4..99 {
+        let refused = client.wait_for("a refusal", |frame| frame.kind == RST_STREAM);
+        assert_eq!(refused.code(), 7, "REFUSED_STREAM");
+    }
+    // The body of an open one is not stopped by theirs.
+    gate.open();
+    assert!(client.send_raw(&frame(DATA, END_STREAM, 1, b"body")));
+    client.wait_for("the end of its response", |frame| {
+        frame.stream == 1 && matches!(frame.kind, DATA | HEADERS) && frame.flags & END_STREAM != 0
+    });
 }
 
 #[test]

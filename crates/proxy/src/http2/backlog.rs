@@ -179,6 +179,11 @@ impl Backlog {
         self.full_at.get().is_some_and(|full| self.heads.get() >= full)
     }
 
+    /// To be called when the request that [`Self::begin`] has refused last is gone: another one may fit.
+    pub(super) fn forget_refusal(&self) {
+        self.full_at.set(None);
+    }
+
     /// Ends a request with a head of `head` bytes.
     pub(super) fn end(&self, head: usize) {
         self.heads.set(self.heads.get() - head);

@@ -2,6 +2,7 @@
 //! the frame layer has decoded them: a value that came as a reference to the table of the connection is held once.
 
 use std::collections::VecDeque;
+use std::task::Context;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,6 +15,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Limit of what the fields of waiting requests may cost together.
 const MOST: usize = 512 * 1024;
+
+/// Requests with a body that may wait: what has come of their bodies takes up to 64 KiB each of the connection's window,
+/// which those that are served need.
+const MOST_BODIES: usize = 4;
 
 /// Cost of a field beside its text; the frame layer counts the same.
 const EACH_FIELD: usize = 128;
@@ -61,10 +66,13 @@ impl Waiting {
         self.requests.is_empty()
     }
 
-    /// Adds a request at the end. `Err` if those that wait are too large.
+    /// Adds a request at the end. `Err` if those that wait are too large, or too many of them have a body.
     pub(super) fn push(&mut self, mut arrived: Arrived) -> Result<(), Box<Arrived>> {
         arrived.cost = arrived.measured();
-        if self.cost.saturating_add(arrived.cost) > MOST {
+        let has_body = |one: &Arrived| !one.body.is_end_stream();
+        let is_body_too_much =
+            has_body(&arrived) && self.requests.iter().filter(|one| has_body(one)).count() >= MOST_BODIES;
+        if is_body_too_much || self.cost.saturating_add(arrived.cost) > MOST {
             return Err(Box::new(arrived));
         }
         self.cost += arrived.cost;
@@ -79,6 +87,18 @@ impl Waiting {
             self.requests = VecDeque::new();
         }
         Some(first)
+    }
+
+    /// Removes the requests that their client has reset. Returns their number.
+    pub(super) fn drop_reset(&mut self, cx: &mut Context<'_>) -> usize {
+        let before = self.requests.len();
+        let cost = &mut self.cost;
+        self.requests.retain_mut(|one| {
+            let stays = one.respond.poll_reset(cx).is_pending();
+            *cost -= if stays { 0 } else { one.cost };
+            stays
+        });
+        before - self.requests.len()
     }
 
     /// Puts the first one back.
