@@ -120,8 +120,16 @@ fn process(out: &mut Families<'_>, state: &State, snapshot: &Snapshot) -> fmt::R
             "Times that accepting paused because descriptors or connections ran out",
             &state.accept_pauses,
         ),
-        ("log_lines_dropped", "Access-log lines that the writer had no time for", &state.log_lines_dropped),
-        ("log_lines_failed", "Access-log lines that could not be written", &state.log_lines_failed),
+        (
+            "log_lines_dropped",
+            "Lines of the access log and of events to syslog that the writer had no time for",
+            &state.log_lines_dropped,
+        ),
+        (
+            "log_lines_failed",
+            "Lines of the access log and of events to syslog that could not be written",
+            &state.log_lines_failed,
+        ),
         (
             "log_lines_left_out",
             "Access-log lines about clients turned away at once that were left out: there are at most 100 a second for each listener",

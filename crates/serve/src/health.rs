@@ -412,8 +412,7 @@ impl PoolWatch {
         if serving.peek().is_none() {
             self.state.degrade(&self.subject, "every healthy backend is drained or has weight 0");
         } else if serving.all(|(member, _)| fails(member)) {
-            let reason =
-                "no session with a backend that takes sessions goes well: see `penstock ctl backends`";
+            let reason = "sessions fail with every backend that takes any: see `penstock ctl backends`";
             self.state.degrade(&self.subject, reason);
         } else {
             self.state.restore(&self.subject);

@@ -82,8 +82,8 @@ pub fn nothing_to_serve(config: &Config) -> Option<String> {
     })
 }
 
-/// Threads beside the workers: slow tasks and two for their blocking calls, control, access log, ticket keys.
-const OTHER_THREADS: usize = 6;
+/// Threads beside the workers: slow tasks and two for their blocking calls, control, access log, events, ticket keys.
+const OTHER_THREADS: usize = 7;
 
 /// Reaction of the start to a degraded part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,8 @@ pub enum StartError {
     Admin(#[from] admin::AdminError),
     #[error("access-log.target: {0}")]
     AccessLog(#[from] state::access_log::AccessLogError),
+    #[error("events.target: {0}")]
+    EventLog(state::access_log::AccessLogError),
     #[error("process.pid-file: {0}")]
     PidFile(#[from] PidFileError),
     #[error("process.user: {0}")]
@@ -216,7 +218,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         let snapshot = Arc::new(reload::build(served, &state, &tls, None));
         let changes = found.restore(&state);
         let log = AccessLog::open(&config.access_log.target, state.clone())?;
-        let event_log = EventLog::open(&config.events, &state)?;
+        let event_log = EventLog::open(&config.events, &state).map_err(StartError::EventLog)?;
         let (requests, asked) = mpsc::channel(16);
         let (questions, asked_of_workers): (_, Vec<_>) =
             (0..workers).map(|_| mpsc::channel(question::WAITING)).unzip();

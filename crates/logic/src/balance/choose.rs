@@ -158,10 +158,15 @@ impl Question<'_> {
     /// Chooses a backend. Only `balancer` changes. `random` is a new random number.
     pub fn select(&self, balancer: &mut Balancer, random: u64) -> Selection {
         if !any_could_take(self.candidates) {
-            let mut weighted = self.candidates.iter().filter(|one| one.weight > 0);
-            return match weighted.clone().any(|one| one.available == Availability::OnTrial) {
+            let any = |availability| {
+                let mut all = self.candidates.iter().enumerate();
+                all.any(|(at, one)| {
+                    one.weight > 0 && one.available == availability && !self.tried.contains(at)
+                })
+            };
+            return match any(Availability::OnTrial) {
                 true => Selection::AllBusy,
-                false if weighted.any(|one| one.available == Availability::Denied) => Selection::Denied,
+                false if any(Availability::Denied) => Selection::Denied,
                 false => Selection::Unavailable,
             };
         }

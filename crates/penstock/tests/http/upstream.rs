@@ -68,7 +68,8 @@ fn a_pool_whose_last_backend_fails_all_sessions_is_degraded_until_one_goes_well(
     assert_eq!(server.client("web").get("/", &[]).status, 502);
     eventually("the pool is degraded", secs(20), || {
         let all = degraded();
-        (all[0]["subject"] == "pool.app" && all[0]["reason"].to_string().contains("goes well")).then_some(())
+        (all[0]["subject"] == "pool.app" && all[0]["reason"].to_string().contains("sessions fail"))
+            .then_some(())
     });
     let port = address.rsplit(':').next().unwrap().parse().unwrap();
     let _back = Scripted::answering_at(port, "back");

@@ -46,8 +46,11 @@ fn its_thread_has_a_lower_priority_than_the_workers() {
     let backend = Scripted::answering("x");
     let server = Server::start(&config(&backend.address));
     let worker = priority(&server, "worker-0");
+    // Its thread has its priority before it answers.
+    assert!(server.ctl(&["status"]).status.success());
     assert_eq!(priority(&server, "control"), (worker + 10).min(19));
     let nice = Setup::new(&config(&backend.address)).through(["nice", "-n", "15"]).start();
+    assert!(nice.ctl(&["status"]).status.success());
     assert_eq!((priority(&nice, "worker-0"), priority(&nice, "control")), ((worker + 15).min(19), 19));
 }
 

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use config::types::SourceAddress;
+use logic::health::State as HealthState;
 use state::State;
 use state::events::Level;
 
@@ -76,9 +77,16 @@ fn adopt_pool(pool: &PoolPlan, state: &State) {
         let backend = &plan.state;
         state.keep_backend(backend);
         backend.set_standing(plan.settings.standing);
-        let event = backend.lock_health().adopt(rule, settings.passive, now, fastrand::f64());
+        let (before, event) = {
+            let mut health = backend.lock_health();
+            (health.state(), health.adopt(rule, settings.passive, now, fastrand::f64()))
+        };
         if let Some(event) = event {
-            let message = format!("{event}: it is not checked any more");
+            let why = match before {
+                HealthState::HalfOpen => "its pool has no error-rate and latency-factor any more",
+                _ => "it is not checked any more",
+            };
+            let message = format!("{event}: {why}");
             state.events.record(Level::Info, backend.subject(), message);
         }
     }
