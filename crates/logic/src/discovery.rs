@@ -37,6 +37,8 @@ pub struct Answer {
     pub found: Vec<Found>,
     /// Targets of SRV records whose own look-up failed: nothing is known about their addresses.
     pub unknown: Vec<Box<str>>,
+    /// Number of addresses that are not in `found`, because there are too many.
+    pub left_out: usize,
 }
 
 /// A backend that a name stands for.
@@ -89,6 +91,12 @@ impl Members {
         self.0.iter().any(|member| member.standing == Standing::Leaving)
     }
 
+    /// Returns only those of which `has` has the address.
+    #[must_use]
+    pub fn only(&self, has: impl Fn(SocketAddr) -> bool) -> Self {
+        Self(self.0.iter().filter(|member| has(member.address)).cloned().collect())
+    }
+
     /// Takes in an answer. A member leaves after `misses` consecutive answers without it.
     pub fn answered(&mut self, answer: &Answer, misses: u32) -> Changes {
         let mut changes = Changes::default();
@@ -104,7 +112,7 @@ impl Members {
         found.sort_by_key(|found| (found.rank.priority, found.address));
         let here = self.0.iter().filter(|member| member.standing == Standing::Here).count();
         let room = MOST.saturating_sub(here);
-        changes.left_out = found.len().saturating_sub(room);
+        changes.left_out = found.len().saturating_sub(room) + answer.left_out;
         for new in found.into_iter().take(room) {
             changes.added.push(new.address);
             let Found { address, rank, target } = new;

@@ -8,7 +8,7 @@
 //!
 //! A failed look-up changes nothing: the last backends stay. A name that never resolved is one backend, which is down.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -105,10 +105,7 @@ impl Discoverer {
                     tokio::spawn(task::run(self.state.clone(), key, intervals, self.tell.clone()));
                     Entry::new(interval)
                 });
-                entry.misses = pool.resolve_misses;
-                entry.source = pool.source_address.ours();
-                let interval = pool.resolve_interval;
-                entry.interval.send_if_modified(|before| std::mem::replace(before, interval) != interval);
+                entry.set(pool);
             }
         }
         let all = async {
@@ -119,6 +116,20 @@ impl Discoverer {
         };
         // The others come later, as changes do.
         let _ = timeout(FIRST_LIMIT, all).await;
+    }
+
+    /// Goes back to `config`, after [`Self::begin`] with another one that is not served. The next answer serves what came
+    /// meanwhile.
+    pub(crate) fn back_to(&mut self, config: &Config) {
+        for pool in &config.pools {
+            for name in names(pool) {
+                if let Some(entry) = self.entries.get_mut(&(pool.name.clone(), name.clone())) {
+                    entry.set(pool);
+                }
+            }
+        }
+        self.keep_only(config);
+        self.served = Served::Not;
     }
 
     /// Ends the look-ups of names that `config` does not have.
@@ -136,12 +147,32 @@ impl Discoverer {
 
     /// Returns `config` with the backends that its names stand for.
     pub(crate) fn expand(&self, config: &Config) -> Config {
-        let mut config = config.clone();
-        for pool in &mut config.pools {
-            let name = pool.name.clone();
-            expand::pool(pool, |dns| self.entries.get(&(name.clone(), dns.clone())).map(|it| &it.members));
+        expanded(config, |key| self.entries.get(key).map(|entry| &entry.members))
+    }
+
+    /// Like [`Self::expand`], but a name that `served` has gets no backend that `served` does not have.
+    pub(crate) fn expand_within(&self, config: &Config, served: &Config) -> Config {
+        let mut within: HashMap<&Key, Members> = HashMap::new();
+        for (key, entry) in &self.entries {
+            let (pool, name) = key;
+            let pools = served.pools.iter().filter(|known| known.name == *pool);
+            let mut is_new = true;
+            let mut addresses = HashSet::new();
+            for backend in pools.flat_map(|pool| &pool.backends) {
+                match &backend.address {
+                    BackendAddress::Dns(of) if of == name => is_new = false,
+                    BackendAddress::Discovered { name: of, address } if **of == *name => {
+                        is_new = false;
+                        addresses.insert(*address);
+                    }
+                    _ => {}
+                }
+            }
+            let members = &entry.members;
+            let members = if is_new { members.clone() } else { members.only(|it| addresses.contains(&it)) };
+            within.insert(key, members);
         }
-        config
+        expanded(config, |key| within.get(key))
     }
 
     /// Waits for the next answer and takes it in, with those that have come meanwhile.
@@ -264,6 +295,14 @@ impl Entry {
         }
     }
 
+    /// Takes over the settings of its pool.
+    fn set(&mut self, pool: &Pool) {
+        self.misses = pool.resolve_misses;
+        self.source = pool.source_address.ours();
+        let interval = pool.resolve_interval;
+        self.interval.send_if_modified(|before| std::mem::replace(before, interval) != interval);
+    }
+
     /// Leaves out addresses that cannot be connected to. The error says why none is left.
     fn usable(&self, mut answer: Answer) -> Result<Answer, String> {
         let sample = answer.found.first().map(|found| found.address);
@@ -280,6 +319,16 @@ impl Entry {
             None => Err("no target of its SRV records resolves".to_owned()),
         }
     }
+}
+
+/// Returns `config` with `members` in place of its names.
+fn expanded<'m>(config: &Config, members: impl Fn(&Key) -> Option<&'m Members>) -> Config {
+    let mut config = config.clone();
+    for pool in &mut config.pools {
+        let name = pool.name.clone();
+        expand::pool(pool, |dns| members(&(name.clone(), dns.clone())));
+    }
+    config
 }
 
 /// Names of a pool that stand for backends.

@@ -627,13 +627,7 @@ impl FrontDoor {
             let before = &self.supervisor.front.snapshot.load().config;
             (before.access_log.target.clone(), before.events.clone())
         };
-        self.slow.discoverer.begin(&loaded.config).await;
-        let expanded = self.slow.discoverer.expand(&loaded.config);
-        let done = self.supervisor.apply(expanded).await.map_err(|errors| {
-            self.slow.discoverer.keep_only(self.live.config());
-            errors.iter().map(|error| format!("error: {error}")).collect::<Vec<_>>().join("\n")
-        })?;
-        self.names_served(&loaded.config);
+        let done = self.apply_with_names(&loaded.config).await?;
         if loaded.config.access_log.target != log_before {
             self.log.set_target(&loaded.config.access_log.target);
         }

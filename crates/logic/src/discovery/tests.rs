@@ -8,7 +8,7 @@ fn address(last: u16) -> SocketAddr {
 
 fn answer(addresses: impl IntoIterator<Item = u16>) -> Answer {
     let found = |last| Found { address: address(last), rank: Rank::EQUAL, target: None };
-    Answer { found: addresses.into_iter().map(found).collect(), unknown: Vec::new() }
+    Answer { found: addresses.into_iter().map(found).collect(), unknown: Vec::new(), left_out: 0 }
 }
 
 fn of_target(last: u16, target: &str, weight: u32, priority: u32) -> Found {
@@ -79,10 +79,10 @@ fn names_with_other_addresses_in_each_answer_keep_a_bounded_number() {
 fn the_addresses_of_a_target_whose_look_up_failed_stay() {
     let mut members = Members::default();
     let both = [of_target(1, "a", 1, 0), of_target(2, "b", 1, 0)];
-    members.answered(&Answer { found: both.to_vec(), unknown: Vec::new() }, 1);
-    let half = Answer { found: both[..1].to_vec(), unknown: vec!["b".into()] };
+    members.answered(&Answer { found: both.to_vec(), unknown: Vec::new(), left_out: 0 }, 1);
+    let half = Answer { found: both[..1].to_vec(), unknown: vec!["b".into()], left_out: 0 };
     assert!(!members.answered(&half, 1).any());
-    let without = Answer { found: both[..1].to_vec(), unknown: vec!["c".into()] };
+    let without = Answer { found: both[..1].to_vec(), unknown: vec!["c".into()], left_out: 0 };
     assert_eq!(members.answered(&without, 1).leaving, [address(2)]);
 }
 
@@ -90,7 +90,7 @@ fn the_addresses_of_a_target_whose_look_up_failed_stay() {
 fn an_address_of_several_targets_is_one_backend_of_the_lowest_priority() {
     let mut members = Members::default();
     let found = vec![of_target(1, "a", 7, 1), of_target(1, "b", 3, 0), of_target(1, "c", 2, 0)];
-    members.answered(&Answer { found, unknown: Vec::new() }, 1);
+    members.answered(&Answer { found, unknown: Vec::new(), left_out: 0 }, 1);
     let ranks: Vec<_> = members.iter().map(|member| member.rank).collect();
     assert_eq!(ranks, [Rank { weight: 5, priority: 0 }]);
 }
@@ -98,7 +98,8 @@ fn an_address_of_several_targets_is_one_backend_of_the_lowest_priority() {
 #[test]
 fn another_weight_is_a_change() {
     let mut members = Members::default();
-    let with = |weight| Answer { found: vec![of_target(1, "a", weight, 0)], unknown: Vec::new() };
+    let with =
+        |weight| Answer { found: vec![of_target(1, "a", weight, 0)], unknown: Vec::new(), left_out: 0 };
     members.answered(&with(1), 1);
     let changes = members.answered(&with(2), 1);
     assert_eq!(changes.ranked, [address(1)]);

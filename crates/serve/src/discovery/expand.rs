@@ -1,9 +1,10 @@
 //! A pool with the backends that its names stand for.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use config::types::{Backend, BackendAddress, DnsName, Pool};
+use config::types::{Backend, BackendAddress, DnsName, Pool, Standing};
 use logic::discovery::{Members, Rank};
 
 /// Replaces each name of which `members` knows backends by them; each has the settings of the name.
@@ -12,9 +13,9 @@ pub(super) fn pool<'m>(pool: &mut Pool, members: impl Fn(&DnsName) -> Option<&'m
     if !pool.backends.iter().any(is_name) {
         return;
     }
-    let mut backends = Vec::new();
+    let mut backends: Vec<Backend> = Vec::new();
     // Two names may have the same host: `dns:app.internal:80` and `srv:app.internal`.
-    let mut known = HashSet::new();
+    let mut known = HashMap::new();
     for entry in std::mem::take(&mut pool.backends) {
         let name = match &entry.address {
             BackendAddress::Dns(name) => name,
@@ -30,11 +31,25 @@ pub(super) fn pool<'m>(pool: &mut Pool, members: impl Fn(&DnsName) -> Option<&'m
         let name = Arc::new(name.clone());
         for member in members.iter() {
             let address = BackendAddress::Discovered { name: name.clone(), address: member.address };
-            if known.insert(address.to_string()) {
-                let rank = member.rank.within(Rank { weight: entry.weight, priority: entry.priority });
-                let Rank { weight, priority } = rank;
-                let standing = member.standing;
-                backends.push(Backend { address, weight, priority, standing, ..entry.clone() });
+            let rank = member.rank.within(Rank { weight: entry.weight, priority: entry.priority });
+            let Rank { weight, priority } = rank;
+            let standing = member.standing;
+            let place = known.entry(address.to_string());
+            let backend = Backend { address, weight, priority, standing, ..entry.clone() };
+            match place {
+                Entry::Vacant(place) => {
+                    place.insert(backends.len());
+                    backends.push(backend);
+                }
+                // A name that lost the address does not take it from another that has it.
+                Entry::Occupied(place) => {
+                    if let Some(before) = backends.get_mut(*place.get())
+                        && before.standing == Standing::Leaving
+                        && standing == Standing::Here
+                    {
+                        *before = backend;
+                    }
+                }
             }
         }
     }

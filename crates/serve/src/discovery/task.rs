@@ -38,7 +38,6 @@ pub(super) async fn run(
             turn = state.account.turn(Purpose::LookUp, OF_LOOK_UP) => turn,
             () = gone(&mut intervals) => return,
         };
-        let interval = *intervals.borrow_and_update();
         let start = Instant::now();
         let name = key.1.clone();
         // getaddrinfo cannot be interrupted: its turn ends with it, and there is no second look-up beside it.
@@ -63,6 +62,8 @@ pub(super) async fn run(
         if intervals.has_changed().is_err() {
             return;
         }
+        // Only now: it may have changed during the look-up, and `gone` skips changes.
+        let interval = *intervals.borrow_and_update();
         let next = match found {
             Ok(_) => {
                 pause = FIRST_PAUSE;

@@ -28,7 +28,7 @@ fn told(name: &str, addresses: &[&str]) -> Told {
         rank: Rank { weight: 3, priority: 1 },
         target: None,
     });
-    let answer = Answer { found: found.collect(), unknown: Vec::new() };
+    let answer = Answer { found: found.collect(), unknown: Vec::new(), left_out: 0 };
     Told { key: ("app".into(), name), found: Ok(answer), took: Duration::ZERO }
 }
 
@@ -68,6 +68,53 @@ fn weights_are_multiplied_and_priorities_added_and_a_backend_is_there_once() {
     let expanded = discoverer.expand(&config);
     assert_eq!(backends(&expanded), ["app@10.0.0.1:80 6 6 Here", "app@10.0.0.2:81 6 6 Here"]);
     assert_eq!(expanded.pools[0].backends[1].max_connections, Some(7));
+}
+
+#[test]
+fn an_address_that_one_name_has_lost_is_a_backend_of_the_other_name_that_has_it() {
+    let config = config("backends = [{ address = 'srv:app', weight = 2, priority = 5 }, 'dns:app:80']");
+    let mut discoverer = silent(&config);
+    discoverer.take(told("srv:app", &["10.0.0.1:80", "10.0.0.2:81"]));
+    discoverer.take(told("app", &["10.0.0.1:80"]));
+    discoverer.take(told("srv:app", &["10.0.0.2:81"]));
+    let found = backends(&discoverer.expand(&config));
+    assert_eq!(found, ["app@10.0.0.1:80 3 1 Here", "app@10.0.0.2:81 6 6 Here"]);
+    discoverer.take(told("app", &["10.0.0.3:80"]));
+    let found = backends(&discoverer.expand(&config));
+    assert_eq!(
+        found,
+        ["app@10.0.0.1:80 6 6 Leaving", "app@10.0.0.2:81 6 6 Here", "app@10.0.0.3:80 3 1 Here"]
+    );
+}
+
+#[test]
+fn within_what_is_served_a_name_gets_no_further_backend_but_a_new_name_has_all_of_its_own() {
+    let before = config("backends = ['dns:app:80']");
+    let mut discoverer = silent(&before);
+    let unresolved = discoverer.expand(&before);
+    discoverer.take(told("app", &["10.0.0.1:80"]));
+    let served = discoverer.expand(&before);
+    discoverer.take(told("app", &["10.0.0.1:80", "10.0.0.2:80"]));
+    assert_eq!(backends(&discoverer.expand_within(&before, &served)), ["app@10.0.0.1:80 3 1 Here"]);
+    assert_eq!(backends(&discoverer.expand_within(&before, &unresolved)), ["dns:app:80 1 0 Here"]);
+    let other = config("backends = ['10.0.0.9:80']");
+    let all = ["app@10.0.0.1:80 3 1 Here", "app@10.0.0.2:80 3 1 Here"];
+    assert_eq!(backends(&discoverer.expand_within(&before, &other)), all);
+}
+
+#[test]
+fn a_configuration_that_is_not_served_leaves_nothing_behind() {
+    let before = config("backends = ['dns:app:80']");
+    let mut discoverer = silent(&before);
+    discoverer.take(told("app", &["10.0.0.1:80"]));
+    let refused = config("backends = ['dns:app:80']\nsource-address = '10.0.0.5'");
+    for entry in discoverer.entries.values_mut() {
+        entry.set(&refused.pools[0]);
+        assert!(entry.source.is_some());
+    }
+    discoverer.back_to(&before);
+    assert!(discoverer.entries.values().all(|entry| entry.source.is_none()));
+    assert_eq!(discoverer.take(told("app", &["10.0.0.1:80"])), Change::Backends, "it tries again");
 }
 
 #[test]

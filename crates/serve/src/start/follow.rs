@@ -8,7 +8,7 @@ use state::State;
 use super::{FrontDoor, Signals, Stopping};
 use crate::discovery::{Change, Discoverer, Served};
 use crate::needs::Needs;
-use crate::reload;
+use crate::reload::{self, ApplyError};
 
 /// Subject of what is wrong with the backends that names in the DNS have.
 const DISCOVERY: &str = "discovery";
@@ -78,11 +78,38 @@ impl FrontDoor {
         self.slow.discoverer.tell_failures(&self.supervisor.front.snapshot.load());
     }
 
-    /// Notes that the backends of all names of `config` are served, and ends the look-ups of other names.
-    pub(super) fn names_served(&mut self, config: &Config) {
+    /// Serves `config` with the backends that its names stand for. If there are not enough descriptors for them, names that
+    /// are served keep the backends that they have: a DNS that has grown does not decide whether a reload is refused.
+    pub(super) async fn apply_with_names(&mut self, config: &Config) -> Result<String, String> {
+        self.slow.discoverer.begin(config).await;
+        let expanded = self.slow.discoverer.expand(config);
+        let mut applied = self.supervisor.apply(expanded).await;
+        let few = match applied.as_ref().map_err(Vec::as_slice) {
+            Err([ApplyError::Descriptors(few)]) if self.slow.discoverer.has_names() => Some(few.to_string()),
+            _ => None,
+        };
+        if few.is_some() {
+            let served = self.supervisor.front.snapshot.load().config.clone();
+            let within = self.slow.discoverer.expand_within(config, &served);
+            applied = self.supervisor.apply(within).await;
+        }
+        let said = applied.map_err(|errors| {
+            self.slow.discoverer.back_to(self.live.config());
+            errors.iter().map(|error| format!("error: {error}")).collect::<Vec<_>>().join("\n")
+        })?;
         self.slow.discoverer.keep_only(config);
-        self.slow.discoverer.note(Served::Is);
-        self.supervisor.front.state.restore(DISCOVERY);
+        let state = &self.supervisor.front.state;
+        match few {
+            None => {
+                self.slow.discoverer.note(Served::Is);
+                state.restore(DISCOVERY);
+            }
+            Some(few) => {
+                self.slow.discoverer.note(Served::Not);
+                state.degrade(DISCOVERY, &format!("{NOT_SERVED}{few}"));
+            }
+        }
+        Ok(said)
     }
 
     /// Adapts the tasks of backends to the snapshot that is served.
