@@ -25,7 +25,7 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-use flows::{Class, Flows};
+use flows::{CLOSING, Class, Flows};
 use fragments::Fragments;
 use packet::{Content, Flow, FragmentKey, Packet, Segment};
 use ring::Ring;
@@ -77,8 +77,11 @@ pub struct Rules {
 /// more places of those that go on, and costs less.
 const NEW_FLOWS_PER_SECOND: u32 = 125_000;
 
-/// Expired flows that one call forgets.
-const EXPIRED_AT_ONCE: usize = 4096;
+/// Expired flows of each class that one call of [`Director::expire`] forgets. Ten calls a second forget more than come anew.
+const EXPIRED_AT_ONCE: usize = NEW_FLOWS_PER_SECOND as usize / 8;
+
+/// Flows that one new flow evicts, at most: a reload may have lowered the limit by a million, and packets wait meanwhile.
+const EVICTED_AT_ONCE: usize = 64;
 
 /// What becomes of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -208,13 +211,15 @@ impl Director {
         }
     }
 
-    /// Forgets flows that were silent for too long. To be called about once a second.
+    /// Forgets flows that were silent for too long. To be called ten times a second.
     pub fn expire(&mut self, now: Instant) {
-        for _ in 0..EXPIRED_AT_ONCE {
-            let Some(backend) = self.flows.expire(now, self.rules.tcp_idle, self.rules.udp_idle) else {
-                return;
-            };
-            self.ring.leave(backend);
+        let Rules { tcp_idle, udp_idle, .. } = self.rules;
+        // Each class has its own number: none waits for another one.
+        for (class, idle) in [(Class::Closing, CLOSING), (Class::Udp, udp_idle), (Class::Tcp, tcp_idle)] {
+            for _ in 0..EXPIRED_AT_ONCE {
+                let Some(backend) = self.flows.expire(class, idle, now) else { break };
+                self.ring.leave(backend);
+            }
         }
     }
 
@@ -250,7 +255,8 @@ impl Director {
                     self.ring.leave(backend);
                 }
                 let Some(backend) = self.ring.lookup(&flow) else { return Verdict::Drop(Dropped::NoBackend) };
-                if !ends {
+                // A flow that goes on belongs to another backend, perhaps, whose Ethernet address is not known yet.
+                if !ends && (begins || !self.ring.stands_in(&flow, backend)) {
                     self.remember(flow, backend, class, now);
                 }
                 (backend, if begins { Progress::Began } else { Progress::GoesOn })
@@ -272,7 +278,10 @@ impl Director {
             return;
         }
         *count += 1;
-        while self.flows.len() >= self.rules.flows {
+        for _ in 0..EVICTED_AT_ONCE {
+            if self.flows.len() < self.rules.flows {
+                break;
+            }
             let Some(evicted) = self.flows.evict() else { return };
             self.ring.leave(evicted);
         }

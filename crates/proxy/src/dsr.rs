@@ -37,8 +37,11 @@ use backends::Gauges;
 /// How often the backends are looked at.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Every so many ticks the interface, all Ethernet addresses and silent flows are looked at, too.
+/// Every so many ticks the interface and all Ethernet addresses are looked at, too.
 const TICKS_OF_ALL: u32 = 10;
+
+/// Pause after a panic: its cause may be there still, and events have a limit.
+const AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// Shortest time between two events about another machine that claims the address.
 const CONFLICT_EVERY: Duration = Duration::from_secs(60);
@@ -70,6 +73,11 @@ pub(crate) async fn run(
                     // Most flows go to the same backends all the same.
                     Err(error) if error.is_panic() => {
                         events.record(Level::Error, &*subject, "a worker lost its table of flows in a panic");
+                        tokio::select! {
+                            biased;
+                            () = close_signal.closed() => break,
+                            () = tokio::time::sleep(AFTER_PANIC) => {}
+                        }
                     }
                     Err(_) => break,
                 }
@@ -149,6 +157,8 @@ impl Server {
         let mut health = self.worker.front.state.health_changes.subscribe();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Frames in a row that could not be received.
+        let mut faults = 0;
         loop {
             tokio::select! {
                 biased;
@@ -160,15 +170,25 @@ impl Server {
                     let mut guard = guard?;
                     match guard.try_io(|socket| self.batch.receive(socket.get_ref().as_fd())) {
                         Ok(Ok(count)) => {
+                            faults = 0;
                             self.handle(count, Instant::now());
-                            self.send().await?;
+                            self.send(close_signal).await?;
                             if count == SLOTS {
                                 // Other clients of the worker have their turn before the next batch.
                                 tokio::task::yield_now().await;
                             }
                         }
                         // The interface is down or gone: the next tick sees it.
-                        Ok(Err(_)) => tokio::time::sleep(TICK).await,
+                        Ok(Err(error)) if is_gone(&error, socket.get_ref()) => tokio::time::sleep(TICK).await,
+                        // The kernel has no virtio form for the offload of a frame. It has dropped that one alone.
+                        Ok(Err(_)) => {
+                            self.drop_packets(1, Ending::PacketLost);
+                            faults += 1;
+                            if faults == SLOTS {
+                                faults = 0;
+                                tokio::task::yield_now().await;
+                            }
+                        }
                         Err(_nothing_there) => {}
                     }
                 }
@@ -217,9 +237,9 @@ impl Server {
         // Operators drain and weigh backends.
         self.set_backends(now);
         self.look_up_neighbours(if is_all { backends::Which::All } else { backends::Which::Unknown });
+        self.director.expire(now);
         if is_all {
             self.announce();
-            self.director.expire(now);
             if let Ok(lost @ 1..) = self.socket.get_ref().lost() {
                 self.drop_packets(lost.into(), Ending::PacketLost);
             }
@@ -232,6 +252,10 @@ impl Server {
         let Some(Interface { mac, .. }) = self.interface else { return };
         let (mut forwarded, mut bytes, mut began, mut passed) = (0, 0, 0, 0);
         for slot in 0..count {
+            if self.batch.frame(slot).is_empty() {
+                self.drop_packets(1, Ending::PacketLost);
+                continue;
+            }
             match self.director.handle(self.batch.frame(slot), mac, now) {
                 Verdict::Pass => passed += 1,
                 Verdict::Drop(why) => self.drop_packets(1, Ending::Packet(why)),
@@ -259,11 +283,18 @@ impl Server {
         self.gauges.flush(&self.director, self.worker.index);
     }
 
-    /// Sends the frames of the batch that are for backends. While the network card is busy, others wait in the socket.
-    async fn send(&mut self) -> io::Result<()> {
+    /// Sends the frames of the batch that are for backends. While the network card is busy, others wait in the socket; after
+    /// a tick what is left is dropped, so that a card that takes nothing holds up neither the ticks nor a reload.
+    async fn send(&mut self, close_signal: &CloseSignal) -> io::Result<()> {
         let socket = self.socket.clone();
+        let deadline = tokio::time::Instant::now() + TICK;
         while !self.batch.waiting().is_empty() {
-            let mut guard = socket.writable().await?;
+            let mut guard = tokio::select! {
+                biased;
+                ready = socket.writable() => ready?,
+                () = close_signal.closed() => break,
+                () = tokio::time::sleep_until(deadline) => break,
+            };
             match guard.try_io(|socket| self.batch.send(socket.get_ref().as_fd())) {
                 Ok(Ok(_)) | Err(_) => {}
                 Ok(Err(_)) => {
@@ -271,6 +302,10 @@ impl Server {
                     self.drop_packets(1, Ending::PacketNotSent);
                 }
             }
+        }
+        let left = self.batch.waiting().len() as u64;
+        if left > 0 {
+            self.drop_packets(left, Ending::PacketNotSent);
         }
         Ok(())
     }
@@ -280,6 +315,11 @@ impl Server {
         self.counters().packets_dropped.add(count);
         self.plan.state.count_endings(self.worker.index, why.word(), count);
     }
+}
+
+/// Whether an error of a receive call is about the interface, and not about one frame.
+fn is_gone(error: &io::Error, socket: &PacketSocket) -> bool {
+    error.kind() == io::ErrorKind::NetworkDown || !matches!(socket.interface(), Ok(Some(_)))
 }
 
 fn hash_key(worker: &Worker, plan: &ListenerPlan) -> [u64; 2] {

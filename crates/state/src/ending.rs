@@ -86,7 +86,8 @@ text::meanings! {
         /// A packet for a backend of a `dsr` listener was not sent: the network interface is down, or did not take it.
         PacketNotSent = "packet-not-sent",
         /// A packet for a `dsr` listener found no room in the socket: its worker was too slow, or the buffer is too small
-        /// (`net.core.rmem_max`).
+        /// (`net.core.rmem_max`). Or the kernel could not hand it on whole: it was larger than 64 KiB, or still to be cut
+        /// in a way that packet sockets cannot name.
         PacketLost = "packet-lost",
         /// An operator ended the session.
         Killed = "killed-by-operator",

@@ -44,6 +44,10 @@ pub enum PacketError {
     NotEthernet(String),
     #[error("the kernel gives no packet socket: {0}; it needs CAP_NET_RAW at the start of the process")]
     NotPermitted(#[source] io::Error),
+    #[error(
+        "the kernel gives no packet socket: {0}; under systemd, RestrictAddressFamilies= of the unit must name AF_PACKET"
+    )]
+    NoFamily(#[source] io::Error),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -71,6 +75,7 @@ impl PacketSocket {
             Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None).map_err(|error| {
                 match error.kind() {
                     io::ErrorKind::PermissionDenied => PacketError::NotPermitted(error),
+                    _ if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => PacketError::NoFamily(error),
                     _ => PacketError::Io(error),
                 }
             })?;

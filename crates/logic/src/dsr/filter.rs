@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use super::{Service, Transports};
-use crate::dsr::packet::{TCP, UDP};
+use crate::dsr::packet::{ICMP, ICMPV6, TCP, UDP};
 
 /// One instruction, as `struct sock_filter` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,12 @@ const TO_US: u32 = 0;
 const ALL: u32 = 0xffff_ffff;
 
 const IP: u32 = 14;
+
+/// What passes beside TCP and UDP. Other protocols stay outside: frames of some cannot even be received (SCTP whose
+/// segments are still one frame).
+const BESIDE_IPV4: [u8; 1] = [ICMP];
+/// ICMP, and the extension headers that [`crate::dsr::packet::parse`] passes over.
+const BESIDE_IPV6: [u8; 6] = [ICMPV6, 0, 43, 44, 51, 60];
 
 /// Where a test goes if it fails.
 enum Target {
@@ -94,24 +100,24 @@ impl Program {
     }
 
     /// Whether the port of the service is at the accumulator's next load; leaves in any case.
-    fn finish_ports(&mut self, transports: Transports, load: (u16, u32), port: u16) {
-        // The accumulator has the protocol: others than TCP and UDP pass, and a transport that is not ours does not.
-        let (wanted, other) = match transports {
-            Transports::Tcp => ([Some(TCP), None], Some(UDP)),
-            Transports::Udp => ([Some(UDP), None], Some(TCP)),
-            Transports::TcpAndUdp => ([Some(TCP), Some(UDP)], None),
+    fn finish_ports(&mut self, transports: Transports, load: (u16, u32), port: u16, beside: &[u8]) {
+        // The accumulator has the protocol.
+        let wanted: &[u8] = match transports {
+            Transports::Tcp => &[TCP],
+            Transports::Udp => &[UDP],
+            Transports::TcpAndUdp => &[TCP, UDP],
         };
-        if let Some(other) = other {
-            self.leave_if(other.into(), Target::Reject);
-        }
-        for protocol in wanted.into_iter().flatten() {
+        for &protocol in wanted {
             self.when(protocol.into(), |program| {
                 program.push(load.0, load.1);
                 program.expect(port.into(), Target::Reject);
                 program.push(RETURN, ALL);
             });
         }
-        self.push(RETURN, ALL);
+        for &protocol in beside {
+            self.leave_if(protocol.into(), Target::Accept);
+        }
+        self.push(RETURN, 0);
     }
 
     fn finish(mut self) -> Vec<Instruction> {
@@ -160,7 +166,7 @@ pub fn program(service: &Service) -> Vec<Instruction> {
             program.push(JUMP_ANY_BIT, 0x1fff);
             program.push(LDX_HEADER, IP);
             program.push(LD_BYTE, IP + 9);
-            program.finish_ports(transports, (LD_HALF_INDEXED, IP + 2), port);
+            program.finish_ports(transports, (LD_HALF_INDEXED, IP + 2), port, &BESIDE_IPV4);
         }
         IpAddr::V6(_) => {
             program.expect(0x86dd, Target::Reject);
@@ -179,7 +185,7 @@ pub fn program(service: &Service) -> Vec<Instruction> {
             program.expect(TO_US, Target::Reject);
             program.expect_address(IP + 24, vip);
             program.push(LD_BYTE, IP + 6);
-            program.finish_ports(transports, (LD_HALF, IP + 42), port);
+            program.finish_ports(transports, (LD_HALF, IP + 42), port, &BESIDE_IPV6);
         }
     }
     program.finish()

@@ -8,7 +8,7 @@ use super::ring::BackendId;
 use crate::udp::chain::{Chain, Links};
 
 /// Silence after which a connection is forgotten of which the client has sent a FIN or RST.
-const CLOSING: Duration = Duration::from_secs(60);
+pub(super) const CLOSING: Duration = Duration::from_secs(60);
 
 /// How long a flow is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,15 +92,13 @@ impl Flows {
         self.remove(&self.entries[number as usize].flow.clone())
     }
 
-    /// Removes one flow that was silent for too long.
-    pub(super) fn expire(&mut self, now: Instant, tcp: Duration, udp: Duration) -> Option<BackendId> {
-        let number = [(Class::Closing, CLOSING), (Class::Udp, udp), (Class::Tcp, tcp)].into_iter().find_map(
-            |(class, idle)| {
-                let number = self.chains[class as usize].first()?;
-                let seen = self.entries[number as usize].seen;
-                (now.saturating_duration_since(seen) >= idle).then_some(number)
-            },
-        )?;
-        self.remove(&self.entries[number as usize].flow.clone())
+    /// Removes one flow of a class that was silent for too long.
+    pub(super) fn expire(&mut self, class: Class, idle: Duration, now: Instant) -> Option<BackendId> {
+        let number = self.chains[class as usize].first()?;
+        let Entry { flow, seen, .. } = self.entries[number as usize];
+        if now.saturating_duration_since(seen) < idle {
+            return None;
+        }
+        self.remove(&flow)
     }
 }

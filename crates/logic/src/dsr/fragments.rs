@@ -18,7 +18,8 @@ type Held = (BackendId, u32);
 #[derive(Debug, Default)]
 pub(super) struct Fragments {
     known: HashMap<FragmentKey, (Held, Instant)>,
-    order: VecDeque<FragmentKey>,
+    /// With the time of which the entry is: a number that is used again has a second place here.
+    order: VecDeque<(FragmentKey, Instant)>,
 }
 
 impl Fragments {
@@ -28,11 +29,13 @@ impl Fragments {
     }
 
     pub(super) fn insert(&mut self, key: FragmentKey, held: Held, now: Instant) {
-        if self.known.insert(key, (held, now)).is_none() {
-            self.order.push_back(key);
+        let before = self.known.insert(key, (held, now));
+        if before.is_none_or(|(_, since)| since != now) {
+            self.order.push_back((key, now));
         }
         if self.order.len() > MOST
-            && let Some(oldest) = self.order.pop_front()
+            && let Some((oldest, then)) = self.order.pop_front()
+            && self.known.get(&oldest).is_some_and(|(_, since)| *since == then)
         {
             self.known.remove(&oldest);
         }

@@ -57,12 +57,19 @@ pub(super) struct Ring {
     key: [u64; 2],
     slots: Vec<Slot>,
     /// `None` once it is out of date: it is built for the next new flow, however much has changed until then.
-    table: Option<Table>,
+    tables: Option<Tables>,
+}
+
+#[derive(Debug)]
+struct Tables {
+    now: Table,
+    /// The one that follows once all Ethernet addresses are known; `None` if they are.
+    later: Option<Table>,
 }
 
 impl Ring {
     pub(super) fn new(key: [u64; 2]) -> Self {
-        Self { key, slots: Vec::new(), table: None }
+        Self { key, slots: Vec::new(), tables: None }
     }
 
     pub(super) fn set_key(&mut self, key: [u64; 2]) {
@@ -91,7 +98,7 @@ impl Ring {
             }
         }
         if changed {
-            self.table = None;
+            self.tables = None;
         }
     }
 
@@ -116,30 +123,40 @@ impl Ring {
         let Some(slot) = self.slots.iter_mut().find(|slot| *slot.name == *name) else { return false };
         let before = slot.mac.replace(mac);
         if before.is_none() {
-            self.table = None;
+            self.tables = None;
         }
         before != Some(mac)
     }
 
-    fn build(&self) -> Table {
+    fn build(&self) -> Tables {
         let weight = |slot: &Slot| if slot.configured == Configured::Yes { slot.weight } else { 0 };
         let backends: Vec<_> = self.slots.iter().map(|slot| (&*slot.name, weight(slot))).collect();
-        let is_open = |at: usize| {
-            let slot = &self.slots[at];
-            slot.standing == Standing::Open && slot.mac.is_some()
-        };
-        Table::new(&backends).with_substitutes(&backends, is_open)
+        let is_open = |at: usize| self.slots[at].standing == Standing::Open;
+        let is_known = |at: usize| self.slots[at].mac.is_some();
+        let is_missed = |at: usize| backends[at].1 > 0 && is_open(at) && !is_known(at);
+        let later = (0..backends.len())
+            .any(is_missed)
+            .then(|| Table::new(&backends).with_substitutes(&backends, is_open));
+        let now = Table::new(&backends).with_substitutes(&backends, |at| is_open(at) && is_known(at));
+        Tables { now, later }
     }
 
     /// The backend of a new flow.
     pub(super) fn lookup(&mut self, flow: &Flow) -> Option<BackendId> {
-        let table = match self.table.take() {
-            Some(table) => table,
+        let tables = match self.tables.take() {
+            Some(tables) => tables,
             None => self.build(),
         };
-        let owner = table.lookup(self.hash(flow));
-        self.table = Some(table);
+        let owner = tables.now.lookup(self.hash(flow));
+        self.tables = Some(tables);
         owner.map(|at| BackendId(at as u32))
+    }
+
+    /// Whether the backend that [`Self::lookup`] has found has the flow only until the Ethernet address of another one is
+    /// known.
+    pub(super) fn stands_in(&self, flow: &Flow, id: BackendId) -> bool {
+        let later = self.tables.as_ref().and_then(|tables| tables.later.as_ref());
+        later.is_some_and(|later| later.lookup(self.hash(flow)) != Some(id.0 as usize))
     }
 
     pub(super) fn hash(&self, flow: &Flow) -> u64 {

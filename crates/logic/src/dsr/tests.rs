@@ -209,6 +209,24 @@ fn fragments_follow_the_first_one() {
 }
 
 #[test]
+fn a_number_of_fragments_that_is_used_again_is_as_fresh_as_its_last_packet() {
+    let (mut director, now) = director(v4());
+    let fragment = |id: u16, place: u16| {
+        let mut frame = udp(40_000, 80);
+        frame[18..20].copy_from_slice(&id.to_be_bytes());
+        frame[20..22].copy_from_slice(&place.to_be_bytes());
+        frame
+    };
+    let later = now + Duration::from_secs(1);
+    // As many as are remembered, then the first one again, and one more.
+    for (id, now) in (0..4096).map(|id| (id, now)).chain([(0, later), (4096, later)]) {
+        assert!(sent(&mut director, &fragment(id, 0x2000), now).is_some());
+    }
+    assert!(sent(&mut director, &fragment(0, 100), later).is_some());
+    assert_eq!(director.handle(&fragment(1, 100), OWN, later), Verdict::Pass, "it was the oldest");
+}
+
+#[test]
 fn of_ten_backends_less_one_no_flow_of_the_nine_others_moves() {
     for known in [true, false] {
         let (mut director, now) = director(v4());
@@ -275,6 +293,24 @@ fn a_backend_whose_ethernet_address_is_not_known_gets_nothing() {
 }
 
 #[test]
+fn a_running_flow_is_back_at_its_backend_once_the_ethernet_address_of_that_is_known() {
+    let (mut whole, now) = director(v4());
+    let of = |director: &mut Director, flags| -> Vec<_> {
+        (1..200).map(|port| sent(director, &tcp(port, flags), now)).collect()
+    };
+    let right = of(&mut whole, ACK);
+    let mut director = Director::new(v4(), whole.rules, KEY, now);
+    director.set_backends(&standing(0, Standing::Open));
+    director.set_mac("b7", mac(7));
+    assert!(of(&mut director, ACK).iter().all(|at| *at == Some(7)), "the only one that can be reached");
+    assert_eq!(director.flows(), right.iter().filter(|at| **at == Some(7)).count());
+    for (at, name) in NAMES.into_iter().enumerate() {
+        director.set_mac(name, mac(at));
+    }
+    assert_eq!(of(&mut director, ACK), right);
+}
+
+#[test]
 fn the_table_never_grows_above_its_limit_and_ended_flows_go_first() {
     let (mut director, now) = director(v4());
     director.rules.flows = 100;
@@ -304,6 +340,35 @@ fn silent_flows_are_forgotten() {
         director.expire(now + Duration::from_secs(seconds));
         assert_eq!(director.flows(), left, "after {seconds} s");
     }
+}
+
+#[test]
+fn when_more_flows_are_due_than_one_call_forgets_silent_ones_do_not_wait_for_ended_ones() {
+    let (mut director, now) = director(v4());
+    director.rules.flows = usize::MAX;
+    for port in 1..=EXPIRED_AT_ONCE as u16 + 1 {
+        sent(&mut director, &tcp(port, SYN), now);
+        sent(&mut director, &tcp(port, FIN), now);
+    }
+    sent(&mut director, &udp(1, 80), now);
+    assert_eq!(director.flows(), EXPIRED_AT_ONCE + 2);
+    let later = now + Duration::from_secs(61);
+    director.expire(later);
+    assert_eq!(director.flows(), 1, "one of those that have ended");
+    director.expire(later);
+    assert_eq!(director.flows(), 0);
+}
+
+#[test]
+fn a_limit_that_was_lowered_is_reached_in_steps() {
+    let (mut director, now) = director(v4());
+    (1..=1000).for_each(|port| assert!(sent(&mut director, &tcp(port, SYN), now).is_some()));
+    director.set(v4(), Rules { flows: 100, ..director.rules }, KEY);
+    sent(&mut director, &tcp(1001, SYN), now);
+    assert_eq!(director.flows(), 1000 - EVICTED_AT_ONCE + 1);
+    (1002..1030).for_each(|port| assert!(sent(&mut director, &tcp(port, SYN), now).is_some()));
+    assert_eq!(director.flows(), 100);
+    assert_eq!(flows(&director).values().sum::<u32>(), 100);
 }
 
 #[test]
@@ -339,10 +404,13 @@ fn nodes_with_the_same_key_agree_and_a_client_without_it_cannot_know() {
     // Calculated by another implementation of SipHash-2-4.
     assert_eq!(ring::Ring::new(KEY).hash(&flow), GOLDEN);
     let (mut one, now) = director(v4());
-    let (mut other, _) = director(v4());
+    let mut other = Director::new(v4(), one.rules, KEY, now);
     let mut reversed = standing(0, Standing::Open);
     reversed.reverse();
     other.set_backends(&reversed);
+    for (at, name) in NAMES.into_iter().enumerate() {
+        assert!(other.set_mac(name, mac(at)));
+    }
     let of = |director: &mut Director| -> Vec<_> {
         (1..500).map(|port| sent(director, &tcp(port, ACK), now)).collect()
     };
@@ -431,6 +499,7 @@ fn the_filter_of_the_kernel_leaves_what_is_for_the_service_and_little_else() {
     assert!(!accepts(&ipv4(packet::TCP, 1, 0, &segment(1, 443, SYN))), "another port");
     assert!(accepts(&ipv4(packet::UDP, 1, 100, &[0; 8])), "a fragment may be of a TCP segment");
     assert!(accepts(&ipv4(packet::ICMP, 1, 0, &[3; 40])));
+    assert!(!accepts(&ipv4(132, 1, 0, &segment(1, 80, SYN))), "SCTP");
     assert!(accepts(&owner::announcement(service.vip, CLIENT)));
     assert!(!accepts(&owner::announcement(Ipv4Addr::new(192, 0, 2, 11).into(), CLIENT)));
     let program = filter::program(&v6());
@@ -438,15 +507,37 @@ fn the_filter_of_the_kernel_leaves_what_is_for_the_service_and_little_else() {
     assert!(filtered(&program, &ipv6(&[], packet::TCP, vip, &segment(1, 80, SYN)), true));
     assert!(!filtered(&program, &ipv6(&[], packet::TCP, vip, &segment(1, 81, SYN)), true));
     assert!(filtered(&program, &owner::announcement(vip.into(), CLIENT), false));
+    assert!(filtered(&program, &ipv6(&[], packet::ICMPV6, vip, &[2; 60]), true));
+    assert!(!filtered(&program, &ipv6(&[], packet::UDP, vip, &segment(1, 80, SYN)), true));
+    assert!(!filtered(&program, &ipv6(&[], 132, vip, &segment(1, 80, SYN)), true));
+    for extension in [0, 43, 44, 51, 60] {
+        assert!(filtered(
+            &program,
+            &ipv6(&[packet::TCP, 0, 0, 0, 0, 0, 0, 0], extension, vip, &[0; 20]),
+            true
+        ));
+    }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn no_frame_makes_a_panic(frame in proptest::collection::vec(any::<u8>(), 0..200), own in any::<Mac>()) {
-        let (mut director, now) = director(v4());
-        director.handle(&frame, own, now);
+    fn no_frame_makes_a_panic(
+        frame in proptest::collection::vec(any::<u8>(), 0..200),
+        kind in 0..5_usize,
+        own in any::<Mac>(),
+    ) {
+        let mut frame = frame;
+        // IPv4, IPv6, ARP and VLAN, with the first byte behind the type.
+        let known: [[u8; 3]; 4] = [[8, 0, 0x45], [0x86, 0xdd, 0x60], [8, 6, 0], [0x81, 0, 0]];
+        if let (Some(place), Some(known)) = (frame.get_mut(12..15), known.get(kind)) {
+            place.copy_from_slice(known);
+        }
+        for service in [v4(), v6()] {
+            let (mut director, now) = director(service);
+            director.handle(&frame, own, now);
+        }
     }
 
     /// Starts from a good frame, of which a few bytes are others and the end is missing.

@@ -64,7 +64,7 @@ impl Server {
         let is_on = std::fs::read(format!("/proc/sys/net/{family}/conf/{name}/forwarding"));
         if is_on.is_ok_and(|text| text.trim_ascii() == b"1") {
             let message = format!(
-                "the kernel forwards packets on {name}, those of this service as well, and finds nobody: `sysctl net.{family}.conf.{name}.forwarding=0`"
+                "the kernel forwards packets on {name}, those of this service as well, and finds nobody: `sysctl -w net/{family}/conf/{name}/forwarding=0`"
             );
             self.worker.front.state.events.record(Level::Warning, self.subject(), message);
         }

@@ -22,7 +22,7 @@ const STRIDE: usize = ROOM + 124;
 /// Up to [`SLOTS`] frames. To be kept: its memory is two MiB, of which the kernel maps what frames have touched.
 pub struct FrameBatch {
     bytes: Box<[u8]>,
-    /// Length of each frame without its header. 0: it was too long, or too short.
+    /// Length of each frame without its header. 0: it did not fit.
     lengths: [usize; SLOTS],
     /// Slots that are to be sent, in order.
     waiting: [usize; SLOTS],
