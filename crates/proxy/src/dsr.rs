@@ -96,7 +96,7 @@ pub(crate) async fn run(
 
 type Frames = AsyncFd<PacketSocket>;
 
-/// The service of one address.
+/// Forwards the packets for one address in `bind`.
 struct Server {
     worker: Rc<Worker>,
     key: BoundKey,

@@ -40,7 +40,7 @@ pub struct Interface {
 pub enum PacketError {
     #[error("there is no network interface \"{0}\": `ip link` shows them")]
     NoInterface(String),
-    #[error("{0} is no Ethernet interface")]
+    #[error("{0} is no Ethernet interface: name one that `ip link` shows with link/ether")]
     NotEthernet(String),
     #[error("the kernel gives no packet socket: {0}; it needs CAP_NET_RAW at the start of the process")]
     NotPermitted(#[source] io::Error),

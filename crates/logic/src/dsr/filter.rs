@@ -90,7 +90,7 @@ impl Program {
         }
     }
 
-    /// A test whose false side goes on behind `block`.
+    /// Appends a comparison with `k`, and `block`, which the kernel skips if they differ.
     fn when(&mut self, k: u32, block: impl FnOnce(&mut Self)) {
         let at = self.instructions.len();
         self.push(JUMP_EQUAL, k);

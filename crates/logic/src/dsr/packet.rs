@@ -43,7 +43,7 @@ pub struct FragmentKey {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub id: u32,
-    /// 0 for IPv6, where the number alone tells packets apart.
+    /// Protocol number of IPv4. 0 for IPv6, whose identification alone tells packets apart.
     pub protocol: u8,
 }
 

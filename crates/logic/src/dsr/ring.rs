@@ -162,7 +162,7 @@ impl Ring {
     pub(super) fn hash(&self, flow: &Flow) -> u64 {
         #[expect(
             deprecated,
-            reason = "it is SipHash-2-4 with our key for all time; its successor is whatever std chooses"
+            reason = "it is SipHash-2-4 with our key for all time; std may choose another algorithm for its successor"
         )]
         let mut hasher = std::hash::SipHasher::new_with_keys(self.key[0], self.key[1]);
         for (ip, port) in [(flow.client, flow.client_port), (flow.vip, flow.port)] {

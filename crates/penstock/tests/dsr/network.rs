@@ -1,5 +1,5 @@
 //! Four machines in network namespaces on one bridge: a client, a balancer, and two servers that have the address of the
-//! service on their loopback interface, where nobody asks for it.
+//! service on their loopback interface, where it answers no ARP request.
 
 use std::fs;
 use std::path::{Path, PathBuf};

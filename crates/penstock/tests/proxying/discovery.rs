@@ -12,7 +12,7 @@ use testing::sshd::free_address;
 use testing::tools::{self, Root};
 use testing::{BackendConnection, Scripted, Server, eventually, secs};
 
-/// So many addresses with the same port, at which nobody listens.
+/// So many addresses with the same port, at which no server listens.
 fn addresses(count: usize) -> Vec<SocketAddr> {
     let (_, port) = free_address();
     let mut found = BTreeSet::new();

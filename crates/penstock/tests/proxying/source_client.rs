@@ -37,7 +37,7 @@ impl Network {
             ip(&["-n", far, "route", "add", "default", "via", &format!("{v4}.1")]);
             ip(&["-n", far, "-6", "route", "add", "default", "via", &format!("{v6}:1")]);
         }
-        // As docs/serve.md has it: what comes from the port of the backends is for this machine, whoever it is sent to.
+        // As docs/serve.md has it: what comes from the port of the backends is for this machine, also if it is sent to a client.
         for family in ["-4", "-6"] {
             let from_backends = ["iif", "backends", "ipproto", "tcp", "sport", "8000", "lookup", "100"];
             ip(&[&["-n", balancer, family, "rule", "add"], &from_backends[..]].concat());

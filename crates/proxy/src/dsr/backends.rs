@@ -121,7 +121,7 @@ struct Gauge {
     state: Arc<BackendState>,
     /// Flows that [`BackendState::in_flight`] has from here.
     shown: u32,
-    /// Looks at its Ethernet address in a row that found none; it begins with one.
+    /// Look-ups in a row that found no Ethernet address of this backend. Starts at 1: none is known yet.
     missing: u32,
 }
 

@@ -57,14 +57,14 @@ impl Server {
         }
     }
 
-    /// Warns of a kernel that forwards packets itself: it would look for the address, too, and tell clients that nobody has it.
+    /// Warns of a kernel that forwards packets itself: it would look for the address, too, and tell clients that no machine has it.
     fn tell_forwarding(&self, name: &str) {
         let family = if self.director.service().vip.is_ipv4() { "ipv4" } else { "ipv6" };
         // A few bytes that the kernel makes: this does not block.
         let is_on = std::fs::read(format!("/proc/sys/net/{family}/conf/{name}/forwarding"));
         if is_on.is_ok_and(|text| text.trim_ascii() == b"1") {
             let message = format!(
-                "the kernel forwards packets on {name}, those of this service as well, and finds nobody: `sysctl -w net/{family}/conf/{name}/forwarding=0`"
+                "the kernel forwards packets on {name}, those of this service as well, and tells clients that no machine has the address: `sysctl -w net/{family}/conf/{name}/forwarding=0`"
             );
             self.worker.front.state.events.record(Level::Warning, self.subject(), message);
         }

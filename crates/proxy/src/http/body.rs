@@ -163,7 +163,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Waits until the bytes that were read may go. Nobody is blamed for the time, also not the backend that was given a
+    /// Waits until the bytes that were read may go. No peer is blamed for the time, also not the backend that was given a
     /// time for the whole body.
     async fn wait_for_turn(&mut self) -> Result<(), Broken> {
         let bytes = self.buffer.len() + self.prefix.as_ref().map_or(0, |prefix| prefix.len());

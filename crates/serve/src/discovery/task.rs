@@ -50,7 +50,7 @@ pub(super) async fn run(
             Err(_) => {
                 let why = format!("no answer within {} s", LIMIT.as_secs());
                 let told = Told { key: key.clone(), found: Err(why), took: start.elapsed() };
-                // Nobody receives only while the process ends.
+                // The receiver is gone only while the process ends.
                 let _ = tell.send(told).await;
                 tokio::select! {
                     found = &mut running => found,
