@@ -17,6 +17,7 @@ pub mod lab;
 pub mod load;
 pub mod name_server;
 pub mod namespace;
+pub mod network;
 pub mod ocsp;
 pub mod pebble;
 pub mod peers;

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use testing::server::{Setup, run_to_end};
-use testing::tools::program;
+use testing::network::Machine;
+use testing::server::Setup;
 use testing::{Server, eventually, secs};
 
 pub(crate) const VIP: &str = "10.77.0.100";
@@ -22,32 +22,24 @@ pub(crate) const LARGE: usize = 90_000_000;
 
 pub(crate) struct Network {
     /// The machines, and the switch.
-    names: [String; 5],
+    machines: [Machine; 5],
     pub(crate) directory: tempfile::TempDir,
 }
 
 impl Network {
     pub(crate) fn new() -> Self {
-        // Tests of this program run at the same time.
-        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let name = |role: &str| format!("psd{}{count}{role}", std::process::id());
-        let names = ["c", "l", "a", "b", "s"].map(name);
-        let network = Self { names, directory: tempfile::tempdir().unwrap() };
-        for name in &network.names {
-            ip(&["netns", "add", name]);
-            ip(&["-n", name, "link", "set", "lo", "up"]);
-        }
-        let switch = &network.names[4];
-        ip(&["-n", switch, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0"]);
-        ip(&["-n", switch, "link", "set", "br0", "up"]);
+        let machines = ["c", "l", "a", "b", "s"].map(Machine::new);
+        let network = Self { machines, directory: tempfile::tempdir().unwrap() };
+        let switch = &network.machines[4];
+        switch.ip(&["link", "add", "br0", "type", "bridge", "mcast_snooping", "0"]);
+        switch.ip(&["link", "set", "br0", "up"]);
         (0..4).for_each(|machine| network.plug(machine));
         for server in SERVERS {
             for setting in ["arp_ignore=1", "arp_announce=2"] {
                 network.run(server, &["sysctl", "-qw", &format!("net.ipv4.conf.all.{setting}")]);
             }
-            ip(&["-n", &network.names[server], "addr", "add", &format!("{VIP}/32"), "dev", "lo"]);
-            ip(&["-n", &network.names[server], "addr", "add", &format!("{VIP6}/128"), "dev", "lo", "nodad"]);
+            network.machines[server].ip(&["addr", "add", &format!("{VIP}/32"), "dev", "lo"]);
+            network.machines[server].ip(&["addr", "add", &format!("{VIP6}/128"), "dev", "lo"]);
         }
         network.run(BALANCER, &["sysctl", "-qw", "net.ipv4.ip_forward=0"]);
         network
@@ -55,21 +47,21 @@ impl Network {
 
     /// Connects a machine with the switch.
     pub(crate) fn plug(&self, machine: usize) {
-        let (name, switch, port) = (&self.names[machine], &self.names[4], format!("p{machine}"));
-        ip(&["-n", switch, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", name]);
-        ip(&["-n", switch, "link", "set", &port, "master", "br0", "up"]);
-        ip(&["-n", name, "addr", "add", &format!("10.77.0.{}/24", 12 + machine), "dev", "eth0"]);
-        ip(&["-n", name, "addr", "add", &format!("fd77::{}/64", 12 + machine), "dev", "eth0", "nodad"]);
-        ip(&["-n", name, "link", "set", "eth0", "up"]);
+        let (here, switch, port) = (&self.machines[machine], &self.machines[4], format!("p{machine}"));
+        switch.ip(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", here.name()]);
+        switch.ip(&["link", "set", &port, "master", "br0", "up"]);
+        here.ip(&["addr", "add", &format!("10.77.0.{}/24", 12 + machine), "dev", "eth0"]);
+        here.ip(&["addr", "add", &format!("fd77::{}/64", 12 + machine), "dev", "eth0"]);
+        here.ip(&["link", "set", "eth0", "up"]);
     }
 
     pub(crate) fn unplug(&self, machine: usize) {
-        ip(&["-n", &self.names[4], "link", "del", &format!("p{machine}")]);
+        self.machines[4].ip(&["link", "del", &format!("p{machine}")]);
     }
 
     /// Cuts the link of a machine, or repairs it.
     pub(crate) fn set_link(&self, machine: usize, state: &str) {
-        ip(&["-n", &self.names[4], "link", "set", &format!("p{machine}"), state]);
+        self.machines[4].ip(&["link", "set", &format!("p{machine}"), state]);
     }
 
     pub(crate) fn address(&self, machine: usize) -> String {
@@ -78,21 +70,17 @@ impl Network {
 
     /// A program on a machine.
     pub(crate) fn command(&self, machine: usize, words: &[&str]) -> Command {
-        let mut command = Command::new(program("ip"));
-        command.args(["netns", "exec", &self.names[machine]]).args(words).stdin(Stdio::null());
-        command
+        self.machines[machine].command(words)
     }
 
     /// Runs a program on a machine, which must succeed. Returns what it says.
     #[track_caller]
     pub(crate) fn run(&self, machine: usize, words: &[&str]) -> String {
-        let output = self.output(machine, words);
-        assert!(output.status.success(), "{words:?} on {machine}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        self.machines[machine].run(words)
     }
 
     pub(crate) fn output(&self, machine: usize, words: &[&str]) -> Output {
-        run_to_end(&mut self.command(machine, words), secs(120))
+        self.machines[machine].output(words)
     }
 
     /// Starts the balancer.
@@ -102,12 +90,12 @@ impl Network {
     }
 
     pub(crate) fn setup(&self, config: &str) -> Setup {
-        Setup::new(config).through(["ip", "netns", "exec", &self.names[BALANCER]])
+        self.machines[BALANCER].setup(config)
     }
 
     /// The same through a further program.
     pub(crate) fn setup_through(&self, config: &str, [a, b, c]: [&str; 3]) -> Setup {
-        Setup::new(config).through(["ip", "netns", "exec", &self.names[BALANCER], a, b, c])
+        Setup::new(config).through(["ip", "netns", "exec", self.machines[BALANCER].name(), a, b, c])
     }
 
     /// Starts nginx on a server: `/` says which one it is, `/large` gives a file, and files can be put.
@@ -173,14 +161,6 @@ impl Network {
     }
 }
 
-impl Drop for Network {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = Command::new(program("ip")).args(["netns", "del", name]).output();
-        }
-    }
-}
-
 /// A program that is ended with SIGTERM, so that it takes its children with it.
 pub(crate) struct Running(pub(crate) Child);
 
@@ -190,12 +170,6 @@ impl Drop for Running {
         let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM);
         let _ = self.0.wait();
     }
-}
-
-#[track_caller]
-pub(crate) fn ip(arguments: &[&str]) {
-    let output = Command::new(program("ip")).args(arguments).output().unwrap();
-    assert!(output.status.success(), "ip {arguments:?}: {output:?}");
 }
 
 /// Bytes of which no two parts are alike.

@@ -2,15 +2,16 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Child;
 
-use testing::server::{Setup, binary};
-use testing::tools::{self, Root, program};
+use testing::network::Machine;
+use testing::server::binary;
+use testing::tools::{self, Root};
 use testing::{Scripted, Server, eventually, secs};
 
 /// Two servers, a client, and a switch between them.
 struct Network {
-    names: [String; 4],
+    machines: [Machine; 4],
     /// Has the control sockets.
     directory: tempfile::TempDir,
 }
@@ -20,48 +21,43 @@ const SHARED: &str = "192.0.2.100";
 
 impl Network {
     fn new() -> Self {
-        let name = |role: &str| format!("pst{}{role}", std::process::id());
-        let names = ["a", "b", "c", "s"].map(name);
-        let network = Self { names, directory: tempfile::tempdir().unwrap() };
-        let switch = &network.names[3];
-        for name in &network.names {
-            ip(&["netns", "add", name]);
-            ip(&["-n", name, "link", "set", "lo", "up"]);
-        }
-        ip(&["-n", switch, "link", "add", "br0", "type", "bridge"]);
-        ip(&["-n", switch, "link", "set", "br0", "up"]);
-        for (node, (name, address)) in network.names.iter().zip(NODES).enumerate() {
+        let network = Self {
+            machines: ["a", "b", "c", "s"].map(Machine::new),
+            directory: tempfile::tempdir().unwrap(),
+        };
+        let switch = &network.machines[3];
+        switch.ip(&["link", "add", "br0", "type", "bridge"]);
+        switch.ip(&["link", "set", "br0", "up"]);
+        for (node, (machine, address)) in network.machines.iter().zip(NODES).enumerate() {
             let port = format!("p{node}");
-            ip(&["-n", switch, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", name]);
-            ip(&["-n", switch, "link", "set", &port, "master", "br0", "up"]);
-            ip(&["-n", name, "addr", "add", &format!("{address}/24"), "dev", "eth0"]);
-            ip(&["-n", name, "link", "set", "eth0", "up"]);
+            switch.ip(&[
+                "link",
+                "add",
+                &port,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                machine.name(),
+            ]);
+            switch.ip(&["link", "set", &port, "master", "br0", "up"]);
+            machine.ip(&["addr", "add", &format!("{address}/24"), "dev", "eth0"]);
+            machine.ip(&["link", "set", "eth0", "up"]);
         }
         network
     }
 
     fn has_address(&self, node: usize) -> bool {
-        let output = output(&["-n", &self.names[node], "-o", "addr", "show", "dev", "eth0"]);
-        String::from_utf8_lossy(&output.stdout).contains(&format!("{SHARED}/24"))
+        let shown = self.machines[node].run(&["ip", "-o", "addr", "show", "dev", "eth0"]);
+        shown.contains(&format!("{SHARED}/24"))
     }
 
     /// What the client gets from the shared address.
     fn visit(&self) -> Option<String> {
-        let output = Command::new(program("ip"))
-            .args([
-                "netns",
-                "exec",
-                &self.names[2],
-                "curl",
-                "-s",
-                "-m",
-                "2",
-                "-D",
-                "-",
-                &format!("http://{SHARED}:8080/"),
-            ])
-            .output()
-            .unwrap();
+        let url = format!("http://{SHARED}:8080/");
+        let output = self.machines[2].output(&["curl", "-s", "-m", "2", "-D", "-", &url]);
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
     }
 
@@ -74,7 +70,7 @@ impl Network {
              [pool.app]\nbackends = [\"127.0.0.1:1\"]\nhealth = \"off\"\n",
             self.socket(node)
         );
-        Setup::new(&config).through(["ip", "netns", "exec", &self.names[node]]).start()
+        self.machines[node].setup(&config).start()
     }
 
     fn socket(&self, node: usize) -> String {
@@ -92,23 +88,14 @@ impl Network {
         assert!(text.contains(&script), "{text}");
         fs::write(at("conf"), text).unwrap();
         let log = fs::File::create(at("log")).unwrap();
-        let child = Command::new(program("ip"))
-            .args(["netns", "exec", &self.names[node], "keepalived", "-n", "-l", "-D", "-P"])
+        let child = self.machines[node]
+            .command(&["keepalived", "-n", "-l", "-D", "-P"])
             .args(["-f", &at("conf"), "-p", &at("pid"), "-r", &at("vrrp.pid")])
-            .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
             .unwrap();
         Keepalived { child, directory }
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = output(&["netns", "del", name]);
-        }
     }
 }
 
@@ -130,16 +117,6 @@ impl Drop for Keepalived {
         let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM);
         let _ = self.child.wait();
     }
-}
-
-fn output(arguments: &[&str]) -> Output {
-    Command::new(program("ip")).args(arguments).output().unwrap()
-}
-
-#[track_caller]
-fn ip(arguments: &[&str]) {
-    let output = output(arguments);
-    assert!(output.status.success(), "ip {arguments:?}: {output:?}");
 }
 
 #[test]

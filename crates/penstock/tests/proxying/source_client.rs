@@ -1,69 +1,51 @@
 //! `source-address = "client"`: backends see the addresses of clients. A client, a balancer and a backend in network
 //! namespaces; the route of the backend to the client leads through the balancer.
 
-use std::process::{Command, Output};
-
 use testing::client::request;
+use testing::network::Machine;
 use testing::peers::Process;
 use testing::server::{Setup, penstock};
-use testing::tools::{self, Root, program};
+use testing::tools::{self, Root};
 use testing::{Scripted, Server, eventually, secs};
 
 struct Network {
-    client: String,
-    balancer: String,
-    backend: String,
+    client: Machine,
+    balancer: Machine,
+    backend: Machine,
 }
 
 impl Network {
     fn new() -> Self {
-        let name = |role: &str| format!("pst{}{role}", std::process::id());
-        let network = Self { client: name("t"), balancer: name("u"), backend: name("v") };
-        let Self { client, balancer, backend } = &network;
-        for name in [client, balancer, backend] {
-            ip(&["netns", "add", name]);
-            ip(&["-n", name, "link", "set", "lo", "up"]);
-        }
+        let [client, balancer, backend] = ["t", "u", "v"].map(Machine::new);
         for (far, near, v4, v6) in [
-            (client, "clients", "198.51.100", "2001:db8:1:"),
-            (backend, "backends", "203.0.113", "2001:db8:2:"),
+            (&client, "clients", "198.51.100", "2001:db8:1:"),
+            (&backend, "backends", "203.0.113", "2001:db8:2:"),
         ] {
-            ip(&["-n", balancer, "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", far]);
-            for (node, device, last) in [(balancer, near, 1), (far, "eth0", 2)] {
-                ip(&["-n", node, "addr", "add", &format!("{v4}.{last}/24"), "dev", device]);
-                ip(&["-n", node, "addr", "add", &format!("{v6}:{last}/64"), "dev", device, "nodad"]);
-                ip(&["-n", node, "link", "set", device, "up"]);
+            balancer.ip(&["link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", far.name()]);
+            for (machine, device, last) in [(&balancer, near, 1), (far, "eth0", 2)] {
+                machine.ip(&["addr", "add", &format!("{v4}.{last}/24"), "dev", device]);
+                machine.ip(&["addr", "add", &format!("{v6}:{last}/64"), "dev", device]);
+                machine.ip(&["link", "set", device, "up"]);
             }
-            ip(&["-n", far, "route", "add", "default", "via", &format!("{v4}.1")]);
-            ip(&["-n", far, "-6", "route", "add", "default", "via", &format!("{v6}:1")]);
+            far.ip(&["route", "add", "default", "via", &format!("{v4}.1")]);
+            far.ip(&["-6", "route", "add", "default", "via", &format!("{v6}:1")]);
         }
         // As docs/serve.md has it: what comes from the port of the backends is for this machine, also if it is sent to a client.
         for family in ["-4", "-6"] {
             let from_backends = ["iif", "backends", "ipproto", "tcp", "sport", "8000", "lookup", "100"];
-            ip(&[&["-n", balancer, family, "rule", "add"], &from_backends[..]].concat());
+            balancer.ip(&[&[family, "rule", "add"], &from_backends[..]].concat());
             let all = if family == "-4" { "0.0.0.0/0" } else { "::/0" };
-            ip(&["-n", balancer, family, "route", "add", "local", all, "dev", "lo", "table", "100"]);
+            balancer.ip(&[family, "route", "add", "local", all, "dev", "lo", "table", "100"]);
         }
-        network
+        Self { client, balancer, backend }
     }
 
     /// Python's server, whose log has the addresses of its clients.
     fn python(&self) -> Process {
-        let mut command = Command::new(program("ip"));
-        command.args([
-            "netns",
-            "exec",
-            &self.backend,
-            "python3",
-            "-u",
-            "-m",
-            "http.server",
-            "8000",
-            "--bind",
-            "::",
-        ]);
-        let dir = std::env::temp_dir();
-        let process = Process::start(command.arg("--directory").arg(dir));
+        let directory = std::env::temp_dir();
+        let mut command =
+            self.backend.command(&["python3", "-u", "-m", "http.server", "8000", "--bind", "::"]);
+        let process = Process::start(command.arg("--directory").arg(directory));
         process.stdout.wait_for("Serving HTTP on ", secs(20));
         process
     }
@@ -73,48 +55,14 @@ impl Network {
         let script = format!(
             "import socket\ns = socket.create_connection(('198.51.100.1', {port}), 20)\ns.sendall(b'{text}')\nwhile s.recv(65536): pass"
         );
-        let output = output(&["netns", "exec", &self.client, "python3", "-c", &script]);
-        assert!(output.status.success(), "{output:?}");
+        self.client.run(&["python3", "-c", &script]);
     }
 
     fn visit(&self, arguments: &[&str]) -> String {
-        let output = Command::new(program("ip"))
-            .args([
-                "netns",
-                "exec",
-                &self.client,
-                "curl",
-                "-s",
-                "-m",
-                "20",
-                "-o",
-                "/dev/null",
-                "-w",
-                "%{http_code}\n",
-            ])
-            .args(arguments)
-            .output()
-            .unwrap();
+        let curl = ["curl", "-s", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}\n"];
+        let output = self.client.output(&[&curl, arguments].concat());
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        for name in [&self.client, &self.balancer, &self.backend] {
-            let _ = output(&["netns", "del", name]);
-        }
-    }
-}
-
-fn output(arguments: &[&str]) -> Output {
-    Command::new(program("ip")).args(arguments).output().unwrap()
-}
-
-#[track_caller]
-fn ip(arguments: &[&str]) {
-    let output = output(arguments);
-    assert!(output.status.success(), "ip {arguments:?}: {output:?}");
 }
 
 #[test]
@@ -137,8 +85,7 @@ fn backends_see_the_addresses_of_clients_after_the_process_has_dropped_root() {
         "[pool.six]\nbackends = [\"[2001:db8:2::2]:8000\"]\nsource-address = \"client\"\nhealth = \"off\"\n".to_owned(),
     ]
     .concat();
-    let setup = Setup::new(&config);
-    let server = setup.through(["ip", "netns", "exec", &network.balancer]).start();
+    let server = network.balancer.setup(&config).start();
     server.stderr.wait_for("CAP_NET_RAW is kept", secs(5));
     assert_eq!(server.ctl_json(&["status"])["degraded"], serde_json::json!([]));
     let seen = |address: &str, path: &str| {
