@@ -98,7 +98,8 @@ pub(crate) struct RawFlood {
     /// Frames of DATA and HEADERS without content, and CONTINUATION frames.
     #[schemars(extend("default" = allowance(Flood::Empty), "x-default" = said(Flood::Empty)))]
     pub(crate) empty: Key<RawAllowance>,
-    /// HEADERS frames of a backend: heads, interim responses (1xx) and trailers. No effect on a listener.
+    /// HEADERS frames of a backend: heads, interim responses (1xx) and trailers. A new connection begins with a tenth of
+    /// `burst`, and each request adds 34. No effect on a listener.
     #[schemars(extend("default" = allowance(Flood::Heads), "x-default" = said(Flood::Heads)))]
     pub(crate) heads: Key<RawAllowance>,
     /// PRIORITY frames, and frames of unknown kinds.

@@ -127,23 +127,18 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Creates full budgets for a new connection. The side that opens it sends the preface before its frames.
+    /// Creates the budgets for a new connection: full, but that for heads of a backend, which requests fill. The side that
+    /// opens the connection sends the preface before its frames.
     pub fn new(sender: Sender, now: Instant, allowances: Allowances) -> Self {
         let preface = Scanner { skip: PREFACE.len() as u64, ..Scanner::default() };
         let (received, sent) = match sender {
             Sender::Client => (preface, Scanner::default()),
             Sender::Backend => (Scanner::default(), preface),
         };
-        Self {
-            sender,
-            received,
-            sent,
-            left: allowances.0.map(|allowance| u64::from(allowance.burst) * THOUSAND),
-            allowances,
-            filled: now,
-            exhausted: None,
-            frames: 0,
-        }
+        let mut left = allowances.0.map(|allowance| u64::from(allowance.burst) * THOUSAND);
+        // No request has been sent yet, so hardly a head is due. Each takes microseconds in which other clients wait.
+        left[Flood::Heads as usize] /= 10;
+        Self { sender, received, sent, left, allowances, filled: now, exhausted: None, frames: 0 }
     }
 
     /// Number of frames of all kinds that the peer has sent.
@@ -501,6 +496,12 @@ mod tests {
         }
         budget.send(&request);
         assert_eq!(budget.receive(&head.repeat(2001), now), Err(Flood::Heads));
+        // A new connection owes nothing yet.
+        let mut new = Budget::new(Sender::Backend, now, Allowances::default());
+        new.send(PREFACE);
+        new.send(&request);
+        assert_eq!(new.clone().receive(&head.repeat(200 + 34), now), Ok(()));
+        assert_eq!(new.receive(&head.repeat(200 + 35), now), Err(Flood::Heads));
     }
 
     #[test]
@@ -524,7 +525,12 @@ mod tests {
             (frame(Kind::CONTINUATION, 0, b"x"), Flood::Empty),
             (frame(0xbb, 0, &[0; 100]), Flood::Other),
         ] {
-            let mut budget = Budget::new(Sender::Backend, now, Allowances::default());
+            // The heads themselves are no flood here.
+            let allowances = Allowances::new(|flood| match flood {
+                Flood::Heads => Allowance { burst: 100_000, per_second: 1 },
+                other => other.default_allowance(),
+            });
+            let mut budget = Budget::new(Sender::Backend, now, allowances);
             let bytes = [frame(Kind::HEADERS, 0, b"x"), bytes].concat();
             let expected = flood.default_allowance().burst as usize;
             assert_eq!(passed(&mut budget, &bytes, now), (expected, flood), "its own heads earn nothing");
