@@ -60,6 +60,7 @@ pub mod limit;
 pub mod load;
 pub mod machine;
 pub mod meter;
+pub mod namespace;
 pub mod pairing;
 pub mod plan;
 pub mod process;

@@ -16,6 +16,7 @@ use crate::load::Order;
 use crate::load::gauge::{Metered, Tally, Window};
 use crate::load::http::{Load, Pace, Reuse};
 use crate::meter::Processes;
+use crate::namespace::{self, Namespace};
 use crate::pairing::Pairing;
 use crate::plan::{Group, Plan, Scenario};
 use crate::process::Process;
@@ -47,7 +48,7 @@ impl Scenario for Forwarded {
 
     fn plan(&self, context: &Context) -> Result<Plan, Error> {
         let mut plan = Plan::default();
-        match network::permitted().and_then(|()| Tools::find()) {
+        match namespace::permitted().and_then(|()| Tools::find()) {
             Ok(tools) => plan_namespaces(context, &mut plan, &tools)?,
             Err(missing @ Error::Missing { .. }) => plan.note_missing(missing)?,
             // A user without permission for namespaces may still use a container engine.
@@ -247,7 +248,6 @@ struct Setting {
     forwarder: Option<Process>,
     backend: Backend,
     network: Network,
-    tools: Tools,
     configuration: String,
     load: Load,
 }
@@ -262,7 +262,7 @@ impl Setting {
         let network = Network::create(context, tools, way.translation())?;
         let (listen, server) = way.addresses(context);
         let launch = Agent::launch(context, "backend", &context.cores.target);
-        let launch = network.place(way).launch(tools, launch);
+        let launch = network.place(way).launch(launch);
         let order = Order::HttpBackend(HttpBackend { listen: vec![listen], body: work.body });
         let (agent, _) = Agent::serve_as(context, &launch, order)?;
         let mut setting = Setting {
@@ -271,7 +271,6 @@ impl Setting {
             backend: Backend::Small(agent),
             configuration: network.commands.clone(),
             network,
-            tools: tools.clone(),
             load: work.load(server),
         };
         setting.start_forwarder(context, way)?;
@@ -284,7 +283,7 @@ impl Setting {
         let (listen, server) = way.addresses(context);
         let Prepared { launch, configuration } = gunicorn::prepare(context, &listen)?;
         let place = network.place(way);
-        let mut application = Process::start(context, &place.launch(tools, launch))?;
+        let mut application = Process::start(context, &place.launch(launch))?;
         let ready = if listen == tcp(ANY) { tcp(LOOPBACK) } else { listen };
         place.wait_listening(context, &mut application, &ready)?;
         let mut setting = Setting {
@@ -293,14 +292,13 @@ impl Setting {
             backend: Backend::Application(application),
             configuration: format!("{}\n{configuration}\n", network.commands),
             network,
-            tools: tools.clone(),
             load: Work { reuse: Reuse::Keep, ..Work::ALL[0] }.load(tcp(FRONT)),
         };
         setting.start_forwarder(context, way)?;
         let ends = Front::new(Protocol::Http, tcp(FRONT), server).on(CoreSet::Load);
         let Prepared { launch, configuration } = front.prepare(context, &ends)?;
         let host = &setting.network.host;
-        let mut process = Process::start(context, &host.launch(tools, launch))?;
+        let mut process = Process::start(context, &host.launch(launch))?;
         host.wait_listening(context, &mut process, &tcp(FRONT))?;
         setting.front = Some(process);
         setting.configuration.push_str(&configuration);
@@ -313,7 +311,7 @@ impl Setting {
         };
         let host = &self.network.host;
         let launch = program.launch(context, LOOPBACK, CONTAINER);
-        let mut process = Process::start(context, &host.launch(&self.tools, launch))?;
+        let mut process = Process::start(context, &host.launch(launch))?;
         host.wait_listening(context, &mut process, &tcp(LOOPBACK))?;
         self.forwarder = Some(process);
         self.configuration.push_str("# the userland proxy, in the host's namespace\n");
@@ -323,7 +321,7 @@ impl Setting {
 }
 
 impl Network {
-    fn place(&self, way: &Way) -> &network::Namespace {
+    fn place(&self, way: &Way) -> &Namespace {
         if *way == Way::Loopback { &self.host } else { &self.container }
     }
 }
@@ -349,7 +347,7 @@ impl Running for Setting {
             }
         }
         let launch = Agent::launch(context, "http load", &context.cores.load);
-        let launch = self.network.host.launch(&self.tools, launch);
+        let launch = self.network.host.launch(launch);
         watched(|| Agent::load_as(context, &launch, Order::Http(self.load.clone()), window, metered))
     }
 }
