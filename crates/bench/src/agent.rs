@@ -181,6 +181,11 @@ fn perform(task: Task) -> io::Result<()> {
             client.run(&gauge)?;
             done(&gauge)
         }
+        Order::Packets(load) => {
+            let gauge = gauge()?;
+            load.run(&gauge)?;
+            done(&gauge)
+        }
         Order::Pipe(pipe) => {
             let gauge = gauge()?;
             pipe.run(&gauge)?;

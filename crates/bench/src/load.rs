@@ -11,6 +11,7 @@ pub mod gauge;
 pub mod http;
 pub mod idle;
 pub mod message;
+pub mod packets;
 pub mod pipe;
 pub mod tcp;
 pub mod tls;
@@ -41,6 +42,8 @@ pub enum Order {
     UdpServer(udp::Server),
     /// Client side of a relay of datagrams: see `load/udp.rs`.
     Udp(udp::Load),
+    /// Packets at a constant rate: see `load/packets.rs`.
+    Packets(packets::Load),
     /// Idle connections: see `load/idle.rs`.
     Idle(idle::Load),
     /// Loads CA certificates once, without a window: see `load/truststore.rs`.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::ops::{Add, Sub};
+use std::path::Path;
 
 use nix::time::ClockId;
 use nix::unistd::Pid;
@@ -58,6 +59,14 @@ impl Processes {
         threads.into_iter().map(|process| process.user + process.system).fold(0.0, Add::add)
     }
 
+    /// Process ids of the kernel threads that handle packets of network interfaces when they become too many for the
+    /// process that sent them. Empty if kernel threads are not visible.
+    pub fn softirq_threads(&self) -> Vec<i32> {
+        let threads = self.kthreadd().map(|root| self.below(root)).unwrap_or_default();
+        let handlers = threads.into_iter().filter(|process| process.name.starts_with("ksoftirqd/"));
+        handlers.map(|process| process.pid).collect()
+    }
+
     fn below(&self, root: i32) -> Vec<&Process> {
         let mut children: BTreeMap<i32, Vec<&Process>> = BTreeMap::new();
         for process in self.0.values() {
@@ -71,6 +80,28 @@ impl Processes {
         }
         found
     }
+}
+
+/// CPU time of all interrupts of the machine since its start, rounded to ticks (proc_stat(5)).
+pub fn interrupts() -> Cpu {
+    interrupts_in(&fs::read_to_string("/proc/stat").unwrap_or_default())
+}
+
+fn interrupts_in(text: &str) -> Cpu {
+    // Columns: user, nice, system, idle, iowait, irq, softirq
+    let line = text.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
+    let ticks = line.split_whitespace().skip(5).take(2).filter_map(|word| word.parse::<f64>().ok());
+    let system = ticks.sum::<f64>() / TICKS;
+    Cpu { total: system, user: 0.0, system }
+}
+
+/// Whether the time of interrupts is missing in that of the processes that they interrupt, which is where the work on a
+/// packet is done (CONFIG_IRQ_TIME_ACCOUNTING): the kernel then shows the pressure of interrupts.
+pub fn interrupts_are_apart() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let options = fs::read_to_string(format!("/boot/config-{}", release.trim())).unwrap_or_default();
+    let is_set = options.lines().any(|line| line == "CONFIG_IRQ_TIME_ACCOUNTING=y");
+    is_set || Path::new("/proc/pressure/irq").exists()
 }
 
 /// Memory of the process tree of `root` in bytes: each page divided by the number of its users (PSS).
@@ -224,6 +255,24 @@ mod tests {
         };
         assert_eq!(books("kthreadd").kernel_threads(), 4.0);
         assert_eq!(books("sh").kernel_threads(), 0.0);
+    }
+
+    #[test]
+    fn threads_and_time_of_interrupts_are_found() {
+        let line = |pid: i32, name: &str, parent: i32| {
+            format!("{pid} ({name}) S {parent} 0 0 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 99 0 0")
+        };
+        let lines = [
+            line(2, "kthreadd", 0),
+            line(3, "ksoftirqd/0", 2),
+            line(4, "kworker/0", 2),
+            line(9, "ksoftirqd/", 1),
+        ];
+        let processes = lines.iter().filter_map(|line| Process::parse(line));
+        let processes = Processes(processes.map(|process| (process.pid, process)).collect());
+        assert_eq!(processes.softirq_threads(), [3]);
+        let text = "cpu  900 1 900 5000 7 30 20 50 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        assert_eq!(interrupts_in(text).total, 0.5);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use socket2::{Domain, SockFilter, Socket, Type};
 
 mod batch;
 
-pub use batch::{FrameBatch, SLOTS, send_frame};
+pub use batch::{FrameBatch, SLOTS, send_frame, send_frames};
 
 /// Bytes asked for as the buffers of a socket: a few hundred large frames. Without CAP_NET_ADMIN the kernel gives at most
 /// `net.core.rmem_max` and `net.core.wmem_max`.

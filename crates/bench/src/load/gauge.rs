@@ -9,7 +9,7 @@ use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
 use crate::latency::{Latency, Recorder};
-use crate::meter::{Cpu, Processes};
+use crate::meter::{Cpu, Processes, interrupts};
 use crate::sample::Sample;
 
 /// Time window in which units are counted.
@@ -25,9 +25,12 @@ pub struct Window {
 pub struct Metered {
     /// Key in [`Tally::cpu`].
     pub name: String,
-    /// Root of the tree; 0 is the load process itself.
+    /// Root of the tree; 0 is the load process itself, [`INTERRUPTS`] no process.
     pub pid: i32,
 }
+
+/// Stands for the time of all interrupts of the machine, in place of a process.
+pub const INTERRUPTS: i32 = -1;
 
 /// Counts of a load process in its window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -143,6 +146,13 @@ impl Gauge {
         }
     }
 
+    /// Counts units that were finished together, without latencies.
+    pub fn units(&self, count: u64) {
+        if self.phase.get() == Phase::Open {
+            self.units.set(self.units.get() + count);
+        }
+    }
+
     /// Open loop: registers a unit with the intended start time `start`. If it is neither [finished](Self::unit) nor
     /// [failed](Self::forgive) at the end of the window, the time until then is recorded as its latency: too small, but
     /// better than ignoring clients of a stalled server.
@@ -184,10 +194,15 @@ impl Gauge {
     pub fn advance(&self, now: Instant) -> Phase {
         match self.phase.get() {
             Phase::WarmUp if now >= self.created + self.window.warm_up => self.begin(),
-            Phase::Open if now >= self.begun.get() + self.window.duration => self.end(),
+            Phase::Open if self.is_due(now) => self.end(),
             _ => {}
         }
         self.phase.get()
+    }
+
+    /// Whether [`Gauge::advance`] would end the window: for loads that look at something else just before.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.phase.get() == Phase::Open && now >= self.begun.get() + self.window.duration
     }
 
     /// For asynchronous loads: waits through warm-up and window while their tasks run.
@@ -243,7 +258,11 @@ impl Gauge {
         let own = std::process::id() as i32;
         let root = |metered: &Metered| if metered.pid == 0 { own } else { metered.pid };
         let processes = Processes::read();
-        self.metered.iter().map(|metered| processes.cpu_of_tree(root(metered))).collect()
+        let read = |metered: &Metered| match metered.pid {
+            INTERRUPTS => interrupts(),
+            _ => processes.cpu_of_tree(root(metered)),
+        };
+        self.metered.iter().map(read).collect()
     }
 }
 

@@ -137,6 +137,34 @@ pub fn send_frame(socket: BorrowedFd<'_>, frame: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Sends frames of our own, which are complete, with one system call and without a wait: at most [`SLOTS`]. Returns how many
+/// were sent; an error is about the first of them.
+pub fn send_frames<'a>(socket: BorrowedFd<'_>, frames: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
+    const PLAIN: &[u8; HEADER] = &[0; HEADER];
+    let mut parts = [[NOTHING; 2]; SLOTS];
+    let mut heads = no_heads();
+    let mut count = 0;
+    for ((head, part), frame) in heads.iter_mut().zip(&mut parts).zip(frames) {
+        let part_of =
+            |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        *part = [part_of(PLAIN), part_of(frame)];
+        head.msg_hdr.msg_iov = part.as_mut_ptr();
+        head.msg_hdr.msg_iovlen = 2;
+        count += 1;
+    }
+    // SAFETY: each head points to two parts, of bytes that live until the call returns, with their true lengths; the kernel
+    // only reads them, and `count` heads were filled in.
+    let sent = unsafe {
+        libc::sendmmsg(
+            socket.as_raw_fd(),
+            heads.as_mut_ptr(),
+            count,
+            (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
+        )
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
 const NOTHING: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
 fn no_heads() -> [libc::mmsghdr; SLOTS] {
