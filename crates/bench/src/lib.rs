@@ -46,7 +46,8 @@
 //! A new target program is a file in `target/` with a `prepare` function, and a variant of [`target::Program`].
 //!
 //! [`context::Context`] provides all resources of a contestant: the path of this program, the cores of target and load
-//! (empty on one core: no pinning), free ports, and paths in a directory that is removed after the run.
+//! (empty on one core: no pinning), free ports, and paths in a directory that is removed after the run. [`namespace`] makes
+//! network namespaces that end with the run.
 
 pub mod address;
 pub mod agent;

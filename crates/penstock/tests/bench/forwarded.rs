@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use testing::tools::{self, Root};
 use testing::{eventually, secs};
 
-fn bench(scratch: &Path, arguments: &[&str]) -> Command {
+pub(super) fn bench(scratch: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(testing::binary());
     command.arg("bench").args(arguments).env("TMPDIR", scratch).current_dir(scratch);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -56,7 +56,7 @@ pub(super) fn processes(scratch: &Path) -> Vec<PathBuf> {
 }
 
 /// Network namespaces of processes that are not in this one's.
-fn foreign_networks(processes: &[PathBuf]) -> BTreeSet<PathBuf> {
+pub(super) fn foreign_networks(processes: &[PathBuf]) -> BTreeSet<PathBuf> {
     let own = fs::read_link("/proc/self/ns/net").unwrap();
     let links = processes.iter().filter_map(|path| fs::read_link(path.join("ns/net")).ok());
     links.filter(|link| *link != own).collect()
