@@ -49,6 +49,8 @@ need tshark tshark
 need tcpdump tcpdump
 need ip iproute2
 need ethtool ethtool
+need clang-14 clang-14
+need llvm-strip-14 llvm-14
 need lynx lynx
 need w3m w3m
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3 python3-venv"

@@ -10,6 +10,7 @@
 //!    every node with the same key and configuration.
 //! 4. `crates/logic/src/dsr/owner.rs` answers the questions of the network who has the VIP (ARP, neighbour discovery).
 //!
+//! `crates/logic/src/dsr/image.rs` has the same decision for programs in the kernel, which hold flows themselves.
 //! `crates/logic/src/dsr/filter.rs` is the part of this that the kernel does, so that other frames do not come here.
 //! No sockets, no clock: `crates/proxy/src/dsr.rs` has both.
 
@@ -19,8 +20,10 @@ use std::time::{Duration, Instant};
 pub mod filter;
 mod flows;
 mod fragments;
+pub mod image;
 pub mod owner;
 pub mod packet;
+pub mod path;
 mod ring;
 #[cfg(test)]
 mod tests;

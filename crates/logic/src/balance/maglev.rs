@@ -70,6 +70,11 @@ impl Table {
         self
     }
 
+    /// Owners of all slots; empty if no backend has a weight.
+    pub fn slots(&self) -> &[u32] {
+        &self.slots
+    }
+
     /// Index of the backend that owns the slot of `key`.
     pub fn lookup(&self, key: u64) -> Option<usize> {
         if self.slots.is_empty() {

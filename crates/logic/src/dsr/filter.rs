@@ -99,6 +99,38 @@ impl Program {
         self.instructions[at].jf = (self.instructions.len() - at - 1) as u8;
     }
 
+    /// Accepts questions and claims about the VIP. Of other frames of IPv4 the accumulator has the type afterwards; of IPv6
+    /// only they go on.
+    fn expect_question(&mut self, vip: IpAddr) {
+        // A tag that the network card has cut off: the frame is of a VLAN, which has an interface of its own.
+        self.push(LD_BYTE, AD_VLAN_TAG_PRESENT);
+        self.expect(0, Target::Reject);
+        self.push(LD_HALF, 12);
+        match vip {
+            IpAddr::V4(ip) => self.when(0x0806, |program| {
+                // A question about the VIP, or what its sender says of it.
+                program.push(LD_WORD, IP + 24);
+                program.leave_if(ip.to_bits(), Target::Accept);
+                program.expect_address(IP + 14, vip);
+                program.push(RETURN, ALL);
+            }),
+            IpAddr::V6(_) => {
+                self.expect(0x86dd, Target::Reject);
+                // Neighbour solicitation and advertisement, which may be to a group.
+                self.push(LD_BYTE, IP + 6);
+                self.when(58, |program| {
+                    program.push(LD_BYTE, IP + 40);
+                    for kind in [135, 136] {
+                        program.when(kind, |program| {
+                            program.expect_address(IP + 48, vip);
+                            program.push(RETURN, ALL);
+                        });
+                    }
+                });
+            }
+        }
+    }
+
     /// Whether the port of the service is at the accumulator's next load; leaves in any case.
     fn finish_ports(&mut self, transports: Transports, load: (u16, u32), port: u16, beside: &[u8]) {
         // The accumulator has the protocol.
@@ -141,21 +173,9 @@ impl Program {
 pub fn program(service: &Service) -> Vec<Instruction> {
     let Service { vip, port, transports } = *service;
     let mut program = Program::default();
-    // A tag that the network card has cut off: the frame is of a VLAN, which has an interface of its own.
-    program.push(LD_BYTE, AD_VLAN_TAG_PRESENT);
-    program.expect(0, Target::Reject);
-    program.push(LD_HALF, 12);
+    program.expect_question(vip);
     match vip {
         IpAddr::V4(_) => {
-            program.when(0x0806, |program| {
-                // A question about the VIP, or what its sender says of it.
-                program.push(LD_WORD, IP + 24);
-                if let IpAddr::V4(ip) = vip {
-                    program.leave_if(ip.to_bits(), Target::Accept);
-                }
-                program.expect_address(IP + 14, vip);
-                program.push(RETURN, ALL);
-            });
             program.expect(0x0800, Target::Reject);
             program.push(LD_BYTE, AD_PACKET_TYPE);
             program.expect(TO_US, Target::Reject);
@@ -169,18 +189,6 @@ pub fn program(service: &Service) -> Vec<Instruction> {
             program.finish_ports(transports, (LD_HALF_INDEXED, IP + 2), port, &BESIDE_IPV4);
         }
         IpAddr::V6(_) => {
-            program.expect(0x86dd, Target::Reject);
-            // Neighbour solicitation and advertisement, which may be to a group.
-            program.push(LD_BYTE, IP + 6);
-            program.when(58, |program| {
-                program.push(LD_BYTE, IP + 40);
-                for kind in [135, 136] {
-                    program.when(kind, |program| {
-                        program.expect_address(IP + 48, vip);
-                        program.push(RETURN, ALL);
-                    });
-                }
-            });
             program.push(LD_BYTE, AD_PACKET_TYPE);
             program.expect(TO_US, Target::Reject);
             program.expect_address(IP + 24, vip);
@@ -188,5 +196,13 @@ pub fn program(service: &Service) -> Vec<Instruction> {
             program.finish_ports(transports, (LD_HALF, IP + 42), port, &BESIDE_IPV6);
         }
     }
+    program.finish()
+}
+
+/// The program of a service whose packets stay in the kernel: it leaves questions and claims about the VIP.
+pub fn questions(service: &Service) -> Vec<Instruction> {
+    let mut program = Program::default();
+    program.expect_question(service.vip);
+    program.push(RETURN, 0);
     program.finish()
 }

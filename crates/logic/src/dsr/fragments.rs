@@ -10,7 +10,7 @@ use super::ring::BackendId;
 const MOST: usize = 4096;
 
 /// How long the fragments of a packet may take, as long as a receiver waits for them (RFC 8200 section 4.5).
-const LONGEST: Duration = Duration::from_secs(60);
+pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
 /// A backend, and which of its slot it was.
 type Held = (BackendId, u32);

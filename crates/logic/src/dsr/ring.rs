@@ -8,11 +8,12 @@ use std::hash::Hasher;
 use std::net::IpAddr;
 
 use super::packet::{Flow, Mac, Transport};
-use crate::balance::maglev::Table;
+use crate::balance::hash_bytes;
+use crate::balance::maglev::{SLOTS, Table};
 
 /// Number of a backend of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BackendId(u32);
+pub struct BackendId(pub(super) u32);
 
 /// Which flows a backend gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,8 @@ struct Slot {
     flows: u32,
     /// Counts the backends that have had this slot.
     turn: u32,
+    /// The backend that an earlier process had here, until it is named.
+    before: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +61,17 @@ pub(super) struct Ring {
     slots: Vec<Slot>,
     /// `None` once it is out of date: it is built for the next new flow, however much has changed until then.
     tables: Option<Tables>,
+    /// Counts the changes of the tables.
+    revision: u32,
+    counted: Counted,
+}
+
+/// Who knows the flows of backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    Here,
+    /// A program in the kernel: [`Ring::set_flows`] tells later.
+    Elsewhere,
 }
 
 #[derive(Debug)]
@@ -69,7 +83,16 @@ struct Tables {
 
 impl Ring {
     pub(super) fn new(key: [u64; 2]) -> Self {
-        Self { key, slots: Vec::new(), tables: None }
+        Self { key, slots: Vec::new(), tables: None, revision: 0, counted: Counted::Here }
+    }
+
+    fn outdate(&mut self) {
+        self.tables = None;
+        self.revision = self.revision.wrapping_add(1);
+    }
+
+    pub(super) fn key(&self) -> [u64; 2] {
+        self.key
     }
 
     pub(super) fn set_key(&mut self, key: [u64; 2]) {
@@ -81,6 +104,10 @@ impl Ring {
         for slot in &mut self.slots {
             if slot.configured == Configured::Yes && !backends.iter().any(|one| *one.name == *slot.name) {
                 (slot.configured, changed) = (Configured::NoMore, true);
+                if self.counted == Counted::Elsewhere {
+                    // It may have flows that are not counted yet.
+                    slot.flows = slot.flows.max(1);
+                }
             }
         }
         for &Backend { name, weight, standing } in backends {
@@ -98,7 +125,7 @@ impl Ring {
             }
         }
         if changed {
-            self.tables = None;
+            self.outdate();
         }
     }
 
@@ -111,7 +138,13 @@ impl Ring {
             configured: Configured::Yes,
             flows: 0,
             turn,
+            before: None,
         };
+        let was_here = Some(identity(name));
+        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.before == was_here) {
+            *slot = Slot { mac: slot.mac, flows: slot.flows, ..new(slot.turn) };
+            return;
+        }
         let unused = |slot: &&mut Slot| slot.configured == Configured::NoMore && slot.flows == 0;
         match self.slots.iter_mut().find(unused) {
             Some(slot) => *slot = new(slot.turn.wrapping_add(1)),
@@ -123,7 +156,7 @@ impl Ring {
         let Some(slot) = self.slots.iter_mut().find(|slot| *slot.name == *name) else { return false };
         let before = slot.mac.replace(mac);
         if before.is_none() {
-            self.tables = None;
+            self.outdate();
         }
         before != Some(mac)
     }
@@ -215,8 +248,73 @@ impl Ring {
     }
 
     pub(super) fn backends(&self) -> impl Iterator<Item = (BackendId, &str, u32)> {
-        let all = self.slots.iter().enumerate();
+        let all = self.slots.iter().enumerate().filter(|(_, slot)| slot.before.is_none());
         let used = all.filter(|(_, slot)| slot.configured == Configured::Yes || slot.flows > 0);
         used.map(|(at, slot)| (BackendId(at as u32), &*slot.name, slot.flows))
     }
+
+    pub(super) fn revision(&self) -> u32 {
+        self.revision
+    }
+
+    /// For each slot of the tables the backend of new flows, and the one that follows once all Ethernet addresses are known.
+    pub(super) fn owners(&mut self) -> impl Iterator<Item = [Option<u32>; 2]> {
+        let tables = match self.tables.take() {
+            Some(tables) => tables,
+            None => self.build(),
+        };
+        let tables: &Tables = self.tables.insert(tables);
+        let now = tables.now.slots();
+        let later = tables.later.as_ref().map_or(now, Table::slots);
+        (0..SLOTS).map(move |slot| [now, later].map(|owners| owners.get(slot).copied()))
+    }
+
+    /// Backends by number: Ethernet address, standing, turn, and what tells them apart in another process.
+    pub(super) fn places(&self) -> impl Iterator<Item = (Option<Mac>, Standing, u32, u64)> {
+        let place = |slot: &Slot| {
+            let identity = slot.before.unwrap_or_else(|| identity(&slot.name));
+            (slot.mac, slot.standing, slot.turn, identity)
+        };
+        self.slots.iter().map(place)
+    }
+
+    /// Gives the flows of an earlier process to backends: before the first ones are set.
+    pub(super) fn adopt(&mut self, places: impl Iterator<Item = (Option<Mac>, Standing, u32, u64)>) {
+        self.slots = places
+            .map(|(mac, standing, turn, before)| Slot {
+                name: "".into(),
+                weight: 0,
+                standing,
+                mac,
+                configured: Configured::NoMore,
+                flows: 1,
+                turn,
+                before: Some(before),
+            })
+            .collect();
+    }
+
+    /// From now on flows are counted elsewhere.
+    pub(super) fn count_elsewhere(&mut self) {
+        self.counted = Counted::Elsewhere;
+    }
+
+    /// Numbers of flows by backend.
+    pub(super) fn set_flows(&mut self, flows: &[u32]) {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            slot.flows = flows.get(at).copied().unwrap_or(0);
+        }
+    }
+
+    /// From now on flows are counted here, and none is known.
+    pub(super) fn count_here(&mut self) {
+        self.counted = Counted::Here;
+        self.set_flows(&[]);
+    }
+}
+
+/// What tells a backend apart in another process.
+fn identity(name: &str) -> u64 {
+    // 0 is a place that was never used.
+    hash_bytes(0, name.as_bytes()).max(1)
 }

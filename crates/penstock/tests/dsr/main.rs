@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod changes;
+mod kernel;
 mod network;
 mod refused;
 mod traffic;

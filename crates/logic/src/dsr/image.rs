@@ -1,0 +1,210 @@
+//! A service as the BPF programs know it (`crates/sys/bpf/dsr.bpf.c`): words of memory that they share with this process.
+//! They decide as [`Director::handle`] does and hold the flows; what this process tells them is written here.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::filter::{self, Instruction};
+use super::flows::CLOSING;
+use super::fragments::LONGEST;
+use super::packet::{Mac, Transport};
+use super::ring::{BackendId, Standing};
+use super::{Director, NEW_FLOWS_PER_SECOND};
+
+/// Backends of a service, at most. Further ones get no flows.
+pub const BACKENDS: usize = 4096;
+
+/// `struct service`.
+pub type ServiceWords = [u64; 12];
+
+/// `struct backend`.
+pub type BackendWords = [u64; 3];
+
+/// Slot without a backend.
+const NOBODY: u16 = u16::MAX;
+
+impl Director {
+    /// The service, on an interface with the address `own`. The first word says which table is used, and whether the program
+    /// decides at all: [`switch`].
+    pub fn service_words(&self, own: Mac) -> ServiceWords {
+        let (vip, version) = match self.service.vip {
+            IpAddr::V4(ip) => (ip.to_ipv6_mapped().octets(), 4_u32),
+            IpAddr::V6(ip) => (ip.octets(), 6),
+        };
+        let [a, b] = halves(vip);
+        let has = |transport| u8::from(self.service.transports.has(transport));
+        let port = self.service.port.to_be_bytes();
+        let [v0, v1, v2, v3] = version.to_ne_bytes();
+        let about = [port[0], port[1], has(Transport::Tcp), has(Transport::Udp), v0, v1, v2, v3];
+        let [key, further] = self.ring.key();
+        [
+            0,
+            a,
+            b,
+            u64::from_ne_bytes(about),
+            key,
+            further,
+            nanoseconds(self.rules.tcp_idle),
+            nanoseconds(self.rules.udp_idle),
+            nanoseconds(CLOSING),
+            with_mac(own, 0, 0),
+            nanoseconds(LONGEST),
+            NEW_FLOWS_PER_SECOND.into(),
+        ]
+    }
+
+    /// The backends by number.
+    pub fn backend_words(&self) -> impl Iterator<Item = BackendWords> {
+        self.ring.places().take(BACKENDS).map(|(mac, standing, turn, identity)| {
+            let standing = match standing {
+                Standing::Open => 0,
+                Standing::Draining => 1,
+                Standing::Down => 2,
+            };
+            let place = with_mac(mac.unwrap_or_default(), standing, mac.is_some().into());
+            [place, turn.into(), identity]
+        })
+    }
+
+    /// The table of new flows: of each slot the backend, and the one that follows once all Ethernet addresses are known.
+    pub fn table(&mut self) -> Vec<u32> {
+        let number = |owner: Option<u32>| {
+            owner.filter(|owner| (*owner as usize) < BACKENDS).map_or(NOBODY, |owner| owner as u16)
+        };
+        self.ring
+            .owners()
+            .map(|[now, later]| u32::from(number(now)) | u32::from(number(later)) << 16)
+            .collect()
+    }
+
+    /// Changes whenever [`Self::table`] does.
+    pub fn revision(&self) -> u32 {
+        self.ring.revision()
+    }
+
+    /// Takes over the flows that an earlier process has given to backends. To be called before backends are set.
+    pub fn adopt(&mut self, backends: &[BackendWords]) {
+        let used = backends.iter().rposition(|words| words[2] != 0).map_or(0, |last| last + 1);
+        self.ring.adopt(backends[..used].iter().map(|&[place, turn, identity]| {
+            let [a, b, c, d, e, f, standing, is_known] = place.to_ne_bytes();
+            let standing = match standing {
+                0 => Standing::Open,
+                1 => Standing::Draining,
+                _ => Standing::Down,
+            };
+            ((is_known == 1).then_some([a, b, c, d, e, f]), standing, turn as u32, identity)
+        }));
+        self.ring.count_elsewhere();
+    }
+
+    /// The backend of a flow in the program's table, unless the program would forget it. `now` is its clock, in nanoseconds.
+    pub fn owner(&self, known: &[u8], now: u64) -> Option<BackendId> {
+        let (head, seen) = known.split_first_chunk::<8>()?;
+        let seen = u64::from_ne_bytes(seen.try_into().ok()?);
+        let [a, b, class, _, turn @ ..] = *head;
+        let backend = BackendId(u16::from_ne_bytes([a, b]).into());
+        let idle = match class {
+            0 => self.rules.tcp_idle,
+            1 => CLOSING,
+            _ => self.rules.udp_idle,
+        };
+        let is_alive = now.saturating_sub(seen) < nanoseconds(idle);
+        (is_alive && self.ring.is_turn(backend, u32::from_ne_bytes(turn))).then_some(backend)
+    }
+
+    /// Tells how many flows each backend has, by number.
+    pub fn set_flows(&mut self, flows: &[u32]) {
+        self.ring.set_flows(flows);
+    }
+
+    /// Flows are remembered here again, from now on.
+    pub fn decide_here(&mut self) {
+        self.ring.count_here();
+    }
+
+    /// Frames that come to this process while a program decides: the questions and claims about the address.
+    pub fn owner_filter(&self) -> Vec<Instruction> {
+        filter::questions(&self.service)
+    }
+}
+
+impl BackendId {
+    /// Its place among [`Director::backend_words`].
+    pub fn number(self) -> usize {
+        self.0 as usize
+    }
+
+    pub fn at(number: usize) -> Self {
+        Self(number as u32)
+    }
+}
+
+/// The first word of a service that is served with one of two tables.
+pub fn switch(table: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (table.to_ne_bytes(), 1_u32.to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}
+
+fn halves(octets: [u8; 16]) -> [u64; 2] {
+    let (a, b) = octets.split_at(8);
+    [a, b].map(|half| u64::from_ne_bytes(half.try_into().unwrap_or_default()))
+}
+
+fn with_mac([a, b, c, d, e, f]: Mac, standing: u8, is_known: u8) -> u64 {
+    u64::from_ne_bytes([a, b, c, d, e, f, standing, is_known])
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::super::{Backend, Rules, Service, Transports};
+    use super::*;
+
+    const NAMES: [&str; 3] = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"];
+
+    #[allow(clippy::disallowed_methods, reason = "a time must begin somewhere")]
+    fn director() -> Director {
+        let service = Service { vip: [192, 0, 2, 10].into(), port: 80, transports: Transports::Tcp };
+        let second = Duration::from_secs(1);
+        let rules = Rules { flows: 100, tcp_idle: second, udp_idle: second };
+        Director::new(service, rules, [1, 2], Instant::now())
+    }
+
+    fn open(names: &[&'static str]) -> Vec<Backend<'static>> {
+        names.iter().map(|name| Backend { name, weight: 1, standing: Standing::Open }).collect()
+    }
+
+    #[test]
+    fn the_next_process_gives_backends_the_numbers_that_flows_know_them_by() {
+        let mut first = director();
+        first.set_backends(&open(&NAMES));
+        for (at, name) in NAMES.into_iter().enumerate() {
+            assert!(first.set_mac(name, [2, 0, 0, 0, 0, at as u8]));
+        }
+        let (mut words, table): (Vec<_>, _) = (first.backend_words().collect(), first.table());
+        words.resize(BACKENDS, [0; 3]);
+        let mut next = director();
+        next.adopt(&words);
+        next.set_backends(&open(&[NAMES[2], NAMES[0]]));
+        assert_eq!(next.backend_words().collect::<Vec<_>>(), words[..3], "with their Ethernet addresses");
+        assert_eq!(next.backends().map(|(_, name, _)| name).collect::<Vec<_>>(), [NAMES[0], NAMES[2]]);
+        // Flows of the one that is not there any more may go on.
+        let known = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(next.owner(&known, 999_999_999), Some(BackendId::at(1)));
+        assert_eq!(next.owner(&known, 1_000_000_000), None, "silent for too long");
+        next.set_flows(&[0, 1, 0]);
+        next.set_backends(&open(&[NAMES[2], NAMES[0], "10.0.0.4:80"]));
+        assert_eq!(next.backends().count(), 3);
+        next.set_flows(&[0, 0, 0]);
+        next.set_backends(&open(&[NAMES[2], NAMES[0], "10.0.0.4:80", "10.0.0.5:80"]));
+        assert_eq!(next.owner(&known, 0), None, "its number has another backend now");
+        next.set_backends(&open(&NAMES));
+        let differing = next.table().iter().zip(&table).filter(|(a, b)| a != b).count();
+        assert!(differing > 0, "a backend whose Ethernet address is not known");
+    }
+}

@@ -1,0 +1,96 @@
+//! Where packets of a service are forwarded: in the driver of the network card, behind it, or by this process. The best
+//! that works is taken; what is better and does not work is told with its reason.
+
+text::words! {
+    /// What the configuration asks for.
+    #[derive(Default)]
+    pub enum DataPath: "data path" {
+        /// The best that works.
+        #[default]
+        Auto = "auto",
+        Xdp = "xdp",
+        XdpGeneric = "xdp-generic",
+        Tc = "tc",
+        AfPacket = "af_packet",
+    }
+}
+
+text::words! {
+    /// Where packets are forwarded.
+    pub enum Rung: "data path" {
+        /// By a program in the driver of the network card.
+        Xdp = "xdp",
+        /// The same program behind a driver that does not run it.
+        XdpGeneric = "xdp-generic",
+        /// By a program where packets leave the driver.
+        Tc = "tc",
+        /// By this process, with a packet socket.
+        AfPacket = "af_packet",
+    }
+}
+
+text::words! {
+    /// What becomes of the program at a stop of this process.
+    #[derive(Default)]
+    pub enum AtStop: "end of a data path" {
+        #[default]
+        Detach = "detach",
+        Keep = "keep",
+    }
+}
+
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Card {
+    Physical,
+    /// Made by software, with this driver.
+    Virtual(String),
+}
+
+/// A rung that is not taken, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub rung: Rung,
+    pub reason: String,
+}
+
+/// What is tried, in this order, and what is not tried.
+pub fn ladder(asked: DataPath, interface: &str, card: &Card) -> (Vec<Rung>, Vec<Refusal>) {
+    let one = |rung| (vec![rung], Vec::new());
+    match (asked, card) {
+        (DataPath::Xdp, _) => one(Rung::Xdp),
+        (DataPath::XdpGeneric, _) => one(Rung::XdpGeneric),
+        (DataPath::Tc, _) => one(Rung::Tc),
+        (DataPath::AfPacket, _) => one(Rung::AfPacket),
+        (DataPath::Auto, Card::Physical) => (vec![Rung::Xdp, Rung::Tc, Rung::AfPacket], Vec::new()),
+        (DataPath::Auto, Card::Virtual(driver)) => {
+            let reason = format!(
+                "{interface} is a virtual interface ({driver}): checksums and segments that it leaves to a card would be lost"
+            );
+            (vec![Rung::Tc, Rung::AfPacket], vec![Refusal { rung: Rung::Xdp, reason }])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_virtual_interface_has_no_xdp_unless_it_is_asked_for() {
+        let veth = Card::Virtual("veth".to_owned());
+        let (rungs, refused) = ladder(DataPath::Auto, "eth0", &veth);
+        assert_eq!(rungs, [Rung::Tc, Rung::AfPacket]);
+        assert!(
+            refused[0].rung == Rung::Xdp && refused[0].reason.contains("eth0 is a virtual interface (veth)")
+        );
+        assert_eq!(ladder(DataPath::Auto, "eth0", &Card::Physical).0, [Rung::Xdp, Rung::Tc, Rung::AfPacket]);
+        for (asked, rung) in [(DataPath::Xdp, Rung::Xdp), (DataPath::AfPacket, Rung::AfPacket)] {
+            assert_eq!(
+                ladder(asked, "eth0", &veth),
+                (vec![rung], Vec::new()),
+                "what is asked for, or nothing"
+            );
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! Programs in the kernel (bpf(2)) that forward the packets of a `dsr` service: `crates/sys/bpf/dsr.bpf.c`.
+//!
+//! 1. [`Program::load`] makes the maps, or takes over those that an earlier process has pinned (`crates/sys/src/bpf/pins.rs`),
+//!    and gives the program to the kernel. It needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and so does
+//! 2. [`Program::attach`], which puts the program on a network interface, or in the place of the one that an earlier process
+//!    has left there.
+//! 3. [`Plane`] is what stays: memory that the program reads and writes (`crates/sys/src/bpf/memory.rs`), for which no
+//!    system call and no right is needed. Only a look at the table of flows is a call (`crates/sys/src/bpf/calls.rs`).
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+
+use aya::maps::Map;
+use aya::programs::{SchedClassifier, Xdp};
+use aya::{Ebpf, EbpfLoader, TestRun, TestRunOptions, VerifierLogLevel};
+
+mod calls;
+mod memory;
+mod pins;
+
+pub use calls::{LOOK_AT_ENTRIES, coarse_now};
+use memory::Memory;
+pub use pins::{Pins, Unpinned};
+
+static TC: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-tc.bpf.o");
+static XDP: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-xdp.bpf.o");
+
+const NAME: &str = "penstock_dsr";
+const MAPS: [&str; 7] = ["service", "rings", "backends", "counters", "tallies", "flows", "fragments"];
+
+/// Words of the maps' values, as the program has them.
+const SERVICE: usize = 12;
+/// Two tables, each with a number of four bytes for every slot; the last half word is not used.
+const TABLE: usize = 65_537_usize.div_ceil(2);
+const BACKENDS: usize = 4096;
+const BACKEND: usize = 3;
+const COUNTERS: usize = 8;
+const TALLY: usize = 2;
+
+/// Fewest flows of a table: the kernel throws away many at once when it is full.
+const FEWEST_FLOWS: u32 = 4096;
+
+/// Where a program sits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hook {
+    /// Behind the network card's driver: TCX, which wants Linux 6.6.
+    Tc,
+    /// In the driver.
+    Xdp,
+    /// XDP before anything else that the kernel does, for cards whose driver does not have it.
+    XdpGeneric,
+}
+
+impl Hook {
+    const fn pin(self) -> &'static str {
+        match self {
+            Self::Tc => "link-tc",
+            Self::Xdp | Self::XdpGeneric => "link-xdp",
+        }
+    }
+
+    /// Kind and flags of a link (linux/bpf.h, linux/if_link.h).
+    const fn attach(self) -> (u32, u32) {
+        match self {
+            // BPF_TCX_INGRESS
+            Self::Tc => (46, 0),
+            // BPF_XDP with XDP_FLAGS_DRV_MODE: the kernel would silently take the other one.
+            Self::Xdp => (37, 1 << 2),
+            // XDP_FLAGS_SKB_MODE
+            Self::XdpGeneric => (37, 1 << 1),
+        }
+    }
+}
+
+/// Why a program does not forward packets.
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    #[error("the kernel does not take the program: {}", chain(&**.0))]
+    Load(Box<dyn std::error::Error + Send + Sync>),
+    #[error("it needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON at the start of the process")]
+    NotPermitted,
+    #[error("another XDP program is on {0}; `bpftool net show dev {0}` names it")]
+    Occupied(String),
+    #[error("the kernel does not attach it to {0}: {1}")]
+    Unsupported(String, io::Error),
+    #[error("its maps: {0}")]
+    Maps(#[from] io::Error),
+}
+
+fn chain(error: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let more = cause.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = cause.source();
+    }
+    // The verifier tells a long story in many lines.
+    text.lines().next().unwrap_or_default().chars().take(300).collect()
+}
+
+fn load_error(error: impl std::error::Error + Send + Sync + 'static) -> BpfError {
+    match errno_of(&error) {
+        Some(nix::libc::EPERM | nix::libc::EACCES) => BpfError::NotPermitted,
+        _ => BpfError::Load(Box::new(error)),
+    }
+}
+
+/// The error of the kernel below an error of the library.
+fn errno_of(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            return io.raw_os_error();
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// A program in the kernel that is on no interface yet.
+pub struct Program {
+    ebpf: Ebpf,
+    hook: Hook,
+    maps: Maps,
+    pins: Option<Pins>,
+}
+
+struct Maps {
+    service: Memory,
+    rings: Memory,
+    backends: Memory,
+    counters: Memory,
+    tallies: Memory,
+    flows: OwnedFd,
+    cpus: usize,
+}
+
+impl Program {
+    /// Gives a program to the kernel, with room for `flows`. With `pins` its maps outlive the process, and those of an earlier
+    /// one go on.
+    pub fn load(hook: Hook, flows: u32, pins: Option<Pins>) -> Result<Self, BpfError> {
+        let flows = flows.max(FEWEST_FLOWS);
+        if let Some(pins) = &pins {
+            pins.forget_unless("flows", flows)?;
+        }
+        let cpus = calls::cpus()?;
+        let paths = pins.as_ref().map(|pins| MAPS.map(|name| (name, pins.path(name))));
+        let mut loader = EbpfLoader::new();
+        loader
+            .btf(None)
+            .verifier_log_level(VerifierLogLevel::DISABLE)
+            .map_max_entries("flows", flows)
+            .map_max_entries("counters", cpus as u32)
+            .map_max_entries("tallies", (cpus * BACKENDS) as u32);
+        for (name, path) in paths.iter().flatten() {
+            loader.map_pin_path(name, path.as_path());
+        }
+        let bytes = if hook == Hook::Tc { TC } else { XDP };
+        let mut ebpf = loader.load(bytes).map_err(load_error)?;
+        let program = ebpf.program_mut(NAME).ok_or_else(unknown)?;
+        match hook {
+            Hook::Tc => <&mut SchedClassifier>::try_from(program).map_err(load_error)?.load(),
+            Hook::Xdp | Hook::XdpGeneric => <&mut Xdp>::try_from(program).map_err(load_error)?.load(),
+        }
+        .map_err(load_error)?;
+        let maps = Maps {
+            service: mapped(&ebpf, "service", SERVICE)?,
+            rings: mapped(&ebpf, "rings", 2 * TABLE)?,
+            backends: mapped(&ebpf, "backends", BACKENDS * BACKEND)?,
+            counters: mapped(&ebpf, "counters", cpus * COUNTERS)?,
+            tallies: mapped(&ebpf, "tallies", cpus * BACKENDS * TALLY)?,
+            flows: descriptor(&ebpf, "flows")?,
+            cpus,
+        };
+        Ok(Self { ebpf, hook, maps, pins })
+    }
+
+    /// Puts the program on an interface. One that an earlier process of this service has left there is replaced, without a
+    /// moment between them; one of another owner is not.
+    pub fn attach(self, interface: &str, index: u32) -> Result<Plane, BpfError> {
+        let wrong = |error: io::Error| attach_error(interface, error);
+        let program = self.ebpf.program(NAME).ok_or_else(unknown)?;
+        let program = program.fd().map_err(load_error)?.as_fd();
+        // One that was on an interface that is gone is on none.
+        let earlier = self.pins.as_ref().and_then(|pins| calls::get(&pins.path(self.hook.pin())).ok());
+        let earlier =
+            earlier.filter(|link| calls::interface_of(link.as_fd()).is_ok_and(|found| found == index));
+        let link = match earlier {
+            Some(link) => {
+                calls::replace(link.as_fd(), program).map_err(wrong)?;
+                link
+            }
+            None => {
+                let (kind, flags) = self.hook.attach();
+                let link = calls::attach(program, index, kind, flags).map_err(wrong)?;
+                if let Some(pins) = &self.pins {
+                    let path = pins.path(self.hook.pin());
+                    let _ = std::fs::remove_file(&path);
+                    calls::pin(link.as_fd(), &path)?;
+                }
+                link
+            }
+        };
+        if let Some(pins) = &self.pins {
+            // Of an earlier process that had another path.
+            for other in [Hook::Tc, Hook::Xdp].into_iter().filter(|other| other.pin() != self.hook.pin()) {
+                let _ = std::fs::remove_file(pins.path(other.pin()));
+            }
+        }
+        Ok(Plane { hook: self.hook, index, maps: self.maps, pins: self.pins, _link: link })
+    }
+
+    /// What the program does with one frame: whether it is passed on, dropped or sent, and the frame as it is then.
+    pub fn try_out(&mut self, frame: &[u8], out: &mut [u8]) -> Result<(Tried, usize), BpfError> {
+        let program = self.ebpf.program_mut(NAME).ok_or_else(unknown)?;
+        let options =
+            TestRunOptions { data_in: Some(frame), data_out: Some(out), repeat: 1, ..Default::default() };
+        let result = match self.hook {
+            Hook::Tc => <&mut SchedClassifier>::try_from(program).map_err(load_error)?.test_run(options),
+            Hook::Xdp | Hook::XdpGeneric => {
+                <&mut Xdp>::try_from(program).map_err(load_error)?.test_run(options)
+            }
+        };
+        let result = result.map_err(load_error)?;
+        let tried = match (self.hook, result.return_value) {
+            (Hook::Tc, 7) | (Hook::Xdp | Hook::XdpGeneric, 3) => Tried::Sent,
+            (Hook::Tc, 2) | (Hook::Xdp | Hook::XdpGeneric, 1) => Tried::Dropped,
+            _ => Tried::Passed,
+        };
+        Ok((tried, result.data_size_out as usize))
+    }
+
+    /// The memory of the program, to try it out without an interface.
+    pub fn shared(&self) -> Shared<'_> {
+        Shared(&self.maps)
+    }
+}
+
+/// What a program did with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tried {
+    Passed,
+    Dropped,
+    Sent,
+}
+
+/// A program on an interface. It stays there, when this is dropped, if it is pinned; else it is taken away.
+pub struct Plane {
+    hook: Hook,
+    index: u32,
+    maps: Maps,
+    pins: Option<Pins>,
+    _link: OwnedFd,
+}
+
+impl fmt::Debug for Plane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plane").field("hook", &self.hook).field("index", &self.index).finish_non_exhaustive()
+    }
+}
+
+impl Plane {
+    pub fn hook(&self) -> Hook {
+        self.hook
+    }
+
+    /// The interface that it is on.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub fn shared(&self) -> Shared<'_> {
+        Shared(&self.maps)
+    }
+
+    /// Lets all packets pass, and forgets the flows: the program goes away when this is dropped.
+    pub fn detach(&self) -> io::Result<()> {
+        self.shared().stop();
+        self.pins.as_ref().map_or(Ok(()), Pins::remove)
+    }
+
+    /// Its directory as a path that needs no right to the ones above it; `None` if it is not pinned.
+    pub fn directory(&self) -> Option<PathBuf> {
+        self.pins.as_ref().map(Pins::by_descriptor)
+    }
+}
+
+/// Memory that a program and this process have in common.
+#[derive(Clone, Copy)]
+pub struct Shared<'a>(&'a Maps);
+
+/// What the program has counted since it was first loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub forwarded: u64,
+    pub bytes: u64,
+    pub began: u64,
+    pub passed: u64,
+    pub no_backend: u64,
+}
+
+/// The same for one backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tallied {
+    pub bytes: u64,
+    pub began: u64,
+}
+
+impl Shared<'_> {
+    /// Describes the service. Its first word is that of [`Self::switch`].
+    pub fn set_service(&self, words: &[u64; SERVICE]) {
+        for (place, word) in self.0.service.words().iter().zip(words).skip(1) {
+            place.store(*word, RELAXED);
+        }
+    }
+
+    /// Writes one of the two tables, which the program does not use now.
+    pub fn set_table(&self, which: usize, numbers: &[u32]) {
+        let table = self.0.rings.words().chunks_exact(TABLE).nth(which).unwrap_or_default();
+        for (place, pair) in table.iter().zip(numbers.chunks(2)) {
+            let pair = [pair.first(), pair.get(1)].map(|number| number.copied().unwrap_or(0).to_ne_bytes());
+            place.store(u64::from_ne_bytes(concat(pair)), RELAXED);
+        }
+    }
+
+    /// The first word of the service: which table is used, and whether the program decides.
+    pub fn switched(&self) -> u64 {
+        self.0.service.words()[0].load(RELAXED)
+    }
+
+    /// Uses a table that was written before.
+    pub fn switch(&self, word: u64) {
+        self.0.service.words()[0].store(word, std::sync::atomic::Ordering::Release);
+    }
+
+    /// Lets all packets pass.
+    pub fn stop(&self) {
+        self.switch(0);
+    }
+
+    pub fn backends(&self) -> Vec<[u64; BACKEND]> {
+        let read = |words: &[AtomicU64]| [0, 1, 2].map(|at| words[at].load(RELAXED));
+        self.0.backends.words().chunks_exact(BACKEND).map(read).collect()
+    }
+
+    /// Describes a backend. While it becomes another one, flows of the earlier one are not sent to it.
+    pub fn set_backend(&self, number: usize, words: &[u64; BACKEND]) {
+        let Some(places) = self.0.backends.words().chunks_exact(BACKEND).nth(number) else { return };
+        let now = [0, 1, 2].map(|at| places[at].load(RELAXED));
+        if now == *words {
+            return;
+        }
+        if now[1] != words[1] {
+            // Without an address that is known.
+            places[0].store(0, std::sync::atomic::Ordering::Release);
+        }
+        for at in [2, 1, 0] {
+            places[at].store(words[at], std::sync::atomic::Ordering::Release);
+        }
+    }
+
+    pub fn counted(&self) -> Counted {
+        let mut all = Counted::default();
+        for block in self.0.counters.words().chunks_exact(COUNTERS) {
+            let read = |at: usize| block[at].load(RELAXED);
+            all.forwarded += read(0);
+            all.bytes += read(1);
+            all.began += read(2);
+            all.passed += read(3);
+            all.no_backend += read(4);
+        }
+        all
+    }
+
+    pub fn tallied(&self, backend: usize) -> Tallied {
+        let mut all = Tallied::default();
+        for cpu in 0..self.0.cpus {
+            let at = (cpu * BACKENDS + backend) * TALLY;
+            if let Some([bytes, began]) = self.0.tallies.words().get(at..at + TALLY) {
+                all.bytes += bytes.load(RELAXED);
+                all.began += began.load(RELAXED);
+            }
+        }
+        all
+    }
+
+    /// A part of the table of flows, behind `place`, with the values of its entries. `place` moves on; the end is `Ok(true)`.
+    pub fn look_at_flows(
+        &self,
+        place: &mut Option<u32>,
+        most: usize,
+        each: impl FnMut(&[u8; 16]),
+    ) -> io::Result<bool> {
+        calls::look_at_entries(self.0.flows.as_fd(), place, most, each)
+    }
+}
+
+const RELAXED: std::sync::atomic::Ordering = std::sync::atomic::Ordering::Relaxed;
+
+fn concat([[a, b, c, d], [e, f, g, h]]: [[u8; 4]; 2]) -> [u8; 8] {
+    [a, b, c, d, e, f, g, h]
+}
+
+fn unknown() -> BpfError {
+    BpfError::Maps(io::Error::from(io::ErrorKind::NotFound))
+}
+
+fn map<'a>(ebpf: &'a Ebpf, name: &str) -> Result<&'a aya::maps::MapData, BpfError> {
+    match ebpf.map(name) {
+        Some(Map::Array(data) | Map::LruHashMap(data)) => Ok(data),
+        _ => Err(unknown()),
+    }
+}
+
+fn mapped(ebpf: &Ebpf, name: &str, words: usize) -> Result<Memory, BpfError> {
+    let data = map(ebpf, name)?;
+    let info = data.info().map_err(load_error)?;
+    let is = info.value_size().next_multiple_of(8) as usize / 8 * info.max_entries() as usize;
+    if is < words {
+        return Err(io::Error::other(format!("{name} has {is} words instead of {words}")).into());
+    }
+    Ok(Memory::map(data.fd().as_fd(), words)?)
+}
+
+fn descriptor(ebpf: &Ebpf, name: &str) -> Result<OwnedFd, BpfError> {
+    Ok(map(ebpf, name)?.fd().as_fd().try_clone_to_owned()?)
+}
+
+fn attach_error(interface: &str, error: io::Error) -> BpfError {
+    match error.raw_os_error() {
+        Some(nix::libc::EBUSY | nix::libc::EEXIST) => BpfError::Occupied(interface.to_owned()),
+        Some(nix::libc::EPERM | nix::libc::EACCES) => BpfError::NotPermitted,
+        _ => BpfError::Unsupported(interface.to_owned(), error),
+    }
+}

@@ -1,0 +1,170 @@
+//! Commands of bpf(2). The library has most of them, too; where the kernel refuses a link it silently takes an older way to
+//! attach a program, which displaces others.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::libc;
+
+/// Reads many entries of a map at once: the one command that a process makes after its start.
+pub const LOOK_AT_ENTRIES: u32 = 24;
+
+const PIN: u32 = 6;
+const GET: u32 = 7;
+const INFO: u32 = 15;
+const ATTACH: u32 = 28;
+const REPLACE: u32 = 29;
+
+/// Bytes of a key and a value of the table of flows.
+const KEY: usize = 24;
+const VALUE: usize = 16;
+
+fn call<T>(command: u32, attributes: &mut T) -> io::Result<libc::c_long> {
+    // SAFETY: the attributes are a struct of this command with its true size; pointers in it live until the call returns.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[repr(C)]
+struct Batch {
+    place_before: u64,
+    place_after: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    element_flags: u64,
+    flags: u64,
+}
+
+/// Reads about `most` entries behind `place`, and moves it on. `Ok(true)`: there are no more.
+pub(super) fn look_at_entries(
+    map: BorrowedFd<'_>,
+    place: &mut Option<u32>,
+    most: usize,
+    mut each: impl FnMut(&[u8; VALUE]),
+) -> io::Result<bool> {
+    let mut keys = vec![[0_u8; KEY]; most];
+    let mut values = vec![[0_u8; VALUE]; most];
+    let (before, mut after) = (*place, 0_u32);
+    let mut batch = Batch {
+        place_before: before.as_ref().map_or(0, |place| std::ptr::from_ref(place) as u64),
+        place_after: std::ptr::from_mut(&mut after) as u64,
+        keys: keys.as_mut_ptr() as u64,
+        values: values.as_mut_ptr() as u64,
+        count: most as u32,
+        map: map.as_raw_fd() as u32,
+        element_flags: 0,
+        flags: 0,
+    };
+    let result = call(LOOK_AT_ENTRIES, &mut batch);
+    let is_end = match result {
+        Ok(_) => false,
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+        Err(error) => return Err(error),
+    };
+    values.iter().take(batch.count as usize).for_each(&mut each);
+    *place = (!is_end).then_some(after);
+    Ok(is_end)
+}
+
+#[repr(C)]
+struct Attach {
+    program: u32,
+    interface: u32,
+    kind: u32,
+    flags: u32,
+    /// Where among others; zeroes are the end.
+    order: [u64; 2],
+}
+
+/// Puts a program on an interface. Returns the link, which takes it away when it is closed, unless it is pinned.
+pub(super) fn attach(program: BorrowedFd<'_>, interface: u32, kind: u32, flags: u32) -> io::Result<OwnedFd> {
+    let program = program.as_raw_fd() as u32;
+    opened(call(ATTACH, &mut Attach { program, interface, kind, flags, order: [0; 2] })?)
+}
+
+#[repr(C)]
+struct Replace {
+    link: u32,
+    program: u32,
+    flags: u32,
+    before: u32,
+}
+
+/// Gives a link another program.
+pub(super) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let (link, program) = (link.as_raw_fd() as u32, program.as_raw_fd() as u32);
+    call(REPLACE, &mut Replace { link, program, flags: 0, before: 0 })?;
+    Ok(())
+}
+
+#[repr(C)]
+struct Name {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+/// Gives a map or link a name in a BPF file system.
+pub(super) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    call(PIN, &mut Name { path: path.as_ptr() as u64, fd: object.as_raw_fd() as u32, flags: 0 })?;
+    Ok(())
+}
+
+/// Opens what has a name.
+pub(super) fn get(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    opened(call(GET, &mut Name { path: path.as_ptr() as u64, fd: 0, flags: 0 })?)
+}
+
+fn opened(fd: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just opened it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Index of the interface that a link is on; 0 if that is gone.
+pub(super) fn interface_of(link: BorrowedFd<'_>) -> io::Result<u32> {
+    // `struct bpf_link_info`: type, number, program, a gap; then of a link on an interface the index of that.
+    Ok(information(link)?[4])
+}
+
+/// Largest number of entries of a map.
+pub(super) fn entries_of(map: BorrowedFd<'_>) -> io::Result<u32> {
+    // `struct bpf_map_info`: type, number, sizes of key and value, entries.
+    Ok(information(map)?[4])
+}
+
+fn information(object: BorrowedFd<'_>) -> io::Result<[u32; 32]> {
+    #[repr(C)]
+    struct About {
+        fd: u32,
+        length: u32,
+        info: u64,
+    }
+    let mut info = [0; 32];
+    let length = size_of_val(&info) as u32;
+    call(INFO, &mut About { fd: object.as_raw_fd() as u32, length, info: info.as_mut_ptr() as u64 })?;
+    Ok(info)
+}
+
+/// Number of processors that there can be: one more than the largest number of any.
+pub(super) fn cpus() -> io::Result<usize> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
+    last.map(|last| last + 1).ok_or_else(|| io::Error::other("/sys/devices/system/cpu/possible is no list"))
+}
+
+/// The clock of the programs, in nanoseconds.
+pub fn coarse_now() -> u64 {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE);
+    time.map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}

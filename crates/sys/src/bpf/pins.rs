@@ -1,0 +1,131 @@
+//! Names of a service's maps and its program in a BPF file system: with them the program forwards packets while no process
+//! has it, and the next process finds its flows.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MsFlags, mount};
+use nix::sys::statfs::statfs;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::{MAPS, calls};
+
+const FILE_SYSTEM: &str = "/sys/fs/bpf";
+
+/// Below it each service has a directory.
+const DIRECTORY: &str = "/sys/fs/bpf/penstock";
+
+const LINKS: [&str; 2] = ["link-tc", "link-xdp"];
+
+/// The form of the maps: a program of another form does not take them over.
+const FORM: u32 = 1;
+
+/// The directory of a service, which this process has alone.
+pub struct Pins {
+    path: PathBuf,
+    /// Locked.
+    directory: Flock<File>,
+}
+
+/// Why a service has no directory.
+#[derive(Debug, thiserror::Error)]
+pub enum Unpinned {
+    #[error("another process has {}", .0.display())]
+    Taken(PathBuf),
+    #[error("{}: {}", .0.display(), .1)]
+    Io(PathBuf, io::Error),
+}
+
+impl Pins {
+    /// The directory for a name, if it is there.
+    pub fn open_existing(name: &str) -> Result<Self, Unpinned> {
+        let path = path_of(name)?;
+        Self::lock(path)
+    }
+
+    /// The directory for a name, in this network namespace. Makes it, and mounts the file system if it is not there.
+    pub fn open(name: &str) -> Result<Self, Unpinned> {
+        let root = Path::new(FILE_SYSTEM);
+        if !is_bpf(root) {
+            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+            mount(Some("bpf"), root, Some("bpf"), flags, Some("mode=700"))
+                .map_err(|error| wrong(root)(error.into()))?;
+        }
+        let path = path_of(name)?;
+        fs::create_dir_all(&path).map_err(wrong(&path))?;
+        Self::lock(path)
+    }
+
+    fn lock(path: PathBuf) -> Result<Self, Unpinned> {
+        let file = File::open(&path).map_err(wrong(&path))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(directory) => Ok(Self { path, directory }),
+            Err((_, Errno::EWOULDBLOCK)) => Err(Unpinned::Taken(path)),
+            Err((_, error)) => Err(wrong(&path)(error.into())),
+        }
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Forgets a map with another number of entries.
+    pub(super) fn forget_unless(&self, name: &str, entries: u32) -> io::Result<()> {
+        let path = self.path(name);
+        match calls::get(&path).and_then(|map| calls::entries_of(map.as_fd())) {
+            Ok(found) if found == entries => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            _ => fs::remove_file(path),
+        }
+    }
+
+    /// Forgets the maps, unless a program is on an interface with them.
+    pub fn remove_unused(&self) -> io::Result<()> {
+        match LINKS.iter().any(|name| self.path(name).exists()) {
+            true => Ok(()),
+            false => self.remove(),
+        }
+    }
+
+    /// Forgets all of it, without a right to the directories above.
+    pub fn remove(&self) -> io::Result<()> {
+        let mut first = Ok(());
+        for name in LINKS.into_iter().chain(MAPS) {
+            match unlinkat(&*self.directory, name, UnlinkatFlags::NoRemoveDir) {
+                Ok(()) | Err(Errno::ENOENT) => {}
+                Err(error) => first = first.and(Err(error.into())),
+            }
+        }
+        // An empty directory holds nothing. The one above it may belong to root.
+        let _ = fs::remove_dir(&self.path);
+        first
+    }
+
+    /// The directory as a path that needs no right to those above it.
+    pub(super) fn by_descriptor(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.directory.as_raw_fd()).into()
+    }
+}
+
+fn wrong(path: &Path) -> impl FnOnce(io::Error) -> Unpinned {
+    let path = path.to_owned();
+    move |error| Unpinned::Io(path, error)
+}
+
+fn path_of(name: &str) -> Result<PathBuf, Unpinned> {
+    let space = Path::new("/proc/self/ns/net");
+    let number = fs::metadata(space).map_err(wrong(space))?.ino();
+    let safe: String =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    Ok(Path::new(DIRECTORY).join(format!("v{FORM}-{number}-{safe}")))
+}
+
+/// Whether a directory is on a BPF file system (linux/magic.h).
+fn is_bpf(path: &Path) -> bool {
+    statfs(path).is_ok_and(|of| of.filesystem_type().0 as u32 == 0xcafe_4a11)
+}
