@@ -6,6 +6,7 @@
 //! effect, `x-default` describes a default that depends on other settings, `x-also` words that are allowed too.
 
 use logic::dsr::Transports;
+use logic::dsr::path::{AtStop, DataPath};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -466,6 +467,17 @@ balance = "maglev"
     /// Transport protocols that are forwarded.
     #[schemars(extend("default" = Transports::default().as_str(), "enum" = Transports::WORDS, "x-only" = json!({ "protocol": ["dsr"] })))]
     pub(crate) transport: Key<String>,
+    /// Where packets are forwarded: `"tc"` by a program in the kernel where they leave the driver of the network card (Linux 6.6),
+    /// `"xdp"` by one in the driver, `"xdp-generic"` the same where the driver has none, `"af_packet"` by this process.
+    /// `"auto"` takes the best that works: `xdp` on physical cards, then `tc`, then `af_packet`; `penstock ctl status --json`
+    /// says which one, and why no better one. Another word takes that one, or the start fails. See [dsr.md](dsr.md#data-paths).
+    #[schemars(extend("default" = DataPath::default().as_str(), "enum" = DataPath::WORDS, "x-only" = json!({ "protocol": ["dsr"] })))]
+    pub(crate) data_path: Key<String>,
+    /// What becomes of a program in the kernel when this process is stopped: it is taken away, or it goes on with what it knows,
+    /// without checks of health and answers to the network who has the address, until the next start. After a crash it goes
+    /// on in any case.
+    #[schemars(extend("default" = AtStop::default().as_str(), "enum" = AtStop::WORDS, "x-only" = json!({ "protocol": ["dsr"] })))]
+    pub(crate) at_stop: Key<String>,
     /// File with a secret of 32 to 4096 bytes: the key of the hash that gives flows to backends. Nodes with the same file and
     /// the same backends give a flow to the same one, also after a restart. Without it the key is chosen at each start.
     /// `head -c 32 /dev/urandom | base64 > FILE` writes one, which only the user of the process may be able to read.

@@ -3,7 +3,9 @@
 //! 1. A batch of frames is received (`crates/sys/src/packet.rs`); the filter of the socket has left out others.
 //! 2. `crates/logic/src/dsr.rs` decides about each; those for backends get their Ethernet address and are sent with one
 //!    system call from where they are. Questions who has the address are answered.
-//! 3. Ten times a second, and when a backend's health changes, `crates/proxy/src/dsr/backends.rs` tells the decision which
+//! 3. Or a program in the kernel does all that, and the socket receives the questions alone:
+//!    `crates/proxy/src/dsr/kernel.rs` tells it what it must know, and counts what it does.
+//! 4. Ten times a second, and when a backend's health changes, `crates/proxy/src/dsr/backends.rs` tells the decision which
 //!    backends there are; it looks up their Ethernet addresses. `crates/proxy/src/dsr/link.rs` follows the network interface.
 
 use std::io;
@@ -15,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use config::types::DsrSettings;
 use logic::dsr::{Director, Progress, Rules, Service, Verdict, rewrite};
+use state::data_path::DataPath;
 use state::ending::Ending;
 use state::events::Level;
 use state::listen::BoundKey;
@@ -30,9 +33,11 @@ use crate::snapshot::{HashKey, ListenerPlan};
 use crate::worker::{Current, Worker};
 
 mod backends;
+mod kernel;
 mod link;
 
 use backends::Gauges;
+use kernel::{Kernel, Path};
 
 /// How often the backends are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -51,8 +56,11 @@ pub(crate) async fn run(
     worker: Rc<Worker>,
     key: BoundKey,
     socket: PacketSocket,
+    path: DataPath,
     close_signal: Rc<CloseSignal>,
 ) {
+    let path = Rc::new(Path::new(path));
+    path.tell(&worker, &key);
     worker.accepting.set(worker.accepting.get() + 1);
     let events = &worker.front.state.events;
     let subject = format!("listener.{}", key.listener);
@@ -62,7 +70,8 @@ pub(crate) async fn run(
         Ok(socket) => {
             let socket = Rc::new(socket);
             loop {
-                let serving = serve(worker.clone(), key.clone(), socket.clone(), close_signal.clone());
+                let at = (socket.clone(), path.clone());
+                let serving = serve(worker.clone(), key.clone(), at, close_signal.clone());
                 match tokio::task::spawn_local(serving).await {
                     Ok(Ok(())) => break,
                     Ok(Err(error)) => {
@@ -91,6 +100,7 @@ pub(crate) async fn run(
             );
         }
     }
+    path.close(&worker, &key);
     worker.accepting.set(worker.accepting.get() - 1);
 }
 
@@ -101,6 +111,9 @@ struct Server {
     worker: Rc<Worker>,
     key: BoundKey,
     socket: Rc<Frames>,
+    path: Rc<Path>,
+    /// The program that forwards packets, if it is not this process.
+    kernel: Option<Kernel>,
     /// The last snapshot with this listener.
     known: Current,
     plan: Arc<ListenerPlan>,
@@ -121,7 +134,7 @@ struct Server {
 async fn serve(
     worker: Rc<Worker>,
     key: BoundKey,
-    socket: Rc<Frames>,
+    (socket, path): (Rc<Frames>, Rc<Path>),
     close_signal: Rc<CloseSignal>,
 ) -> io::Result<()> {
     let now = Instant::now();
@@ -132,8 +145,12 @@ async fn serve(
         return Ok(());
     };
     let hash_key = hash_key(&worker, &plan);
+    let mut director = Director::new(service, rules, hash_key, now);
+    let kernel = Kernel::new(&path, &mut director);
     let mut server = Server {
-        director: Director::new(service, rules, hash_key, now),
+        director,
+        path,
+        kernel,
         batch: FrameBatch::default(),
         interface: None,
         group: None,
@@ -165,7 +182,10 @@ impl Server {
                 () = close_signal.closed() => return Ok(()),
                 _ = tick.tick() => self.tick(Instant::now()),
                 // The sender lives as long as the state.
-                _ = health.changed() => self.set_backends(Instant::now()),
+                _ = health.changed() => {
+                    self.set_backends(Instant::now());
+                    self.draw();
+                }
                 guard = socket.readable() => {
                     let mut guard = guard?;
                     match guard.try_io(|socket| self.batch.receive(socket.get_ref().as_fd())) {
@@ -237,6 +257,8 @@ impl Server {
         // Operators drain and weigh backends.
         self.set_backends(now);
         self.look_up_neighbours(if is_all { backends::Which::All } else { backends::Which::Unknown });
+        self.draw();
+        self.count_kernel();
         self.director.expire(now);
         if is_all {
             self.announce();
@@ -257,6 +279,8 @@ impl Server {
                 continue;
             }
             match self.director.handle(self.batch.frame(slot), mac, now) {
+                // A copy from before the socket had its filter.
+                Verdict::Pass | Verdict::Drop(_) | Verdict::Forward { .. } if self.kernel.is_some() => {}
                 Verdict::Pass => passed += 1,
                 Verdict::Drop(why) => self.drop_packets(1, Ending::Packet(why)),
                 Verdict::Forward { backend, to, flow } => {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use config::Config;
 use config::types::{BindAddress, SourceAddress};
+use logic::dsr::path::DataPath;
 use nix::unistd;
 use state::State;
 use state::confinement::{Confinement, Restriction};
@@ -30,8 +31,13 @@ pub enum Sandbox {
     Off,
 }
 
-/// Changes the user and drops capabilities, new privileges and core dumps.
-pub fn drop_privileges(config: &Config, needs: &[Need]) -> Result<Confinement, PrivilegeError> {
+/// Changes the user and drops capabilities, new privileges and core dumps. `programs` are directories of programs that forward
+/// packets.
+pub fn drop_privileges(
+    config: &Config,
+    needs: &[Need],
+    programs: &[PathBuf],
+) -> Result<Confinement, PrivilegeError> {
     let keep = capabilities(config);
     let group = config.process.group.as_deref();
     // `penstock ctl` of the new user needs the socket.
@@ -39,6 +45,8 @@ pub fn drop_privileges(config: &Config, needs: &[Need]) -> Result<Confinement, P
         if let Some(control) = &config.control {
             privilege::give_socket(&control.socket, user, group)?;
         }
+        // At the end it takes away the names of the programs that forward packets.
+        programs.iter().try_for_each(|directory| privilege::give_directory(directory, user, group))?;
         privilege::drop_to(user, group, &keep)
     };
     let (dropped, stays_root) = match &config.process.user {
@@ -68,6 +76,12 @@ pub fn capabilities(config: &Config) -> Vec<Capability> {
     let of_clients = config.pools.iter().any(|pool| pool.source_address == SourceAddress::Client);
     let raw = (of_clients || !packets.is_empty()).then_some(Capability::NetRaw);
     low.into_iter().chain(raw).collect()
+}
+
+/// Whether programs in the kernel may forward packets of a listener: they are attached before capabilities are dropped.
+pub fn attaches_programs(config: &Config) -> bool {
+    let mut services = config.listeners.iter().filter_map(|listener| listener.dsr());
+    services.any(|settings| settings.data_path != DataPath::AfPacket)
 }
 
 /// Explains why root does not become the default user. `None` if it can.
@@ -108,8 +122,14 @@ fn files_of(need: &Need) -> Vec<PathBuf> {
     below.map(|entry| entry.path()).collect()
 }
 
-/// Restricts files and system calls as far as the kernel can.
-pub fn restrict(confinement: &mut Confinement, config: &Config, needs: &[Need], sandbox: Sandbox) {
+/// Restricts files and system calls as far as the kernel can. `kept` are directories of programs that forward packets.
+pub fn restrict(
+    confinement: &mut Confinement,
+    config: &Config,
+    needs: &[Need],
+    kept: &[PathBuf],
+    sandbox: Sandbox,
+) {
     if sandbox == Sandbox::Off {
         let off = || Restriction::Not("--no-sandbox".to_owned());
         (confinement.files, confinement.calls) = (off(), off());
@@ -119,7 +139,8 @@ pub fn restrict(confinement: &mut Confinement, config: &Config, needs: &[Need], 
     confinement.files = match programs {
         true => Restriction::Not("SSH backends start programs of ssh_config, which use any file".to_owned()),
         false => {
-            let files = files(confinement.uid, needs);
+            let mut files = files(confinement.uid, needs);
+            files.change.extend_from_slice(kept);
             let restricted = sandbox::restrict_files(&files);
             if !matches!(restricted, Ok(Enforced::Not) | Err(_)) {
                 confinement.reachable = files;

@@ -17,6 +17,8 @@ use prometheus_client::registry::Registry;
 use proxy::front::Front;
 use proxy::snapshot::{BackendPlan, ListenerPlan, PoolPlan, Snapshot};
 use state::acme;
+use state::data_path::PathReport;
+use state::lock::lock;
 use state::metrics::{Counter, LATENCY_BOUNDS, LatencySum, ListenerCounters};
 use state::{Admission, State};
 use tls::Store;
@@ -255,6 +257,23 @@ fn encode_listeners(out: &mut Families<'_>, listeners: &[&Arc<ListenerPlan>]) ->
         let dsr = listeners.iter().filter(|plan| plan.settings.dsr().is_some());
         out.counters(name, help, dsr.map(|plan| (listener(plan), plan.state.counters.sum(of))))?;
     }
+    let paths = listeners.iter().flat_map(|plan| {
+        let paths = lock(&plan.state.paths);
+        let label = |(address, path): (&String, &PathReport)| {
+            let labels = [
+                ("listener", plan.state.name.to_string()),
+                ("address", address.clone()),
+                ("path", path.rung.to_string()),
+            ];
+            (labels, 1_u64)
+        };
+        paths.iter().map(label).collect::<Vec<_>>()
+    });
+    out.gauges(
+        "listener_data_path",
+        "Where packets to an address of a dsr listener are forwarded: 1",
+        paths,
+    )?;
     let endings = listeners.iter().flat_map(|plan| {
         let endings = plan.state.endings().into_iter();
         endings.map(|(reason, count)| ([("listener", name_of(plan)), ("reason", reason)], count))

@@ -2,6 +2,7 @@
 //! any new part cannot be made, nothing changes.
 
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -112,6 +113,16 @@ impl Opened {
             std::mem::take(&mut bound.sockets[worker]).into_iter().map(move |socket| (key.clone(), socket))
         };
         self.0.iter_mut().flat_map(of_each).collect()
+    }
+
+    /// Directories of programs that forward packets.
+    pub fn programs(&self) -> Vec<PathBuf> {
+        let sockets = self.0.iter().flat_map(|bound| bound.sockets.iter().flatten());
+        let of = |socket: &Socket| match socket {
+            Socket::Packet(_, path) => path.directory(),
+            Socket::Tcp(_) | Socket::Udp(_) | Socket::Unix(_) => None,
+        };
+        sockets.filter_map(of).collect()
     }
 
     /// Address records of all sockets.

@@ -27,6 +27,7 @@ pub(crate) mod fixture;
 pub mod hsts;
 pub mod html;
 pub mod past;
+mod path;
 pub mod sessions;
 pub mod stored;
 pub mod tables;
@@ -118,6 +119,8 @@ pub struct ListenerReport {
     pub packets_dropped: Option<u64>,
     /// Packets that were seen and were not for the listener.
     pub packets_passed: Option<u64>,
+    /// Where the packets of each address are forwarded; `None` for listeners that do not have `protocol = "dsr"`.
+    pub paths: Option<Vec<path::DataPathReport>>,
     /// Time from a session's first byte to its end.
     pub latency: LatencyReport,
     /// Number of sessions that ended with an error, by reason.
@@ -389,6 +392,7 @@ impl ListenerReport {
             packets_forwarded: packets(|block| &block.packets_forwarded),
             packets_dropped: packets(|block| &block.packets_dropped),
             packets_passed: packets(|block| &block.packets_passed),
+            paths: (transport == Transport::Packet).then(|| path::read(state)),
             latency: counters.sum_latency(|block| &block.latency).into(),
             endings: state.endings(),
         }

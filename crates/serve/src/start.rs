@@ -188,9 +188,10 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let needs = paths::of(&config, options.source.file());
     let mut state = State::new(workers);
     state.log_level = LogLevel::new(options.log_level);
-    state.confinement = confinement::drop_privileges(&config, &needs)?;
+    let programs = opened.programs();
+    state.confinement = confinement::drop_privileges(&config, &needs, &programs)?;
     open_state_directory(&config, &mut state);
-    confinement::restrict(&mut state.confinement, &config, &needs, options.sandbox);
+    confinement::restrict(&mut state.confinement, &config, &needs, &programs, options.sandbox);
     confinement::tell(&state);
     let (files, found) = Files::open(config.process.state_directory.as_deref(), &state);
     let threads = workers + OTHER_THREADS + config.listeners.iter().filter(|it| it.tls.is_some()).count();

@@ -30,6 +30,7 @@ pub mod breaker;
 pub mod capture;
 pub mod client_slots;
 pub mod confinement;
+pub mod data_path;
 pub mod ending;
 pub mod event_log;
 pub mod events;
@@ -193,6 +194,7 @@ impl Known {
             Arc::new(ListenerState {
                 name: name.clone(),
                 bound: Mutex::default(),
+                paths: Mutex::default(),
                 connections: AtomicUsize::new(0),
                 counters: PerWorker::new(self.workers),
                 loops_told: RateLimitedEvent::default(),
@@ -232,6 +234,8 @@ pub struct ListenerState {
     pub name: Arc<str>,
     /// Bound addresses as text, in configuration order.
     pub bound: Mutex<Vec<String>>,
+    /// Where the packets of its addresses are forwarded, if it has `protocol = "dsr"`.
+    pub paths: Mutex<BTreeMap<String, data_path::PathReport>>,
     /// Open client connections.
     pub connections: AtomicUsize,
     pub counters: PerWorker<ListenerCounters>,

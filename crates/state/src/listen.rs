@@ -17,6 +17,8 @@ use logic::dsr::Service;
 use sys::packet::PacketSocket;
 use sys::socket::{DualStack, Inherited, InheritedError, ListenAddress};
 
+use crate::data_path::{self, DataPath};
+
 /// Identifies a bound address across reloads: the same listener on the same address keeps its socket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BoundKey {
@@ -44,7 +46,7 @@ pub enum Socket {
     Udp(UdpSocket),
     Unix(UnixListener),
     /// Not bound to its interface yet.
-    Packet(PacketSocket),
+    Packet(PacketSocket, Box<DataPath>),
 }
 
 impl Socket {
@@ -54,7 +56,7 @@ impl Socket {
             Self::Udp(udp) => Self::Udp(udp.try_clone()?),
             Self::Unix(unix) => Self::Unix(unix.try_clone()?),
             // One worker has it.
-            Self::Packet(_) => return Err(io::ErrorKind::Unsupported.into()),
+            Self::Packet(..) => return Err(io::ErrorKind::Unsupported.into()),
         })
     }
 }
@@ -326,14 +328,17 @@ fn open_packets(key: BoundKey, settings: &DsrSettings, workers: usize) -> Result
         return Err(IS_OURS.to_owned());
     }
     let socket = PacketSocket::new().map_err(|error| error.to_string())?;
-    let filter = filter(&Service { vip: vip.ip(), port: vip.port(), transports: settings.transports });
-    socket.bind(&settings.interface, &filter).map_err(|error| error.to_string())?;
+    let service = Service { vip: vip.ip(), port: vip.port(), transports: settings.transports };
+    // The worker lets packets of the service in, if they are its task.
+    let interface =
+        socket.bind(&settings.interface, &questions(&service)).map_err(|error| error.to_string())?;
+    let path = data_path::open(&key.listener, vip, settings, interface.index)?;
     let mut sockets = Vec::new();
     sockets.resize_with(workers, Vec::new);
     // Services are spread over the workers.
     let at = hash_bytes(0, format!("{} {vip}", key.listener).as_bytes()) % workers.max(1) as u64;
     if let Some(worker) = sockets.get_mut(at as usize) {
-        worker.push(Socket::Packet(socket));
+        worker.push(Socket::Packet(socket, Box::new(path)));
     }
     let open = OpenAddress { addresses: vec![ListenAddress::Packets(vip)], shared: None, file: None };
     Ok(Bound { key, sockets, open })
@@ -342,6 +347,12 @@ fn open_packets(key: BoundKey, settings: &DsrSettings, workers: usize) -> Result
 /// The filter of a service, as the kernel takes it.
 pub fn filter(service: &Service) -> Vec<sys::packet::Instruction> {
     let all = logic::dsr::filter::program(service).into_iter();
+    all.map(|one| (one.code, one.jt, one.jf, one.k)).collect()
+}
+
+/// The filter of a service whose packets stay in the kernel.
+pub fn questions(service: &Service) -> Vec<sys::packet::Instruction> {
+    let all = logic::dsr::filter::questions(service).into_iter();
     all.map(|one| (one.code, one.jt, one.jf, one.k)).collect()
 }
 

@@ -112,6 +112,19 @@ pub fn give_socket(path: &Path, user: &str, group: Option<&str>) -> Result<(), P
         .map_err(|error| wrong(error.into()))
 }
 
+/// Gives a directory to the user that [`drop_to`] will change to. Does nothing unless root calls it.
+pub fn give_directory(path: &Path, user: &str, group: Option<&str>) -> Result<(), PrivilegeError> {
+    if !unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let target = Target::find(user, group)?;
+    let wrong = |source| PrivilegeError::Step { step: "giving a directory to the user", source };
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let directory = fcntl::open(path, flags, Mode::empty()).map_err(|error| wrong(error.into()))?;
+    unistd::fchownat(&directory, "", Some(target.uid), Some(target.gid), AtFlags::AT_EMPTY_PATH)
+        .map_err(|error| wrong(error.into()))
+}
+
 /// Keeps the user and gives up the rest: all capabilities but those in `keep`, new privileges, core dumps. Root keeps
 /// what belongs to it: its files.
 pub fn stay(keep: &[Capability]) -> Result<Dropped, PrivilegeError> {

@@ -36,6 +36,8 @@ impl Parser<'_> {
             Some(path) => self.file(path).map(Some),
         };
         let transports = raw.transport.as_ref().and_then(|word| word.value.parse().ok());
+        let data_path = raw.data_path.as_ref().and_then(|word| word.value.parse().ok());
+        let at_stop = raw.at_stop.as_ref().and_then(|word| word.value.parse().ok());
         let idle = match &raw.idle_timeout {
             None => (!self.nodes.is_broken(at.id, "idle-timeout")).then_some(None),
             given => self.time(given, Zero::Refused, YEAR).map(Some),
@@ -71,6 +73,8 @@ impl Parser<'_> {
             max_flows: max_flows?,
             tcp_idle: idle.unwrap_or(TCP_IDLE),
             udp_idle: idle.filter(|_| transports == Transports::Udp).unwrap_or(UDP_IDLE),
+            data_path: data_path?,
+            at_stop: at_stop?,
             hash_key_file: hash_key_file?,
         })
     }

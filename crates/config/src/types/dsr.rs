@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use logic::dsr::Transports;
+use logic::dsr::path::{AtStop, DataPath};
 use logic::route::PoolId;
 
 use super::{BindAddress, Listener, Protocol};
@@ -24,6 +25,10 @@ pub struct DsrSettings {
     pub tcp_idle: Duration,
     /// The same of a UDP flow.
     pub udp_idle: Duration,
+    /// Where packets are forwarded.
+    pub data_path: DataPath,
+    /// What becomes of a program in the kernel at a stop.
+    pub at_stop: AtStop,
     /// File with the key of the hash; `None`: it is chosen at each start.
     pub hash_key_file: Option<PathBuf>,
 }

@@ -4,5 +4,6 @@
 mod changes;
 mod kernel;
 mod network;
+mod paths;
 mod refused;
 mod traffic;

@@ -154,6 +154,36 @@ impl Network {
         self.run(machine, &["ethtool", "-K", "eth0", feature, state]);
     }
 
+    /// Lets the driver of the switch deliver what a program in the driver of a machine sends: it wants a program, too.
+    pub(crate) fn pass_in_driver(&self, machine: usize) {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../sys/bpf/dsr-xdp.bpf.o");
+        let port = format!("p{machine}");
+        // Without a service it lets all pass.
+        self.machines[4].ip(&["link", "set", &port, "xdpdrv", "object", program, "section", "xdp.frags"]);
+    }
+
+    /// Puts a program that lets all pass on the interface of a machine.
+    pub(crate) fn pass_at(&self, machine: usize) {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../sys/bpf/dsr-xdp.bpf.o");
+        self.machines[machine].ip(&[
+            "link",
+            "set",
+            "eth0",
+            "xdpdrv",
+            "object",
+            program,
+            "section",
+            "xdp.frags",
+        ]);
+    }
+
+    /// Starts the balancer where it sees the file systems of the whole machine: `ip netns exec` hides those in /sys.
+    #[track_caller]
+    pub(crate) fn balancer_with_all_files(&self, config: &str) -> Server {
+        let space = format!("--net=/run/netns/{}", self.machines[BALANCER].name());
+        Setup::new(config).through(["nsenter", &space]).start()
+    }
+
     /// Bytes that a machine has received.
     pub(crate) fn received(&self, machine: usize) -> u64 {
         let text = self.run(machine, &["cat", "/sys/class/net/eth0/statistics/rx_bytes"]);

@@ -165,7 +165,11 @@ impl Gauges {
 
     /// Counts a frame for a backend.
     pub(super) fn count(&mut self, backend: BackendId, bytes: u64, flow: Progress) {
-        let began = u64::from(flow == Progress::Began);
+        self.add(backend, bytes, u64::from(flow == Progress::Began));
+    }
+
+    /// Counts frames for a backend.
+    pub(super) fn add(&mut self, backend: BackendId, bytes: u64, began: u64) {
         match self.tallies.iter_mut().find(|tally| tally.backend == backend) {
             Some(tally) => (tally.bytes, tally.began) = (tally.bytes + bytes, tally.began + began),
             None => self.tallies.push(Tally { backend, bytes, began }),

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use logic::dsr::{Mac, owner};
 use state::events::Level;
-use state::listen::filter;
+use state::listen::{filter, questions};
 use sys::packet::{self, send_frame};
 
 use super::{CONFLICT_EVERY, Server};
@@ -20,6 +20,7 @@ impl Server {
     pub(super) fn follow_interface(&mut self) {
         let Some(settings) = self.settings() else { return };
         let name = settings.interface.clone();
+        self.leave_kernel(&name);
         let socket = self.socket.get_ref();
         let now = socket.interface().ok().flatten();
         if let (Some(known), Some(now)) = (self.interface, now)
@@ -33,7 +34,8 @@ impl Server {
         }
         let service = self.director.service();
         let subject = format!("{}.interface", self.subject());
-        match socket.bind(&name, &filter(&service)) {
+        let filter = if self.kernel.is_some() { questions(&service) } else { filter(&service) };
+        match socket.bind(&name, &filter) {
             Ok(interface) => {
                 self.worker.front.state.restore(&subject);
                 self.interface = Some(interface);

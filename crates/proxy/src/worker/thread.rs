@@ -69,8 +69,8 @@ impl Loops {
                 Socket::Udp(socket) => {
                     tokio::task::spawn_local(udp::run(worker, key.clone(), socket, signal))
                 }
-                Socket::Packet(socket) => {
-                    tokio::task::spawn_local(dsr::run(worker, key.clone(), socket, signal))
+                Socket::Packet(socket, path) => {
+                    tokio::task::spawn_local(dsr::run(worker, key.clone(), socket, *path, signal))
                 }
                 socket => tokio::task::spawn_local(accept::run(worker, key.clone(), socket, signal)),
             };

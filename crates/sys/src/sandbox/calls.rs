@@ -11,6 +11,8 @@ use seccompiler::{
     SeccompRule,
 };
 
+use crate::bpf::LOOK_AT_ENTRIES;
+
 /// Programs that this process starts. They inherit the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Children {
@@ -63,6 +65,11 @@ fn allowed(packets: Packets) -> Result<Rules, BackendError> {
         sockets.push(SeccompRule::new(vec![is(0, libc::AF_PACKET)?])?);
     }
     rules.insert(libc::SYS_socket, sockets);
+    if packets == Packets::Used {
+        // Of the programs that forward packets the table of flows is read, and nothing else is done with them.
+        let looks = SeccompRule::new(vec![is(0, LOOK_AT_ENTRIES.cast_signed())?])?;
+        rules.insert(libc::SYS_bpf, vec![looks]);
+    }
     // A new namespace would give all capabilities in it.
     let no_namespace = SeccompCondition::new(
         0,
@@ -103,6 +110,11 @@ fn refused(packets: Packets) -> Result<Rules, BackendError> {
         sockets.push(SeccompRule::new(vec![is(0, libc::AF_PACKET)?])?);
     }
     rules.insert(libc::SYS_socket, sockets);
+    if packets == Packets::Used {
+        let other =
+            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, LOOK_AT_ENTRIES.into())?;
+        rules.insert(libc::SYS_bpf, vec![SeccompRule::new(vec![other])?]);
+    }
     let namespaces = NAMESPACES.iter().map(|flag| {
         let is_set = SeccompCmpOp::MaskedEq(bits(*flag));
         SeccompRule::new(vec![SeccompCondition::new(0, SeccompCmpArgLen::Qword, is_set, bits(*flag))?])

@@ -53,6 +53,19 @@ fn rows(config: &Config, file: Option<&Path>) -> Vec<Row> {
             END,
         ),
     });
+    if confinement::attaches_programs(config) {
+        rows.push(row(
+            "CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON",
+            "dsr listeners: programs in the kernel forward packets; without these this process does",
+            BOUND,
+        ));
+        rows.push(row(
+            "make and remove names in /sys/fs/bpf/penstock",
+            "programs and flows of dsr listeners outlive a crash; CAP_SYS_ADMIN mounts it if it is not there",
+            END,
+        ));
+        rows.push(row("bpf(2) to read maps", "numbers of flows of dsr listeners", END));
+    }
     let capabilities = confinement::capabilities(config).into_iter();
     rows.extend(capabilities.map(|it| row(it.name(), it.reason(), END)));
     for need in paths::of(config, file) {

@@ -1,0 +1,157 @@
+//! Where packets are forwarded: which path is taken and why, and what a crash, a restart and a stop do to it.
+
+use std::fs;
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+use testing::tools::{self, Root};
+use testing::{Server, eventually, secs};
+
+use super::network::{BALANCER, CLIENT, Network, Running, SERVERS, VIP, are_same, config};
+
+const NO_CHECKS: &str = "health = \"off\"";
+
+fn bind() -> String {
+    format!("\"{VIP}:80\"")
+}
+
+/// Ends a balancer as an operator does.
+fn stop(mut server: Server) {
+    server.signal(Signal::SIGTERM);
+    assert!(server.wait_end(secs(10)).success());
+}
+
+/// Waits until nobody forwards what clients still send to the balancer.
+#[track_caller]
+fn ends(network: &Network) {
+    eventually("nothing is forwarded", secs(20), || {
+        (!network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success()).then_some(())
+    });
+}
+
+#[test]
+fn the_best_path_is_taken_and_told_with_the_reasons_against_better_ones() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let server = network.balancer(&config(&bind(), "", NO_CHECKS));
+    eventually("it serves", secs(20), || {
+        network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
+    });
+    let path = server.ctl_json(&["status"])["listeners"][0]["paths"][0].clone();
+    assert_eq!(path["address"].as_str(), Some("10.77.0.100:80"), "{path:#}");
+    assert_eq!(path["path"].as_str(), Some("tc"), "{path:#}");
+    let refused = &path["refused"][0];
+    assert_eq!(refused["path"].as_str(), Some("xdp"));
+    assert!(refused["reason"].as_str().unwrap().contains("eth0 is a virtual interface (veth)"), "{path:#}");
+    let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
+    assert!(events.contains("packets are forwarded by the kernel (tc); xdp: eth0 is a virtual"), "{events}");
+    stop(server);
+    ends(&network);
+}
+
+#[test]
+fn without_the_rights_this_process_forwards_and_says_which_ones_it_needs() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let config = config(&bind(), "", NO_CHECKS).replace("user = \"nobody\"\n", "");
+    let less = ["setpriv", "--bounding-set", "-bpf,-perfmon,-net_admin,-sys_admin"];
+    let server = network.setup_through(&config, less).start();
+    eventually("it serves", secs(20), || {
+        network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
+    });
+    let path = server.ctl_json(&["status"])["listeners"][0]["paths"][0].clone();
+    assert_eq!(path["path"].as_str(), Some("af_packet"), "{path:#}");
+    let reason = path["refused"][1]["reason"].as_str().unwrap();
+    assert!(reason.contains("it needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"), "{path:#}");
+    drop(server);
+    let asked = config.replace("protocol = \"dsr\"", "protocol = \"dsr\"\ndata-path = \"tc\"");
+    let output = network.setup_through(&asked, less).output();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("tc: it needs CAP_BPF"), "{text}");
+}
+
+#[test]
+fn another_program_in_the_driver_is_not_displaced() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    network.pass_at(BALANCER);
+    let asked = config(&bind(), "data-path = \"xdp\"", NO_CHECKS);
+    let output = network.setup(&asked).output();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("another XDP program is on eth0"), "{text}");
+}
+
+#[test]
+fn a_killed_process_and_its_successor_cut_no_download_and_a_stop_takes_the_program_away() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let config = config(&bind(), "", "health = { tcp = true, interval = \"1s\" }");
+    let mut server = network.balancer_with_all_files(&config);
+    let url = format!("http://{VIP}/large");
+    eventually("it serves", secs(20), || {
+        network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
+    });
+    let path = |server: &Server| server.ctl_json(&["status"])["listeners"][0]["paths"][0].clone();
+    assert_eq!(path(&server)["path"].as_str(), Some("tc"));
+    assert!(path(&server)["unpinned"].is_null(), "{:#}", path(&server));
+    let to = |number: usize| network.directory.path().join(format!("download{number}"));
+    let mut downloads: Vec<_> = (0..6)
+        .map(|number| {
+            let file = to(number).display().to_string();
+            let words =
+                ["curl", "-sf", "-m", "100", "--limit-rate", "15M", "--noproxy", "*", "-o", &file, &url];
+            Running(network.command(CLIENT, &words).stderr(Stdio::null()).spawn().unwrap())
+        })
+        .collect();
+    eventually("all have begun", secs(20), || {
+        (0..6).all(|number| fs::metadata(to(number)).is_ok_and(|file| file.len() > 0)).then_some(())
+    });
+    server.signal(Signal::SIGKILL);
+    server.wait_end(secs(10));
+    // Without the process, new connections are served as well.
+    (0..20).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(VIP))));
+    let server = network.balancer_with_all_files(&config);
+    let in_flight = || -> u64 {
+        ["10.77.0.14:80", "10.77.0.15:80"]
+            .iter()
+            .filter_map(|at| server.backend(at)["in_flight"].as_u64())
+            .sum()
+    };
+    eventually("it knows the flows of the one before", secs(10), || (in_flight() >= 6).then_some(()));
+    (0..20).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(VIP))));
+    for (number, download) in downloads.iter_mut().enumerate() {
+        assert!(download.0.wait().unwrap().success(), "{number}");
+        assert!(are_same(&to(number), &network.directory.path().join("large")), "{number}");
+    }
+    stop(server);
+    ends(&network);
+}
+
+#[test]
+fn a_program_that_is_to_be_kept_goes_on_after_a_stop() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let kept = config(&bind(), "at-stop = \"keep\"", NO_CHECKS);
+    let server = network.balancer_with_all_files(&kept);
+    eventually("it serves", secs(20), || {
+        network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
+    });
+    stop(server);
+    (0..10).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(VIP))));
+    stop(network.balancer_with_all_files(&config(&bind(), "", NO_CHECKS)));
+    ends(&network);
+}

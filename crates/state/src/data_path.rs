@@ -1,0 +1,111 @@
+//! Where packets of one address of a `dsr` listener are forwarded: opens the best rung that works, while the process still
+//! has the rights for it. `crates/logic/src/dsr/path.rs` says which ones are tried.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use config::types::DsrSettings;
+use logic::dsr::path::{Card, Refusal, Rung, ladder};
+use sys::bpf::{BpfError, Hook, Pins, Plane, Program, Unpinned};
+
+/// The rung of an address.
+#[derive(Debug)]
+pub struct DataPath {
+    /// The program in the kernel; `None` with a packet socket.
+    pub plane: Option<Plane>,
+    pub report: PathReport,
+}
+
+/// What is said of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathReport {
+    pub rung: Rung,
+    /// Rungs that are not used, with reasons.
+    pub refused: Vec<Refusal>,
+    /// Why the program ends with the process, if it does.
+    pub unpinned: Option<String>,
+}
+
+impl PathReport {
+    /// `packets are forwarded by tc; xdp: eth0 is a virtual interface (veth): ...`
+    pub fn line(&self) -> String {
+        let refused = self.refused.iter().map(|one| format!("; {}: {}", one.rung, one.reason));
+        let unpinned = self.unpinned.iter().map(|why| format!("; a crash of this process ends it: {why}"));
+        let by = match self.rung {
+            Rung::AfPacket => "this process (af_packet)".to_owned(),
+            rung => format!("the kernel ({rung})"),
+        };
+        format!("packets are forwarded by {by}{}", refused.chain(unpinned).collect::<String>())
+    }
+}
+
+/// Opens the path for an address on an interface.
+pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32) -> Result<DataPath, String> {
+    let interface = &*settings.interface;
+    let (rungs, mut refused) = ladder(settings.data_path, interface, &card(interface));
+    let name = format!("{interface}-{listener}-{}-{}", vip.ip(), vip.port());
+    for rung in rungs {
+        let hook = match rung {
+            Rung::Xdp => Hook::Xdp,
+            Rung::XdpGeneric => Hook::XdpGeneric,
+            Rung::Tc => Hook::Tc,
+            Rung::AfPacket => {
+                // Of an earlier process that had another path.
+                let _ = Pins::open_existing(&name).map(|pins| pins.remove());
+                let report = PathReport { rung, refused, unpinned: None };
+                return Ok(DataPath { plane: None, report });
+            }
+        };
+        match open_plane(&name, hook, settings, index) {
+            Ok((plane, unpinned)) => {
+                let report = PathReport { rung, refused, unpinned };
+                return Ok(DataPath { plane: Some(plane), report });
+            }
+            Err(reason) => refused.push(Refusal { rung, reason }),
+        }
+    }
+    let _ = Pins::open_existing(&name).map(|pins| pins.remove_unused());
+    let reasons: Vec<_> = refused.iter().map(|one| format!("{}: {}", one.rung, one.reason)).collect();
+    Err(format!("{}; data-path = \"auto\" takes what works", reasons.join("; ")))
+}
+
+fn open_plane(
+    name: &str,
+    hook: Hook,
+    settings: &DsrSettings,
+    index: u32,
+) -> Result<(Plane, Option<String>), String> {
+    let (pins, unpinned) = match Pins::open(name) {
+        Ok(pins) => (Some(pins), None),
+        Err(taken @ Unpinned::Taken(_)) => return Err(taken.to_string()),
+        Err(error @ Unpinned::Io(..)) => (None, Some(error.to_string())),
+    };
+    let flows = u32::try_from(settings.max_flows).unwrap_or(u32::MAX);
+    let is_pinned = pins.is_some();
+    let program = match Program::load(hook, flows, pins) {
+        // Maps of another form: what is in them is lost.
+        Err(BpfError::Maps(_)) if is_pinned => {
+            let again = Pins::open(name).map_err(|error| error.to_string())?;
+            again.remove().map_err(|error| error.to_string())?;
+            Program::load(hook, flows, Some(again))
+        }
+        loaded => loaded,
+    };
+    let plane = program.and_then(|program| program.attach(&settings.interface, index));
+    plane.map(|plane| (plane, unpinned)).map_err(|error| error.to_string())
+}
+
+fn card(interface: &str) -> Card {
+    match sys::card::driver(interface) {
+        Ok((driver, bus)) if !bus.is_empty() && bus != "N/A" && driver != "virtio_net" => Card::Physical,
+        Ok((driver, _)) if !driver.is_empty() => Card::Virtual(driver),
+        _ => Card::Virtual("no driver".to_owned()),
+    }
+}
+
+impl DataPath {
+    /// Directory of the program's names, for the user that the process becomes.
+    pub fn directory(&self) -> Option<PathBuf> {
+        self.plane.as_ref()?.directory()
+    }
+}
