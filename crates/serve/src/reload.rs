@@ -81,7 +81,9 @@ pub fn set_limits(state: &State, config: &Config, descriptors: &Needs, division:
         MaxConnections::Auto => possible,
         MaxConnections::Count(count) => count,
     };
-    if most > possible {
+    // The number that is possible changes with the number of backends, so with each answer of the DNS.
+    let too_high = if most > possible { most } else { 0 };
+    if state.told_too_high.swap(too_high, Relaxed) != too_high && too_high > 0 {
         let message = format!(
             "max-connections = {most}, but there are descriptors for {possible} connections: raise LimitNOFILE, or lower max-connections"
         );

@@ -70,6 +70,8 @@ pub struct State {
     pub connections: AtomicUsize,
     /// Limit of [`Self::connections`].
     pub max_connections: AtomicUsize,
+    /// The `max-connections` of which the last event said that there are too few descriptors for it; 0 for none.
+    pub told_too_high: AtomicUsize,
     /// Number of published snapshots.
     pub generation: AtomicU64,
     /// Number of refused reloads.
@@ -520,6 +522,7 @@ impl State {
             account: Account::new(workers),
             connections: AtomicUsize::new(0),
             max_connections: AtomicUsize::new(usize::MAX),
+            told_too_high: AtomicUsize::new(0),
             generation: AtomicU64::new(0),
             unsaved_changes: AtomicUsize::new(0),
             reloads_refused: AtomicU64::new(0),
