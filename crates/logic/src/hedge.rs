@@ -38,7 +38,7 @@ const BURST: u32 = 10;
 const COPY: u32 = 100;
 
 /// What a worker knows of the requests to one pool.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Hedging {
     latencies: Latencies,
     /// Unused budget, in percent of a request.
@@ -52,7 +52,7 @@ impl Default for Hedging {
 }
 
 impl Hedging {
-    /// What a request sees that began before the last reload: nothing is known, and nothing may be spent.
+    /// What a request sees whose pool is not configured any more: nothing is known, and nothing may be spent.
     pub fn without_budget() -> Self {
         Self { credit: 0, ..Self::default() }
     }
@@ -94,7 +94,7 @@ impl Hedging {
 
 /// Histogram of the latest latencies. Each power of two of microseconds has eight buckets: an estimate is too high by an
 /// eighth at most.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Latencies {
     buckets: Box<[u16; BUCKETS]>,
     total: u32,

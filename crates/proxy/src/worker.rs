@@ -24,19 +24,21 @@ use crate::idle_sessions::IdleSessions;
 use crate::live::{Live, Running};
 use crate::past::{Entry, Past};
 use crate::pipes::Pipes;
-use crate::snapshot::{PoolPlan, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::udp::mailbox::Mailboxes;
 use crate::waits::Waits;
 
 mod answers;
 mod eviction;
 mod handle;
+mod per_pool;
 mod sessions;
 mod thread;
 
 use eviction::IdleClients;
 use handle::Phase;
 pub use handle::{ConnectionHandle, WaitEnd};
+use per_pool::PerPool;
 pub use thread::{Command, run};
 
 /// Interval at which a worker checks its idle backend connections.
@@ -96,43 +98,6 @@ pub struct Worker {
     /// Number of the connection with which [`Self::park_idle`] goes on.
     park_from: Cell<usize>,
     refusal_log: RefusalLog,
-}
-
-/// What a worker keeps for each pool, until the next snapshot: the entries are indexed by [`PoolId`], and each has the
-/// generation of the snapshot that it was made for.
-struct PerPool<T>(RefCell<Vec<Option<(u64, T)>>>);
-
-impl<T> Default for PerPool<T> {
-    fn default() -> Self {
-        Self(RefCell::default())
-    }
-}
-
-impl<T> PerPool<T> {
-    fn with<R>(
-        &self,
-        snapshot: &Snapshot,
-        pool: PoolId,
-        make: impl Fn(&PoolPlan) -> T,
-        make_old: impl FnOnce(&PoolPlan) -> T,
-        act: impl FnOnce(&mut T) -> R,
-    ) -> R {
-        let mut entries = self.0.borrow_mut();
-        if entries.len() < snapshot.pools.len() {
-            entries.resize_with(snapshot.pools.len(), || None);
-        }
-        let entry = &mut entries[pool.0];
-        match entry {
-            // A request that began before a reload leaves alone what those after it have begun.
-            Some((generation, _)) if *generation > snapshot.generation => {
-                return act(&mut make_old(snapshot.pool(pool)));
-            }
-            Some((generation, _)) if *generation < snapshot.generation => *entry = None,
-            _ => {}
-        }
-        let (_, kept) = entry.get_or_insert_with(|| (snapshot.generation, make(snapshot.pool(pool))));
-        act(kept)
-    }
 }
 
 /// The open client connections of a worker, indexed by their numbers.
@@ -234,8 +199,8 @@ impl Worker {
             running: Running::default(),
             slot_cache,
             current: RefCell::new(Rc::new(snapshot)),
-            balancers: PerPool::default(),
-            hedging: PerPool::default(),
+            balancers: PerPool::new(index),
+            hedging: PerPool::new(index),
             past: RefCell::new(Past::new(workers)),
             rates: RefCell::default(),
             mailboxes: Rc::default(),
@@ -281,16 +246,14 @@ impl Worker {
         self.cutting.get()
     }
 
-    /// Runs `choose` with the balancer of a pool. Each new snapshot starts with a new balancer, and each request from
-    /// before a reload that chooses after it with one of its own.
+    /// Runs `choose` with the balancer of a pool. Requests from before a reload that choose after it have one of their own.
     pub fn with_balancer<T>(
         &self,
         snapshot: &Snapshot,
         pool: PoolId,
         choose: impl FnOnce(&mut Balancer) -> T,
     ) -> T {
-        let make = |plan: &PoolPlan| plan.balancer(self.index);
-        self.balancers.with(snapshot, pool, make, make, choose)
+        self.balancers.with(snapshot, pool, choose)
     }
 
     /// Gives `act` what this worker knows of the latencies of a pool.
@@ -300,7 +263,7 @@ impl Worker {
         pool: PoolId,
         act: impl FnOnce(&mut Hedging) -> T,
     ) -> T {
-        self.hedging.with(snapshot, pool, |_| Hedging::default(), |_| Hedging::without_budget(), act)
+        self.hedging.with(snapshot, pool, act)
     }
 
     /// Format of access-log lines; `None` if the access log is off.

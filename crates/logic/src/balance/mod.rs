@@ -2,6 +2,7 @@
 //!
 //! The caller passes the state of every backend ([`Candidate`]) and gets an index. The choice allocates no memory.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -251,6 +252,23 @@ impl Balancer {
     #[must_use]
     pub fn bounded(self, bound: Option<Bound>) -> Self {
         Balancer { bound, ..self }
+    }
+
+    /// Goes on where `before` was: backends that stay keep their turns, new ones have none before and none behind the
+    /// others. `then` are the backends of `before`, `now` those of this one.
+    #[must_use]
+    pub fn after(mut self, before: &Balancer, then: &Identities, now: &Identities) -> Self {
+        let credit = then.backends.iter().zip(&before.credit).map(|(one, credit)| (one.seed, *credit));
+        let known: HashMap<u64, i64> = credit.collect();
+        let stay: Vec<Option<i64>> = now.backends.iter().map(|one| known.get(&one.seed).copied()).collect();
+        let count = i64::try_from(stay.iter().flatten().count()).unwrap_or(i64::MAX);
+        // Those that have left may have taken credit with them, or left debts: 0 is the middle again.
+        let middle = stay.iter().flatten().sum::<i64>().checked_div(count).unwrap_or(0);
+        for (credit, stays) in self.credit.iter_mut().zip(&stay) {
+            *credit = stays.map_or(0, |kept| kept - middle);
+        }
+        self.phase = before.phase % self.credit.len().max(1);
+        self
     }
 
     /// Chooses a backend.

@@ -34,6 +34,36 @@ fn workers_with_different_phases_begin_at_different_backends() {
     }
 }
 
+/// A round robin that begins anew gives the first backend a turn at each change.
+#[test]
+fn backends_that_stay_keep_their_turns_and_a_new_one_gets_its_own() {
+    let identities = |names: &[&str]| {
+        let named: Vec<_> = names.iter().map(|name| (*name, 1)).collect();
+        Identities::new(Policy::RoundRobin, &named)
+    };
+    let mut names = vec!["a", "b", "c"];
+    let mut before = identities(&names);
+    let mut balancer = Balancer::new(Policy::RoundRobin, 3);
+    let mut turns = HashMap::new();
+    for change in 0..30 {
+        let chosen = names[index(pick(&mut balancer, &vec![candidate(1); names.len()]))];
+        *turns.entry(chosen).or_insert(0) += 1;
+        // Another one comes and goes, before and behind the others.
+        match (change % 4, change % 8) {
+            (1, 1) => names.insert(0, "d"),
+            (1, _) => names.push("d"),
+            (3, _) => names.retain(|name| *name != "d"),
+            _ => {}
+        }
+        let now = identities(&names);
+        balancer = Balancer::new(Policy::RoundRobin, names.len()).after(&balancer, &before, &now);
+        assert!(balancer.credit.iter().all(|credit| credit.abs() < 1000), "{balancer:?}");
+        before = now;
+    }
+    assert!(["a", "b", "c"].iter().all(|name| (7..=10).contains(&turns[name])), "{turns:?}");
+    assert!((2..=6).contains(&turns["d"]), "{turns:?}");
+}
+
 #[test]
 fn a_backend_that_returns_is_not_flooded_with_what_it_missed() {
     let mut candidates = [candidate(1); 3];

@@ -12,6 +12,8 @@ use testing::sshd::free_address;
 use testing::tools::{self, Root};
 use testing::{BackendConnection, Scripted, Server, eventually, secs};
 
+mod state;
+
 /// So many addresses with the same port, at which no server listens.
 fn addresses(count: usize) -> Vec<SocketAddr> {
     let (_, port) = free_address();

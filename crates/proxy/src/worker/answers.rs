@@ -1,30 +1,16 @@
 //! Answers an operator's questions about a worker.
 
-use logic::route::PoolId;
-
-use super::{PerPool, Worker};
+use super::Worker;
 use crate::listing::Whence;
 use crate::question::Question;
-use crate::snapshot::{PoolPlan, Snapshot};
 use crate::udp::mailbox::FlowQuestion;
-
-impl<T: Clone> PerPool<T> {
-    /// Copies what a session under `snapshot` would get from [`PerPool::with`].
-    fn copy(&self, snapshot: &Snapshot, pool: PoolId, make: impl Fn(&PoolPlan) -> T) -> T {
-        match self.0.borrow().get(pool.0) {
-            Some(Some((generation, kept))) if *generation == snapshot.generation => kept.clone(),
-            _ => make(snapshot.pool(pool)),
-        }
-    }
-}
 
 impl Worker {
     pub(super) fn answer(&self, question: Question) {
         match question {
             Question::Balancer { snapshot, pool, answer } => {
-                let make = |plan: &PoolPlan| plan.balancer(self.index);
                 // The operator may have left.
-                let _ = answer.send(self.balancers.copy(&snapshot, pool, make));
+                let _ = answer.send(self.balancers.copy(&snapshot, pool));
             }
             Question::Sessions { asked, from: Whence::Connections(from), answer } => {
                 let _ = answer.send(self.scan(&asked, from));
