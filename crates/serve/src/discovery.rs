@@ -70,8 +70,16 @@ struct Entry {
     members: Members,
     /// Whether a look-up has ended.
     looked_up: LookedUp,
+    known: Known,
     /// A failure that its backend has not been told, and how long it took.
     failure: Option<(String, Duration)>,
+}
+
+/// Whether an answer had all backends of the name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    NotYet,
+    All,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -214,8 +222,14 @@ impl Discoverer {
         change
     }
 
-    /// Tells the backends of names that never resolved why.
+    /// Tells the backends of names that never resolved why. Forgets what waits for backends that their names do not have.
     pub(crate) fn tell_failures(&mut self, snapshot: &Snapshot) {
+        if self.served == Served::Is {
+            self.state.awaited.forget(|pool, backend| {
+                let mut may_come = self.entries.iter().filter(|(_, entry)| entry.known != Known::All);
+                !may_come.any(|((of, name), _)| **of == *pool && name.may_have(backend))
+            });
+        }
         for plan in &snapshot.pools {
             for backend in &plan.backends {
                 let BackendAddress::Dns(name) = &backend.settings.address else { continue };
@@ -257,6 +271,9 @@ impl Discoverer {
             }
         };
         entry.failure = None;
+        if answer.unknown.is_empty() {
+            entry.known = Known::All;
+        }
         let is_first = entry.members.is_empty();
         let changes = entry.members.answered(&answer, entry.misses);
         if changes.any() && !is_first {
@@ -291,6 +308,7 @@ impl Entry {
             source: None,
             members: Members::default(),
             looked_up: LookedUp::Never,
+            known: Known::NotYet,
             failure: None,
         }
     }

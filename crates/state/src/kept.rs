@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
+pub mod awaited;
 pub mod board;
 pub mod changes;
 pub mod clients;

@@ -106,6 +106,8 @@ pub struct State {
     pub confinement: Confinement,
     /// State that is stored for the next process.
     pub kept: kept::board::Board,
+    /// State of an earlier process for backends that the DNS has not named yet.
+    pub awaited: kept::awaited::Awaited,
     /// Certificate orders and pending ACME challenges.
     pub acme: Board,
     pub events: Events,
@@ -540,6 +542,7 @@ impl State {
             directory: None,
             confinement: Confinement::default(),
             kept: kept::board::Board::default(),
+            awaited: kept::awaited::Awaited::default(),
             acme: Board::default(),
             events: Events::default(),
             captures: capture::Captures::default(),

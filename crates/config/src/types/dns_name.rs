@@ -27,6 +27,12 @@ impl DnsName {
         }
     }
 
+    /// Whether a backend of this name (`app.internal@10.0.0.1:80`) may belong to it.
+    #[must_use]
+    pub fn may_have(&self, backend: &str) -> bool {
+        backend.strip_prefix(self.name()).is_some_and(|rest| rest.starts_with('@'))
+    }
+
     /// The host for which certificates and requests of health checks are. For SRV records it is the owner without
     /// `_service._protocol`, and not their target: who can forge an answer could choose that.
     #[must_use]

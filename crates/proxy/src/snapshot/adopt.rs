@@ -6,6 +6,7 @@ use config::types::SourceAddress;
 use logic::health::State as HealthState;
 use state::State;
 use state::events::Level;
+use state::kept::traffic;
 
 use super::{PoolPlan, Snapshot};
 
@@ -89,6 +90,7 @@ fn adopt_pool(pool: &PoolPlan, state: &State) {
             let message = format!("{event}: {why}");
             state.events.record(Level::Info, backend.subject(), message);
         }
+        traffic::resume(state, backend);
     }
     if let Some(table) = &pool.sticky {
         state.keep_sticky(&settings.name, settings.sticky, table);

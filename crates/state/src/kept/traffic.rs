@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
+use config::types::{BackendAddress, DnsName};
 use logic::health::{
     Cause, EjectedFor, Memory, SeenByChecks, Source, State as HealthState, Verdict, VerdictOutcome,
 };
 use serde::{Deserialize, Serialize};
 
+use super::awaited::Mark;
 use super::counts::{self, Counts, Histogram};
 use super::{Clock, Millis, millis};
 use crate::ending::Ending;
+use crate::events::Level;
 use crate::lock::lock;
 use crate::{Admission, BackendState, Drain, ListenerState, PoolState, State};
 
@@ -126,11 +129,17 @@ impl Traffic {
             let pool = pools.entry(backend.pool.to_string()).or_default();
             pool.backends.insert(backend.name.to_string(), KeptBackend::gather(&backend, wall, now));
         }
+        state.awaited.each(|pool, backend, kept| {
+            let pool = pools.entry(pool.to_owned()).or_default();
+            if let Ok(kept) = KeptBackend::deserialize(kept) {
+                pool.backends.entry(backend.to_owned()).or_insert(kept);
+            }
+        });
         Self { at: millis(wall), process: counts::gather_process(state), listeners, pools }
     }
 
-    /// Gives the listeners, pools and backends that are configured what the file knows of them. Must be called before
-    /// the workers run.
+    /// Gives the listeners, pools and backends that are configured what the file knows of them. What it knows of backends
+    /// that the DNS may name later waits for them. Must be called before the workers run.
     pub fn restore(&self, state: &State, clock: &Clock) -> Restored {
         counts::restore_process(&self.process, state);
         for (name, listener) in &*lock(&state.listeners) {
@@ -144,12 +153,50 @@ impl Traffic {
             }
         }
         let mut restored = Restored::default();
-        for ((pool, name), backend) in &*lock(&state.backends) {
+        let backends = lock(&state.backends);
+        for ((pool, name), backend) in &*backends {
             if let Some(kept) = self.pools.get(&**pool).and_then(|pool| pool.backends.get(name)) {
                 kept.restore(backend, clock, &mut restored);
             }
         }
+        for (pool, name) in backends.values().filter_map(|backend| Some((&backend.pool, dns_name(backend)?)))
+        {
+            let known = self.pools.get(&**pool).into_iter().flat_map(|pool| &pool.backends);
+            for (backend, kept) in known.filter(|(backend, _)| name.may_have(backend)) {
+                if !backends.contains_key(&(pool.clone(), backend.clone()))
+                    && let Ok(kept) = serde_json::to_value(kept)
+                {
+                    state.awaited.add(pool, backend, Mark { written: self.at, backend: kept });
+                }
+            }
+        }
         restored
+    }
+}
+
+/// Gives a backend that no worker uses yet what is waiting for it.
+pub fn resume(state: &State, backend: &BackendState) {
+    let Some(mark) = state.awaited.take(&backend.pool, &backend.name) else { return };
+    let Ok(kept) = KeptBackend::deserialize(&mark.backend) else { return };
+    let mut restored = Restored::default();
+    kept.restore(backend, &Clock::now(mark.written), &mut restored);
+    let Restored { drained, weights, out } = restored;
+    let marks = [(drained, "drained"), (weights, "weight of an operator"), (out, "down or ejected")];
+    let marks = marks.iter().filter(|(count, _)| *count > 0).map(|(_, what)| *what);
+    let marks: Vec<&str> = ["counters"].into_iter().chain(marks).collect();
+    let message = format!("taken over from before the last start: {}", marks.join(", "));
+    state.events.record(Level::Info, backend.subject(), message);
+}
+
+/// The name in the DNS that a backend stands for, or that has it.
+fn dns_name(backend: &BackendState) -> Option<&DnsName> {
+    match &backend.address {
+        BackendAddress::Dns(name) => Some(name),
+        BackendAddress::Discovered { name, .. } => Some(name),
+        BackendAddress::Ip(_)
+        | BackendAddress::Name { .. }
+        | BackendAddress::Unix(_)
+        | BackendAddress::Ssh { .. } => None,
     }
 }
 

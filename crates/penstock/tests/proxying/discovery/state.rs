@@ -1,5 +1,6 @@
-//! What a change in the DNS leaves alone.
+//! What a change in the DNS leaves alone, and what a restart gives to backends that the DNS names late.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -73,4 +74,51 @@ fn a_change_in_the_dns_takes_neither_turns_nor_latencies_from_other_pools_and_sa
     gate.open();
     let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
     assert_eq!(events.matches("max-connections = 1000000, but there are").count(), 1, "{events}");
+}
+
+fn restartable(dns: &NameServer, state: &Path, port: u16) -> Server {
+    let text = format!(
+        "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
+         [process]\nworkers = 1\nstate-directory = \"{}\"\nstate-interval = \"300ms\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
+         [pool.app]\nresolve-interval = \"100ms\"\nbackends = [\"dns:app.test:{port}\"]\n",
+        state.display()
+    );
+    let script = "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\"";
+    let resolv = dns.resolv_conf();
+    Setup::new(&text).through(["unshare", "--mount", "sh", "-c", script, resolv.to_str().unwrap()]).start()
+}
+
+#[test]
+fn drains_and_weights_come_back_with_their_backends_also_when_the_dns_is_late() {
+    if root() == Root::LeftOut {
+        return;
+    }
+    let at = addresses(3);
+    let state = tempfile::tempdir().unwrap();
+    let records: String = at.iter().map(|at| format!("app A {}\n", at.ip())).collect();
+    let mut dns = NameServer::start(&records);
+    let mut server = restartable(&dns, state.path(), at[0].port());
+    assert!(server.ctl(&["drain", &app(&at[0])]).status.success());
+    assert!(server.ctl(&["weight", &app(&at[1]), "7"]).status.success());
+    assert!(server.ctl(&["drain", &app(&at[2])]).status.success());
+    dns.stop();
+    // Twice: what no backend has got is stored again.
+    for round in 0..2 {
+        server.signal(nix::sys::signal::Signal::SIGTERM);
+        server.wait_end(secs(20));
+        drop(server);
+        server = restartable(&dns, state.path(), at[0].port());
+        assert_eq!(names(&server), [format!("dns:app.test:{}", at[0].port())], "{round}");
+    }
+    dns.start_again();
+    dns.update(&[&format!("del app.test. A {}", at[2].ip())]);
+    eventually("the name resolves", secs(20), || (names(&server) == apps([at[0], at[1]])).then_some(()));
+    let told = |number: usize| server.backend(&app(&at[number]));
+    assert_eq!(told(0)["admission"], "draining", "{}", told(0));
+    assert_eq!(told(1)["weight_override"], 7, "{}", told(1));
+    // An address that the DNS has lost is another backend when it comes again.
+    dns.update(&[&format!("add app.test. 1 A {}", at[2].ip())]);
+    eventually("it comes", secs(20), || (names(&server).len() == 3).then_some(()));
+    assert_eq!(told(2)["admission"], "ready", "{}", told(2));
 }
