@@ -114,9 +114,11 @@ async fn open(
     Err(last)
 }
 
-/// Returns the address of a backend to which a UDP socket is connected first.
-pub fn first_address(backend: &BackendState, outgoing: Outgoing) -> Option<SocketAddr> {
-    backend.addresses.load().iter().copied().find(|address| fits(outgoing, *address))
+/// Returns the address of a backend to which a UDP socket is connected first, and the settings for it.
+pub fn first_address(backend: &BackendState, outgoing: Outgoing) -> Option<(SocketAddr, Outgoing)> {
+    let addresses = backend.addresses.load();
+    let address = addresses.iter().copied().find(|address| fits(outgoing, *address))?;
+    Some((address, outgoing.towards(address.ip())))
 }
 
 /// Returns true unless a socket with the configured source address cannot connect there.
@@ -210,13 +212,19 @@ pub async fn establish(
     shaken.map(|outbound| Link::Tls(Box::new(outbound))).map_err(ConnectFault::Backend)
 }
 
-/// Opens a UDP socket to a backend: to the first of its addresses to which there is a way.
-pub fn open_udp(backend: &BackendState, outgoing: Outgoing) -> Result<(UdpSocket, SocketAddr), ConnectFault> {
+/// Opens a UDP socket to a backend: to the first of its addresses to which there is a way. Returns that address, and the
+/// settings that were used.
+pub fn open_udp(
+    backend: &BackendState,
+    outgoing: Outgoing,
+) -> Result<(UdpSocket, SocketAddr, Outgoing), ConnectFault> {
     let addresses = backend.addresses.load();
     let mut last = ConnectFault::Backend(no_address(&addresses));
     for address in addresses.iter().filter(|address| fits(outgoing, **address)) {
+        let outgoing = outgoing.towards(address.ip());
         last = match sys::datagram::connect_udp(*address, outgoing) {
-            Ok(socket) => return Ok((socket, *address)),
+            Ok(socket) => return Ok((socket, *address, outgoing)),
+            Err(error) if is_of_client_address(&error, outgoing) => ConnectFault::Ours(error),
             // UDP sockets are out of ports with another error than TCP sockets.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(ConnectFault::Ours(error)),
             Err(error) => fault(error, Duration::ZERO),

@@ -11,9 +11,7 @@ use super::parser::{Parser, Zero, count, small};
 use super::pool::{which_pool, with_fallbacks};
 use crate::de::At;
 use crate::raw::{RawConfig, RawListener};
-use crate::types::{
-    BackendAddress, BackendHttp, BindAddress, Listener, Pool, Protocol, SourceAddress, UdpSettings,
-};
+use crate::types::{BackendAddress, BackendHttp, BindAddress, Listener, Pool, Protocol, UdpSettings};
 
 /// Idle timeout of a flow. Longer than a query is tried again, and short, because a flow has no end of its own.
 const IDLE: Duration = Duration::from_secs(30);
@@ -81,9 +79,6 @@ impl Parser<'_> {
         } else if pool.sticky_cookie.is_some() {
             let message = format!("{which} has sticky.cookie, and datagrams have no cookies");
             Some((message, "use a pool without sticky.cookie: it knows clients by address"))
-        } else if pool.source_address == SourceAddress::Client {
-            let message = format!("{which} has source-address = \"client\", which is for connections");
-            Some((message, "use send-proxy = \"v2\": each datagram begins with the client's address"))
         } else if pool.send_proxy == Some(proxy_header::Version::V1) {
             let message = format!("{which} has send-proxy = \"v1\", which is for connections");
             Some((message, "use send-proxy = \"v2\": each datagram begins with the header"))

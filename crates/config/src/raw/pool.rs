@@ -96,7 +96,7 @@ http2 = "on"
     /// one. Backends at names need an address of the same family. Unix sockets and backends behind SSH have none.
     /// `"client"`: each session comes from the address of its client (behind a PROXY header, the one in the header), and
     /// the backend's answers must be routed back through this machine: see [the clients' own
-    /// addresses](serve.md#the-clients-own-addresses). It needs CAP_NET_RAW, and is not for `http2` and `udp`.
+    /// addresses](serve.md#the-clients-own-addresses). It needs CAP_NET_RAW, and is not for `http2`.
     #[schemars(extend("x-default" = "the kernel chooses", "x-also" = ["client"], "examples" = ["10.0.0.5"]))]
     pub(crate) source_address: Key<String>,
     /// Silence on a connection to a backend after which the kernel probes whether the backend is still there (TCP

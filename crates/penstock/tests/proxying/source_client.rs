@@ -1,6 +1,9 @@
 //! `source-address = "client"`: backends see the addresses of clients. A client, a balancer and a backend in network
 //! namespaces; the route of the backend to the client leads through the balancer.
 
+use std::net::UdpSocket;
+use std::path::Path;
+
 use testing::client::request;
 use testing::network::Machine;
 use testing::peers::Process;
@@ -32,8 +35,10 @@ impl Network {
         }
         // As docs/serve.md has it: what comes from the port of the backends is for this machine, also if it is sent to a client.
         for family in ["-4", "-6"] {
-            let from_backends = ["iif", "backends", "ipproto", "tcp", "sport", "8000", "lookup", "100"];
-            balancer.ip(&[&[family, "rule", "add"], &from_backends[..]].concat());
+            for (protocol, port) in [("tcp", "8000"), ("udp", "5300")] {
+                let from_backends = ["iif", "backends", "ipproto", protocol, "sport", port, "lookup", "100"];
+                balancer.ip(&[&[family, "rule", "add"], &from_backends[..]].concat());
+            }
             let all = if family == "-4" { "0.0.0.0/0" } else { "::/0" };
             balancer.ip(&[family, "route", "add", "local", all, "dev", "lo", "table", "100"]);
         }
@@ -48,6 +53,27 @@ impl Network {
         let process = Process::start(command.arg("--directory").arg(directory));
         process.stdout.wait_for("Serving HTTP on ", secs(20));
         process
+    }
+
+    /// unbound on port 5300, whose log has its clients with their questions.
+    fn unbound(&self, directory: &Path) -> Process {
+        let config = directory.join("unbound.conf");
+        let text = "server:\n directory: \"\"\n chroot: \"\"\n username: \"\"\n pidfile: \"\"\n use-syslog: no\n verbosity: 1\n \
+                    log-queries: yes\n interface: 203.0.113.2\n interface: 2001:db8:2::2\n port: 5300\n \
+                    access-control: 0.0.0.0/0 allow\n access-control: ::/0 allow\n local-zone: \"test.\" static\n \
+                    local-data: \"a.test. A 192.0.2.9\"\nremote-control:\n control-enable: no\n";
+        std::fs::write(&config, text).unwrap();
+        let process =
+            Process::start(&mut self.backend.command(&["unbound", "-d", "-c", config.to_str().unwrap()]));
+        process.stderr.wait_for("start of service", secs(20));
+        process
+    }
+
+    /// Asks the balancer for `a.test.`, from any port. Returns the answer.
+    fn dig(&self, server: &str, port: &str, more: &[&str]) -> String {
+        let (place, retries) = (format!("@{server}"), ["+short", "+time=5", "+retry=0"]);
+        let question = [&["kdig", &place, "-p", port], &retries[..], more, &["a.test.", "A"]].concat();
+        String::from_utf8_lossy(&self.client.output(&question).stdout).trim().to_owned()
     }
 
     /// Sends a text to the balancer, and waits for the end of the answer.
@@ -111,6 +137,84 @@ fn backends_see_the_addresses_of_clients_after_the_process_has_dropped_root() {
     assert_eq!(network.visit(&["http://[2001:db8:1::1]:8080/?other"]), "200");
     seen("203.0.113.1 ", "/?other");
     assert_eq!(server.health("203.0.113.2:8000"), "up");
+}
+
+#[test]
+fn name_servers_see_the_addresses_of_clients_over_udp() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let directory = tempfile::tempdir().unwrap();
+    let unbound = network.unbound(directory.path());
+    network.client.ip(&["addr", "add", "198.51.100.77/24", "dev", "eth0"]);
+    let listener = |name: &str, port: u16, pool: &str, more: &str| {
+        format!("[listener.{name}]\nbind = \":{port}\"\nprotocol = \"udp\"\npool = \"{pool}\"\n{more}\n")
+    };
+    let pool = |name: &str, backend: &str| {
+        format!(
+            "[pool.{name}]\nbackends = [\"{backend}\"]\nsource-address = \"client\"\n\
+             health = {{ dns = \"a.test\", interval = \"200ms\", timeout = \"200ms\" }}\n"
+        )
+    };
+    let config = [
+        "[process]\nuser = \"nobody\"\n[control]\nsocket = \"@DIR@/control.sock\"\n".to_owned(),
+        listener("dns", 5301, "four", "replies = 1"),
+        listener("stream", 5302, "four", ""),
+        listener("six", 5303, "six", "replies = 1"),
+        pool("four", "203.0.113.2:5300"),
+        pool("six", "[2001:db8:2::2]:5300"),
+    ]
+    .concat();
+    let server = network.balancer.setup(&config).start();
+    assert_eq!(server.ctl_json(&["status"])["degraded"], serde_json::json!([]));
+    let questions = |client: &str| {
+        let asked = format!(" {client} a.test. A IN");
+        unbound.stderr.all().iter().filter(|line| line.contains(&asked)).count()
+    };
+    // The socket of a flow that has its answer serves the next one of the same client, and of no other one.
+    let clients = ["198.51.100.2", "198.51.100.77", "198.51.100.2", "198.51.100.77", "198.51.100.2"];
+    for client in clients {
+        assert_eq!(network.dig("198.51.100.1", "5301", &["-b", client]), "192.0.2.9", "{client}");
+    }
+    eventually("unbound has seen both", secs(20), || {
+        ((questions("198.51.100.2"), questions("198.51.100.77")) == (3, 2)).then_some(())
+    });
+    assert_eq!(network.dig("198.51.100.1", "5302", &[]), "192.0.2.9");
+    assert_eq!(network.dig("2001:db8:1::1", "5303", &[]), "192.0.2.9");
+    eventually("it has seen the one of IPv6", secs(20), || (questions("2001:db8:1::2") == 1).then_some(()));
+    // Of another family than the backend: there is no such address.
+    assert_eq!(network.dig("2001:db8:1::1", "5301", &[]), "192.0.2.9");
+    // From this machine come the checks, too.
+    eventually("it has seen an address of the balancer", secs(20), || {
+        (questions("203.0.113.1") > 0).then_some(())
+    });
+    eventually("the checks pass", secs(20), || (server.health("203.0.113.2:5300") == "up").then_some(()));
+    assert_eq!(server.backend("203.0.113.2:5300")["failures"], 0);
+}
+
+#[test]
+fn datagrams_without_the_capability_are_dropped_and_no_backend_is_blamed() {
+    let backend = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = backend.local_addr().unwrap().to_string();
+    let config = format!(
+        "[control]\nsocket = \"@DIR@/control.sock\"\n[listener.dns]\nbind = \"127.0.0.1:0\"\nprotocol = \"udp\"\n\
+         pool = \"app\"\n[pool.app]\nbackends = [\"{address}\"]\nsource-address = \"client\"\nhealth = \"off\"\n"
+    );
+    let setup = Setup::new(&config);
+    let server: Server = match nix::unistd::geteuid().is_root() {
+        true => setup.through(["setpriv", "--bounding-set", "-net_raw,-net_admin"]).start(),
+        false => setup.start(),
+    };
+    let status = server.ctl_json(&["status"]);
+    assert!(status["degraded"][0]["reason"].as_str().unwrap().contains("CAP_NET_RAW"), "{status:#}");
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.send_to(b"question", server.address("dns")).unwrap();
+    eventually("it is dropped and said why", secs(20), || {
+        let listener = &server.ctl_json(&["status"])["listeners"][0];
+        (listener["datagrams_dropped"] == 1 && listener["endings"]["connect-failed"] == 1).then_some(())
+    });
+    assert_eq!(server.backend(&address)["failures"], 0);
 }
 
 #[test]

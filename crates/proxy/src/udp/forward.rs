@@ -19,6 +19,7 @@ use state::BackendState;
 use state::account::{Kind, Taken};
 use state::ending::Ending;
 use sys::datagram::{Addresses, SLOTS};
+use sys::socket::Owner;
 
 use super::flow::{End, Flow, Memory};
 use super::sockets::{BackendSocket, FlowSlot, Remote};
@@ -154,7 +155,7 @@ impl Server {
         let plan = &self.plan;
         let permit = ListenerPermit::take(&plan.state, None).ok_or(Ending::ListenerFull)?;
         let replies = self.settings().map(|settings| settings.replies).ok_or(Ending::InternalError)?;
-        let socket = self.open(&pool, &chosen, &mut place, now)?;
+        let socket = self.open(&pool, &chosen, client, &mut place, now)?;
         let plan = &self.plan;
         plan.state.counters.of(self.worker.index).connections.add(1);
         let header = self.header(&key, &pool);
@@ -228,13 +229,13 @@ impl Server {
         &mut self,
         pool: &PoolPlan,
         chosen: &Chosen,
+        client: Peer,
         place: &mut Place,
         now: Instant,
     ) -> Result<BackendSocket, Ending> {
         let counters = chosen.backend.counters.of(self.worker.index);
-        let outgoing = pool.backends[chosen.index].outgoing;
-        let remote = connect::first_address(&chosen.backend, outgoing)
-            .map(|address| Remote { address, source: outgoing.source });
+        let outgoing = pool.backends[chosen.index].outgoing_for(client);
+        let remote = connect::first_address(&chosen.backend, outgoing).map(Remote::of);
         if let Some(socket) = remote.and_then(|remote| self.sockets.use_again(remote, now)) {
             counters.connects.add(1);
             counters.sessions.add(1);
@@ -242,6 +243,12 @@ impl Server {
         }
         let slot = self.take_slot(place, now)?;
         let mut opened = connect::open_udp(&chosen.backend, outgoing);
+        if let Err(ConnectFault::Ours(_)) = opened
+            && outgoing.owner == Owner::Client
+        {
+            // The address of a client that cannot be used, or a missing capability: no other flow has to end for it.
+            return Err(Ending::ConnectFailed);
+        }
         if let Err(ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_)) = opened
             && let Some(old) = place.claim(&self.table)
         {
@@ -250,8 +257,8 @@ impl Server {
             opened = connect::open_udp(&chosen.backend, outgoing);
         }
         match opened {
-            Ok((socket, address)) => {
-                let remote = Remote { address, source: outgoing.source };
+            Ok((socket, address, outgoing)) => {
+                let remote = Remote::of((address, outgoing));
                 let socket = self.sockets.add(socket, remote, slot).map_err(|_| self.no_descriptors())?;
                 counters.connects.add(1);
                 counters.sessions.add(1);
@@ -355,20 +362,20 @@ impl Server {
 
     /// Connects a flow to another backend, with its own socket if that can reach it.
     fn turn(&mut self, id: FlowId, pool: &PoolPlan, chosen: &Chosen, now: Instant) -> Option<()> {
-        let outgoing = pool.backends[chosen.index].outgoing;
-        let address = connect::first_address(&chosen.backend, outgoing)?;
-        let remote = Remote { address, source: outgoing.source };
+        let client = Peer::Ip(canonical(self.table.key(id)?.client()));
+        let outgoing = pool.backends[chosen.index].outgoing_for(client);
+        let remote = Remote::of(connect::first_address(&chosen.backend, outgoing)?);
         let flow = self.table.get_mut(id)?;
         if !flow.socket.can_reach(remote) {
             // No other flow ends for one that has a backend.
-            let socket = self.open(pool, chosen, &mut Place::Paid, now).ok()?;
+            let socket = self.open(pool, chosen, client, &mut Place::Paid, now).ok()?;
             let flow = self.table.get_mut(id)?;
             let left = std::mem::replace(&mut flow.socket, socket);
             self.sockets.assign(&flow.socket, id);
             self.sockets.close(left);
             return Some(());
         }
-        if flow.socket.turn_to(address).is_err() {
+        if flow.socket.turn_to(remote.address).is_err() {
             // It has no backend now: the next datagram tries again.
             flow.hearing.handle_refusal();
             return None;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use logic::udp::FlowId;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use state::account::{Kind, SlotCache};
+use sys::socket::Outgoing;
 
 /// Sockets of one server that rest.
 const MOST_RESTING: usize = 256;
@@ -49,11 +50,17 @@ pub(super) struct BackendSocket {
     _slot: FlowSlot,
 }
 
-/// The other end of a socket, and the configured address of this one.
+/// The other end of a socket, and the configured address of this one, or that of the client.
 #[derive(Clone, Copy)]
 pub(super) struct Remote {
     pub(super) address: SocketAddr,
     pub(super) source: Option<IpAddr>,
+}
+
+impl Remote {
+    pub(super) fn of((address, outgoing): (SocketAddr, Outgoing)) -> Self {
+        Self { address, source: outgoing.source }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -19,7 +19,7 @@ pub(super) async fn ask(
     way: &Way,
     times: Times,
 ) -> Result<Passed, ConnectFault> {
-    let (socket, _) = connect::open_udp(backend, way.outgoing)?;
+    let (socket, ..) = connect::open_udp(backend, way.outgoing)?;
     let socket = UdpSocket::from_std(socket).map_err(ConnectFault::Ours)?;
     let id = fastrand::u16(..);
     let mut question = Vec::new();
