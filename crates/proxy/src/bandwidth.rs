@@ -5,7 +5,7 @@
 //! holds is no more than a session with a slow peer does, and the side that sends is stopped by its own window. Its
 //! stream has the limits (`crates/proxy/src/stream/limited.rs`), so a session without any pays for nothing.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,7 +17,7 @@ use state::ListenerState;
 use state::bandwidth::{Buckets, Way};
 use tokio::time::Sleep;
 
-/// Longest time for which a session that waits does not look whether the side that sends is still there.
+/// Longest time for which a session that waits does not look whether both sides are still there.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Limits of one session.
@@ -45,7 +45,16 @@ impl Limits {
         let pace = |way, limit: Option<Limit>| {
             let piece = limit?.piece();
             let (buckets, listener) = (buckets.clone(), listener.clone());
-            Some(Pace { way, buckets, listener, worker, started, piece, turn: RefCell::default() })
+            Some(Pace {
+                way,
+                buckets,
+                listener,
+                worker,
+                started,
+                piece,
+                turn: RefCell::default(),
+                asked: Cell::new(Asked::No),
+            })
         };
         Self { down: pace(Way::Down, bandwidth.down), up: pace(Way::Up, bandwidth.up) }
     }
@@ -60,6 +69,24 @@ pub(crate) struct Pace {
     started: Instant,
     piece: usize,
     turn: RefCell<Turn>,
+    asked: Cell<Asked>,
+}
+
+/// Whether the receiver was sent a byte before its turn, to learn whether it is still there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    No,
+    Yes,
+}
+
+/// What a session with a piece that waits has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    GoesOn,
+    /// The receiver sends no more: send one byte of the piece, which it answers with a reset if it has closed.
+    Ask,
+    /// The receiver is gone.
+    Over,
 }
 
 #[derive(Default)]
@@ -120,6 +147,15 @@ impl Pace {
             if sleep.is_none_or(|sleep| sleep.is_pending()) {
                 return Poll::Pending;
             }
+        }
+    }
+
+    /// What to do about a receiver that has sent a FIN while a piece waits. A byte is asked of a session only once: what a
+    /// receiver gets by ending its sending direction is next to nothing.
+    pub(crate) fn ask_once(&self) -> Wait {
+        match self.asked.replace(Asked::Yes) {
+            Asked::No => Wait::Ask,
+            Asked::Yes => Wait::GoesOn,
         }
     }
 

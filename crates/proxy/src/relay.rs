@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use state::ending::Ending;
 use tokio::time::Sleep;
 
-use crate::bandwidth::Pace;
+use crate::bandwidth::{Pace, Wait};
 use crate::live::Totals;
 use crate::pipes::{Borrowed, Pipes};
 use crate::stream::{Carriage, Moved, Stream};
@@ -362,13 +362,25 @@ impl Direction {
         to.poll_flush(cx).map_err(|_| Way::DestinationFailed)
     }
 
-    /// Waits until the rest may go. The source is not read meanwhile: that it was reset ends the session all the same.
-    fn poll_turn(&self, cx: &mut Context<'_>, from: &Stream, to: &Stream) -> Poll<Result<(), Way>> {
+    /// Waits until the rest may go. The source is not read meanwhile: that it was reset ends the session all the same, and
+    /// so does a receiver that is gone.
+    fn poll_turn(&mut self, cx: &mut Context<'_>, from: &Stream, to: &Stream) -> Poll<Result<(), Way>> {
         let Some(pace) = from.pace(to) else { return Poll::Ready(Ok(())) };
-        match pace.poll_turn(cx, self.rest.len()) {
-            Poll::Ready(()) => Poll::Ready(Ok(())),
-            Poll::Pending => from.poll_reset(cx).map(|()| Err(Way::SourceFailed)),
+        if pace.poll_turn(cx, self.rest.len()).is_ready() {
+            return Poll::Ready(Ok(()));
         }
+        match to.look_after(pace) {
+            Wait::GoesOn => {}
+            Wait::Over => return Poll::Ready(Err(Way::DestinationFailed)),
+            // The whole piece goes at its turn.
+            Wait::Ask if self.rest.len() == 1 => {}
+            Wait::Ask => match to.poll_write(cx, &[IoSlice::new(&self.rest[..1])]) {
+                Poll::Ready(Ok(sent)) => drop(self.rest.drain(..sent)),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Way::DestinationFailed)),
+                Poll::Pending => {}
+            },
+        }
+        from.poll_reset(cx).map(|()| Err(Way::SourceFailed))
     }
 
     /// Reads the next piece of a direction with a limit.

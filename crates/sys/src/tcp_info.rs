@@ -7,9 +7,20 @@ use std::time::Duration;
 
 use nix::libc;
 
+/// What the peer of a TCP connection has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    Here,
+    /// It sends no more. Whether it still receives is known when it is sent something.
+    Ended,
+    /// The connection is reset or closed.
+    Gone,
+}
+
 /// State of a TCP connection (tcp(7), `TCP_INFO`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpInfo {
+    pub presence: Presence,
     /// Smoothed round-trip time.
     pub rtt: Duration,
     /// Segments that were sent again since the connection began.
@@ -17,6 +28,12 @@ pub struct TcpInfo {
     /// Time since data was last sent or received.
     pub idle: Duration,
 }
+
+/// States of the kernel (`net/tcp_states.h`).
+const CLOSE: u8 = 7;
+const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
+const CLOSING: u8 = 11;
 
 /// Asks the kernel. `None` if the number is that of no TCP connection.
 pub fn read(descriptor: RawFd) -> Option<TcpInfo> {
@@ -40,6 +57,11 @@ pub fn read(descriptor: RawFd) -> Option<TcpInfo> {
     let info = unsafe { info.assume_init() };
     let idle = info.tcpi_last_data_recv.min(info.tcpi_last_data_sent);
     Some(TcpInfo {
+        presence: match info.tcpi_state {
+            CLOSE => Presence::Gone,
+            CLOSE_WAIT | LAST_ACK | CLOSING => Presence::Ended,
+            _ => Presence::Here,
+        },
         rtt: Duration::from_micros(info.tcpi_rtt.into()),
         retransmits: info.tcpi_total_retrans,
         idle: Duration::from_millis(idle.into()),

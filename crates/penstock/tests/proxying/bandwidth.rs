@@ -353,6 +353,90 @@ fn a_reset_of_either_side_ends_a_slowed_session_at_once() {
     eventually("the backend has no connection", secs(20), || (backend.open.load(SeqCst) == 0).then_some(()));
 }
 
+/// Says nothing more than a FIN, which a client that only ends its sending direction sends too.
+#[test]
+fn a_client_that_closes_is_noticed_before_the_turn_of_its_piece() {
+    const BEFORE: usize = 40;
+    let body = pattern(32 * KIB);
+    let chunked =
+        [&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8000\r\n"[..], &body, b"\r\n0\r\n\r\n"]
+            .concat();
+    let backend = Scripted::start(move |talk| {
+        let Some(request) = talk.request() else { return };
+        let _ = match &*request.target {
+            "/small" => talk.answer(200, &[], b"small").is_ok(),
+            "/chunked" => talk.send(&chunked),
+            _ => talk.answer(200, &[], &body).is_ok(),
+        };
+        drop(talk.rest());
+    });
+    let limited = "pool = \"app\"\nbandwidth = { down = \"1KiB/s\", per = \"listener\" }\n";
+    let server = Server::start(&format!(
+        "[control]\nsocket = \"@DIR@/control.sock\"\n[admin]\nbind = \"127.0.0.1:0\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\n{limited}\
+         [listener.tcp]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\n{limited}\
+         [pool.app]\nbackends = [\"{}\"]\n",
+        backend.address
+    ));
+    let sessions = || server.ctl_json(&["sessions", "--limit", "100"])["sessions"].as_array().unwrap().len();
+    for (listener, targets) in [("web", &["/raw", "/chunked", "/small"][..]), ("tcp", &["/raw"])] {
+        let slowed = |client: &mut Client, target: &str| {
+            let before = counted(&server, "slowed", listener);
+            client.send(request("GET", target, &[], b""));
+            eventually("it is slowed", secs(20), || {
+                (counted(&server, "slowed", listener) > before).then_some(())
+            });
+        };
+        let mut debtors: Vec<_> = (0..BEFORE).map(|_| server.client(listener)).collect();
+        debtors.iter_mut().for_each(|debtor| slowed(debtor, "/raw"));
+        for target in targets {
+            let mut client = server.client(listener);
+            slowed(&mut client, target);
+            assert_eq!(sessions(), BEFORE + 1, "{target}");
+            drop(client);
+            eventually(target, secs(20), || (sessions() == BEFORE).then_some(()));
+        }
+        debtors.into_iter().for_each(reset);
+        eventually("no session is left", secs(20), || (sessions() == 0).then_some(()));
+    }
+}
+
+#[test]
+fn a_slowed_client_that_only_ends_its_sending_direction_gets_every_byte_once() {
+    let body = pattern(6 * KIB);
+    let chunked =
+        [&b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1800\r\n"[..], &body, b"\r\n0\r\n\r\n"]
+            .concat();
+    let plain = body.clone();
+    let backend = Scripted::start(move |talk| {
+        let Some(request) = talk.request() else { return };
+        let _ = match &*request.target {
+            "/chunked" => talk.send(&chunked),
+            _ => talk.answer(200, &[], &plain).is_ok(),
+        };
+        drop(talk.rest());
+    });
+    let limited = "pool = \"app\"\nbandwidth = { down = \"4KiB/s\", burst = \"1KiB\" }\n";
+    let server = Server::start(&format!(
+        "[admin]\nbind = \"127.0.0.1:0\"\n[listener.web]\nbind = \"127.0.0.1:0\"\n{limited}\
+         [listener.tcp]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\n{limited}\
+         [pool.app]\nbackends = [\"{}\"]\n",
+        backend.address
+    ));
+    for (listener, target) in [("web", "/raw"), ("web", "/chunked"), ("tcp", "/raw")] {
+        let mut client = server.client(listener);
+        let before = counted(&server, "slowed", listener);
+        client.send(request("GET", target, &[], b""));
+        eventually("it is slowed", secs(20), || {
+            (counted(&server, "slowed", listener) > before).then_some(())
+        });
+        let Stream::Tcp(stream) = &client.stream else { panic!("it is over TCP") };
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let answer = client.try_response(secs(60)).unwrap();
+        assert!(answer.body == body, "{listener} {target}: {} bytes", answer.body.len());
+    }
+}
+
 #[test]
 fn the_end_of_the_process_waits_for_a_slowed_session_no_longer_than_for_others() {
     let mut bench = Bench::start(1024 * KIB, "down = \"1KiB/s\"", "[process]\ndrain-timeout = \"1s\"\n");

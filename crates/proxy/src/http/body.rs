@@ -10,6 +10,7 @@ use logic::http1::request::BodyLength;
 use tls::plain::Ended;
 
 use super::heads::HeadBuffer;
+use crate::bandwidth::Wait;
 use crate::stream::{Carriage, Stream};
 use crate::timer::Timer;
 
@@ -99,6 +100,8 @@ pub(super) struct Transfer<'a> {
     pub(super) framing: Framing,
     /// Head of the message, sent together with the first bytes.
     pub(super) prefix: Option<HeadBuffer>,
+    /// Set while `prefix` has the whole of what was read, with the framing of the receiver.
+    pub(super) coded: Option<Progress>,
     pub(super) limit: Option<u64>,
     /// Name of a trailer field that is not forwarded.
     pub(super) withheld: Option<&'a str>,
@@ -128,7 +131,7 @@ impl Transfer<'_> {
             }
             let ended = match self.framing {
                 Framing::Raw if !matches!(self.reader, Reader::Chunked(_)) => self.forward_raw().await?,
-                framing => self.forward_coded(framing).await?,
+                _ => self.forward_coded().await?,
             };
             if is_limited && let Some(pace) = self.from.pace(self.to) {
                 pace.gone();
@@ -167,15 +170,49 @@ impl Transfer<'_> {
     /// time for the whole body.
     async fn wait_for_turn(&mut self) -> Result<(), Broken> {
         let bytes = self.buffer.len() + self.prefix.as_ref().map_or(0, |prefix| prefix.len());
-        let Some(pace) = self.from.pace(self.to).filter(|_| bytes > 0) else { return Ok(()) };
+        let (from, to) = (self.from, self.to);
+        let Some(pace) = from.pace(to).filter(|_| bytes > 0) else { return Ok(()) };
         let began = Instant::now();
-        std::future::poll_fn(|cx| match pace.poll_turn(cx, bytes) {
-            Poll::Ready(()) => Poll::Ready(Ok(())),
-            Poll::Pending => self.from.poll_reset(cx).map(|()| Err(Broken::SourceClosed)),
-        })
-        .await?;
+        loop {
+            let waited = std::future::poll_fn(|cx| {
+                if pace.poll_turn(cx, bytes).is_ready() {
+                    return Poll::Ready(Ok(Waited::Whole));
+                }
+                match to.look_after(pace) {
+                    Wait::GoesOn => from.poll_reset(cx).map(|()| Err(Broken::SourceClosed)),
+                    Wait::Over => Poll::Ready(Err(Broken::DestinationClosed)),
+                    Wait::Ask => Poll::Ready(Ok(Waited::Asks)),
+                }
+            });
+            match waited.await? {
+                Waited::Whole => break,
+                Waited::Asks => self.send_first_byte().await?,
+            }
+        }
         self.whole_by = self.whole_by.map(|whole_by| whole_by + began.elapsed());
         Ok(())
+    }
+
+    /// Sends the first byte of what waits, as it will be on the wire.
+    async fn send_first_byte(&mut self) -> Result<(), Broken> {
+        let is_raw = self.framing == Framing::Raw && !matches!(self.reader, Reader::Chunked(_));
+        if self.prefix.is_none() && !is_raw {
+            let (out, ended) = self.code()?;
+            (self.prefix, self.coded) = (Some(out), Some(ended));
+        }
+        let byte = match (&mut self.prefix, &mut self.buffer) {
+            (Some(prefix), _) if !prefix.is_empty() => prefix.remove(0),
+            (None, buffer) if !buffer.is_empty() => {
+                match self.reader.step(&buffer[..1]) {
+                    Ok(Step::Data { len: 1, .. }) => {}
+                    // What follows the body.
+                    _ => return Ok(()),
+                }
+                buffer.remove(0)
+            }
+            _ => return Ok(()),
+        };
+        write(self.timer, self.to, &[byte], &[], self.write_timeout, self.written).await
     }
 
     /// Waits until more bytes may be read for the receiver.
@@ -213,7 +250,20 @@ impl Transfer<'_> {
     }
 
     /// Removes the sender's framing and adds the receiver's.
-    async fn forward_coded(&mut self, framing: Framing) -> Result<Progress, Broken> {
+    async fn forward_coded(&mut self) -> Result<Progress, Broken> {
+        let (out, ended) = match (self.prefix.take(), self.coded.take()) {
+            (Some(out), Some(ended)) => (out, ended),
+            (prefix, _) => {
+                self.prefix = prefix;
+                self.code()?
+            }
+        };
+        write(self.timer, self.to, &out, &[], self.write_timeout, self.written).await?;
+        Ok(ended)
+    }
+
+    fn code(&mut self) -> Result<(HeadBuffer, Progress), Broken> {
+        let framing = self.framing;
         let mut out = self.prefix.take().unwrap_or_else(HeadBuffer::take);
         let mut at = 0;
         let ended = loop {
@@ -249,8 +299,7 @@ impl Transfer<'_> {
             true => self.buffer = Vec::new(),
             false => drop(self.buffer.drain(..at)),
         }
-        write(self.timer, self.to, &out, &[], self.write_timeout, self.written).await?;
-        Ok(ended)
+        Ok((out, ended))
     }
 
     /// Returns the sender's trailers without the field that only penstock may set.
@@ -268,8 +317,16 @@ impl Transfer<'_> {
     }
 }
 
+/// Why a wait ends.
+enum Waited {
+    /// The piece may go.
+    Whole,
+    /// Its first byte is to be sent.
+    Asks,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
+pub(super) enum Progress {
     More,
     Ended,
 }
@@ -290,11 +347,38 @@ fn push_data(out: &mut Vec<u8>, framing: Framing, data: &[u8]) {
     }
 }
 
-/// Waits until `bytes`, a whole message, may go to the client.
-pub(super) async fn wait_for_turn(client: &Stream, bytes: usize) {
-    let Some(pace) = client.limits().and_then(|limits| limits.down.as_ref()) else { return };
-    std::future::poll_fn(|cx| pace.poll_turn(cx, bytes)).await;
+/// Waits until `message` may go to the client. Returns its bytes that are not sent yet.
+pub(super) async fn wait_for_turn<'m>(
+    timer: &Timer,
+    client: &Stream,
+    message: &'m [u8],
+    limit: Duration,
+    written: &Cell<u64>,
+) -> Result<&'m [u8], Broken> {
+    let mut rest = message;
+    let Some(pace) = client.limits().and_then(|limits| limits.down.as_ref()) else { return Ok(rest) };
+    loop {
+        let waited = std::future::poll_fn(|cx| {
+            if pace.poll_turn(cx, message.len()).is_ready() {
+                return Poll::Ready(Ok(Waited::Whole));
+            }
+            match client.look_after(pace) {
+                Wait::GoesOn => Poll::Pending,
+                Wait::Over => Poll::Ready(Err(Broken::DestinationClosed)),
+                Wait::Ask => Poll::Ready(Ok(Waited::Asks)),
+            }
+        });
+        match (waited.await?, rest) {
+            (Waited::Asks, [first, others @ ..]) => {
+                write(timer, client, std::slice::from_ref(first), &[], limit, written).await?;
+                rest = others;
+            }
+            (Waited::Asks, []) => {}
+            (Waited::Whole, _) => break,
+        }
+    }
     pace.gone();
+    Ok(rest)
 }
 
 /// Writes all of both parts; the receiver has `limit` for each next write. The future is small, because every message

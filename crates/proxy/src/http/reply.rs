@@ -315,6 +315,7 @@ impl Attempt<'_, '_> {
             to: backend,
             framing: if chunked { Framing::Chunked } else { Framing::Raw },
             prefix: None,
+            coded: None,
             limit: settings.limits.body,
             withheld: settings.request_id_header.as_deref(),
             read_timeout: self.idle_of_rpc().unwrap_or(settings.timeouts.body),
@@ -480,6 +481,7 @@ impl Attempt<'_, '_> {
                         _ => Framing::Raw,
                     },
                     prefix: Some(out),
+                    coded: None,
                     limit: None,
                     withheld: None,
                     read_timeout: self.idle_of_rpc().unwrap_or(self.pool.settings.timeouts.body),
@@ -499,10 +501,10 @@ impl Attempt<'_, '_> {
                 out.extend_from_slice(body);
                 let len = response.len + body.len();
                 buffer.drain(..len);
-                if client.limits().is_some() {
-                    Box::pin(body::wait_for_turn(client, out.len())).await;
+                match client.limits() {
+                    None => self.write_to_client(client, &out, shared).await,
+                    Some(_) => Box::pin(self.write_in_turn(client, &out, shared)).await,
                 }
-                self.write_to_client(client, &out, shared).await
             }
         };
         Ok(match moved {
@@ -606,6 +608,13 @@ impl Attempt<'_, '_> {
     async fn write_to_client(&self, client: &Stream, out: &[u8], shared: &Shared) -> Result<(), Broken> {
         let limit = self.session.settings.timeouts.write;
         body::write(self.timer, client, out, &[], limit, &shared.to_client).await
+    }
+
+    /// Writes when the limit of the client allows it.
+    async fn write_in_turn(&self, client: &Stream, out: &[u8], shared: &Shared) -> Result<(), Broken> {
+        let limit = self.session.settings.timeouts.write;
+        let rest = body::wait_for_turn(self.timer, client, out, limit, &shared.to_client).await?;
+        self.write_to_client(client, rest, shared).await
     }
 
     fn fault(&self, fault: ResponseFault, shared: &Shared) -> Failure {

@@ -3,9 +3,10 @@
 use std::task::{Context, Poll};
 
 use socket2::SockRef;
+use sys::tcp_info::{self, Presence};
 
 use super::{SCRATCH, Stream, Transport};
-use crate::bandwidth::{Limits, Pace};
+use crate::bandwidth::{Limits, Pace, Wait};
 
 impl Stream {
     /// Sets or removes the limits of the session that this stream of a client carries.
@@ -58,6 +59,21 @@ impl Stream {
         match SockRef::from(plain).take_error() {
             Ok(None) => Poll::Pending,
             Ok(Some(_)) | Err(_) => Poll::Ready(()),
+        }
+    }
+
+    /// Looks after this receiver while a piece for it waits. That it has closed its connection, and not only ended its
+    /// sending direction, is known when it answers a byte with a reset.
+    pub(crate) fn look_after(&self, pace: &Pace) -> Wait {
+        let presence = match self.descriptor() {
+            // An HTTP/2 stream tells it by itself.
+            0 => Presence::Here,
+            descriptor => tcp_info::read(descriptor).map_or(Presence::Here, |info| info.presence),
+        };
+        match presence {
+            Presence::Here => Wait::GoesOn,
+            Presence::Ended => pace.ask_once(),
+            Presence::Gone => Wait::Over,
         }
     }
 }
