@@ -5,6 +5,7 @@ mod backend_floods;
 mod backend_http2;
 mod backend_websockets;
 mod failover;
+mod fairness;
 mod faults;
 mod flood_delay;
 mod framing;

@@ -2,6 +2,9 @@
 //! yet. A task asks here how many bytes it may read from a backend: the more bytes wait for the client, the fewer; none
 //! while the client's socket is full and the limit is reached. If a client does not read, penstock reads nothing from
 //! its backends.
+//!
+//! Streams that wait for the same socket get equal parts of it: when it moves, those that have read least recently begin,
+//! and each stops after its part until the others have had theirs.
 
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Poll, Waker};
@@ -20,6 +23,9 @@ pub(super) const LEAST_WITHOUT_WINDOW: usize = 256;
 const MOST: usize = 64 * 1024;
 const PART: usize = 4;
 
+/// Least bytes that a stream reads before the others have their turn: one frame.
+const LEAST_TURN: usize = 16 * 1024;
+
 /// Streams whose window may be closed may together hold one sixteenth of the limit.
 const HELD_PART: usize = 16;
 
@@ -35,13 +41,32 @@ pub(super) struct Backlog {
     /// layer has sent everything.
     queued: Cell<usize>,
     is_blocked: Cell<bool>,
-    waiting: RefCell<Vec<Waker>>,
+    waiting: RefCell<Vec<Waits>>,
+    /// Counts how often the streams that wait were woken.
+    round: Cell<u64>,
+    /// Bytes that each of several streams may read before the others have their turn; `None` if one was woken alone.
+    turn: Cell<Option<usize>>,
     heads: Cell<usize>,
     most_heads: usize,
     /// Size of the heads when there was no room for one more: until some of them end, none is tried.
     full_at: Cell<Option<usize>>,
     /// Open requests whose HTTP/2 backends have the full flow-control window.
     wide: Cell<usize>,
+}
+
+#[derive(Debug)]
+struct Waits {
+    /// The round in which the stream has read last.
+    read_in: u64,
+    waker: Waker,
+}
+
+/// What one stream has read lately.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    read_in: u64,
+    /// Bytes since the others had their turn.
+    taken: usize,
 }
 
 impl Backlog {
@@ -53,6 +78,8 @@ impl Backlog {
             queued: Cell::new(0),
             is_blocked: Cell::new(false),
             waiting: RefCell::default(),
+            round: Cell::new(1),
+            turn: Cell::new(None),
             heads: Cell::new(0),
             most_heads,
             full_at: Cell::new(None),
@@ -75,33 +102,50 @@ impl Backlog {
         (limit.saturating_sub(self.held.get()) / PART).clamp(LEAST_OF_HEAD, MOST)
     }
 
+    /// Returns how many bytes a stream may still read in its turn.
+    pub(super) fn left(&self, turn: &Turn) -> usize {
+        self.turn.get().map_or(usize::MAX, |most| most.saturating_sub(turn.taken).max(LEAST))
+    }
+
     /// Waits while the frame layer has half of the limit, or while the client's socket is full and the limit is
-    /// reached.
-    pub(super) fn poll_flows(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// reached; and after each turn until the other streams that can read have read.
+    pub(super) fn poll_flows(&self, turn: &mut Turn, cx: &mut Context<'_>) -> Poll<()> {
         // The other half of the limit is for bytes that streams have read and not yet handed to the frame layer.
         let waits = self.queued.get() >= self.limit / 2 || self.is_blocked.get() && self.all() >= self.limit;
-        if waits { self.wait(cx) } else { Poll::Ready(()) }
+        if waits {
+            return self.wait(turn, cx);
+        }
+        if self.turn.get().is_some_and(|most| turn.taken >= most) {
+            turn.taken = 0;
+            // The tasks that were woken before this one run first.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
     }
 
     /// Waits until the frame layer has sent everything. Until then, a stream with an open window may be unable to send,
     /// because its share of the frame layer's buffer is full.
-    pub(super) fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_sent(&self, turn: &mut Turn, cx: &mut Context<'_>) -> Poll<()> {
         match self.queued.get() {
             0 => Poll::Ready(()),
-            _ => self.wait(cx),
+            _ => self.wait(turn, cx),
         }
     }
 
-    fn wait(&self, cx: &mut Context<'_>) -> Poll<()> {
+    fn wait(&self, turn: &mut Turn, cx: &mut Context<'_>) -> Poll<()> {
+        turn.taken = 0;
         let mut waiting = self.waiting.borrow_mut();
-        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            waiting.push(cx.waker().clone());
+        if !waiting.iter().any(|waits| waits.waker.will_wake(cx.waker())) {
+            waiting.push(Waits { read_in: turn.read_in, waker: cx.waker().clone() });
         }
         Poll::Pending
     }
 
     /// Counts bytes that a stream has read from its backend.
-    pub(super) fn hold(&self, more: usize) {
+    pub(super) fn hold(&self, turn: &mut Turn, more: usize) {
+        turn.read_in = self.round.get();
+        turn.taken = turn.taken.saturating_add(more);
         self.held.set(self.held.get() + more);
     }
 
@@ -140,8 +184,13 @@ impl Backlog {
         if self.waiting.borrow().is_empty() {
             return;
         }
-        for waker in self.waiting.take() {
-            waker.wake();
+        let mut waiting = self.waiting.take();
+        self.round.set(self.round.get() + 1);
+        let free = (self.limit / 2).saturating_sub(self.queued.get());
+        self.turn.set((waiting.len() > 1).then(|| (free / waiting.len()).clamp(LEAST_TURN, MOST)));
+        waiting.sort_by_key(|waits| waits.read_in);
+        for waits in waiting {
+            waits.waker.wake();
         }
     }
 
@@ -206,7 +255,7 @@ mod tests {
     fn what_streams_may_hold_together_is_bounded_and_never_nothing() {
         let backlog = Backlog::new(1024 * 1024, 0);
         for _ in 0..100 {
-            backlog.hold(backlog.room_of_head());
+            backlog.hold(&mut Turn::default(), backlog.room_of_head());
         }
         assert!(backlog.all() <= 64 * 1024 + 100 * LEAST_OF_HEAD, "{}", backlog.all());
         for _ in 0..100 {
@@ -225,19 +274,64 @@ mod tests {
         }
         let waker = Waker::from(std::sync::Arc::new(Unnoticed));
         let mut cx = Context::from_waker(&waker);
+        let mut turn = Turn::default();
+        let mut flows = |backlog: &Backlog| backlog.poll_flows(&mut turn, &mut cx);
         backlog.queue(499);
-        assert!(backlog.poll_flows(&mut cx).is_ready());
+        assert!(flows(&backlog).is_ready());
         backlog.queue(501);
         backlog.block();
-        assert!(backlog.poll_flows(&mut cx).is_pending() && backlog.poll_flows(&mut cx).is_pending());
+        assert!(flows(&backlog).is_pending() && flows(&backlog).is_pending());
         assert_eq!(backlog.waiting.borrow().len(), 1);
         backlog.turned();
         assert_eq!(backlog.all(), 1000);
         backlog.written(10);
-        assert!(backlog.waiting.borrow().is_empty() && backlog.poll_flows(&mut cx).is_pending());
+        assert!(backlog.waiting.borrow().is_empty() && flows(&backlog).is_pending());
         backlog.turned();
-        assert!(backlog.waiting.borrow().is_empty() && backlog.poll_flows(&mut cx).is_ready());
+        assert!(backlog.waiting.borrow().is_empty() && flows(&backlog).is_ready());
         assert_eq!(backlog.all(), 0);
+    }
+
+    /// Tasks that run in the order in which they were woken, and a socket that takes a little at a time.
+    #[test]
+    fn streams_that_wait_for_one_socket_read_equal_parts_however_much_one_could_read() {
+        const STREAMS: usize = 21;
+        struct Wakes(usize, std::sync::Arc<std::sync::Mutex<std::collections::VecDeque<usize>>>);
+        impl std::task::Wake for Wakes {
+            fn wake(self: std::sync::Arc<Self>) {
+                let mut queue = self.1.lock().unwrap();
+                if !queue.contains(&self.0) {
+                    queue.push_back(self.0);
+                }
+            }
+        }
+        let backlog = Backlog::new(1024 * 1024, 0);
+        let queue = std::sync::Arc::new(std::sync::Mutex::new(
+            (0..STREAMS).collect::<std::collections::VecDeque<_>>(),
+        ));
+        let wakers: Vec<Waker> =
+            (0..STREAMS).map(|at| std::sync::Arc::new(Wakes(at, queue.clone())).into()).collect();
+        let mut turns: Vec<Turn> = (0..STREAMS).map(|_| Turn::default()).collect();
+        let mut read = [0; STREAMS];
+        for _ in 0..4_000 {
+            // The lock is free again while a task runs, which may wake others.
+            let next = || queue.lock().unwrap().pop_front();
+            while let Some(at) = next() {
+                let mut cx = Context::from_waker(&wakers[at]);
+                while backlog.poll_flows(&mut turns[at], &mut cx).is_ready() {
+                    // The first one could read much more than the others at once.
+                    let most = if at == 0 { 64 * 1024 } else { 16 * 1024 };
+                    let count = backlog.room().min(most).min(backlog.left(&turns[at]));
+                    backlog.hold(&mut turns[at], count);
+                    backlog.let_go(count);
+                    backlog.queue(count);
+                    read[at] += count;
+                }
+                backlog.block();
+            }
+            backlog.written(40_000);
+        }
+        let mean = read.iter().sum::<usize>() / STREAMS;
+        assert!(mean > 1_000_000 && read.iter().all(|one| one.abs_diff(mean) < mean / 10), "{read:?}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use logic::http2::downgrade::{self, Upload};
 use logic::http2::respond;
 use tokio::io::ReadBuf;
 
-use super::backlog::{self, Backlog};
+use super::backlog::{self, Backlog, Turn};
 use super::convert::{OUR_OWN, append, broken, chunk};
 use super::outflow::{BodySender, Ended, Window};
 use super::rules::Width;
@@ -42,6 +42,7 @@ pub(super) struct BacklogShare {
     backlog: Rc<Backlog>,
     head: usize,
     held: usize,
+    turn: Turn,
     /// `None` until the request is sent to an HTTP/2 backend.
     width: Option<Width>,
 }
@@ -49,7 +50,11 @@ pub(super) struct BacklogShare {
 impl BacklogShare {
     /// `head` is the size that was passed to [`Backlog::begin`].
     pub(super) fn new(backlog: &Rc<Backlog>, head: usize) -> Self {
-        Self { backlog: backlog.clone(), head, held: 0, width: None }
+        Self { backlog: backlog.clone(), head, held: 0, turn: Turn::default(), width: None }
+    }
+
+    fn poll_flows(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.backlog.poll_flows(&mut self.turn, cx)
     }
 
     fn let_go(&mut self) {
@@ -200,7 +205,7 @@ impl Side {
         match &mut self.download {
             Writing::Ended => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             Writing::Head { .. } => {
-                ready!(self.own.backlog.poll_flows(cx));
+                ready!(self.own.poll_flows(cx));
                 self.own.backlog.queue(part.len());
                 Poll::Ready(self.write_head(part))
             }
@@ -238,7 +243,10 @@ impl Side {
         match &mut self.download {
             Writing::Body(body) => match body.window() {
                 Window::Closed => backlog::LEAST_WITHOUT_WINDOW,
-                Window::Open => self.own.backlog.room().min(body.pace()),
+                Window::Open => {
+                    let BacklogShare { backlog, turn, .. } = &self.own;
+                    backlog.room().min(backlog.left(turn)).min(body.pace())
+                }
             },
             Writing::Head { .. } | Writing::Ended => self.own.backlog.room_of_head(),
         }
@@ -251,14 +259,16 @@ impl Side {
         if let Writing::Body(body) = &mut self.download
             && body.window() == Window::Closed
         {
-            ready!(self.own.backlog.poll_sent(cx));
+            let BacklogShare { backlog, turn, .. } = &mut self.own;
+            ready!(backlog.poll_sent(turn, cx));
         }
-        self.own.backlog.poll_flows(cx)
+        self.own.poll_flows(cx)
     }
 
     pub(crate) fn hold(&mut self, bytes: usize) {
-        self.own.held += bytes;
-        self.own.backlog.hold(bytes);
+        let BacklogShare { backlog, held, turn, .. } = &mut self.own;
+        *held += bytes;
+        backlog.hold(turn, bytes);
     }
 
     /// Returns the window for the response of an HTTP/2 backend. The value does not change while the stream lives.
