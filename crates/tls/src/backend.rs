@@ -34,6 +34,7 @@ mod fault;
 mod verifier;
 
 pub use authorities::Authorities;
+use authorities::Trusted;
 
 /// Number of TLS sessions remembered for each backend: rustls keeps 8 tickets for one server. A session takes a few KiB
 /// at most.
@@ -49,6 +50,24 @@ pub struct PoolTls {
     fault: Option<String>,
     /// Warnings about the files.
     notes: Vec<String>,
+    /// What `base` was made of.
+    content: Option<Arc<Content>>,
+    news: News,
+}
+
+/// Whether there is anything to say that was not said of the settings before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum News {
+    Some,
+    None,
+}
+
+/// Settings and contents of their files, without private keys: a certificate has one.
+#[derive(PartialEq, Eq)]
+struct Content {
+    settings: BackendTls,
+    trusted: Option<Arc<Trusted>>,
+    shown: Vec<CertificateDer<'static>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,33 +77,52 @@ enum Verifies {
 }
 
 impl PoolTls {
-    /// Reads the files of a pool. If they cannot be used, the contents of `before` are kept, unless `before` accepted
-    /// any certificate.
+    /// Reads the files of a pool. If nothing has changed since `before`, its configuration is kept, with which open
+    /// connections were made. If the files cannot be used, the contents of `before` are kept, unless `before` accepted any
+    /// certificate.
     pub fn read(settings: &BackendTls, authorities: &Authorities, before: Option<&Self>) -> Self {
         let verifies = if settings.verify == Verify::Off { Verifies::No } else { Verifies::Yes };
         let why = match read(settings, authorities) {
-            Ok((config, notes)) => return Self { base: Ok(Arc::new(config)), verifies, fault: None, notes },
+            Ok(found) => return Self::of(found, verifies, before),
             Err(faults) => faults.join("; "),
         };
-        let notes = Vec::new();
+        let (notes, news) = (Vec::new(), News::Some);
         match before.filter(|before| before.verifies == Verifies::Yes && before.base.is_ok()) {
             Some(before) => {
                 let fault = Some(format!("{why} (what was read before stays in use)"));
-                Self { base: before.base.clone(), verifies: Verifies::Yes, fault, notes }
+                let (base, content) = (before.base.clone(), before.content.clone());
+                Self { base, verifies: Verifies::Yes, fault, notes, content, news }
             }
-            None => Self { base: Err(why.clone().into()), verifies, fault: Some(why), notes },
+            None => {
+                let base = Err(why.clone().into());
+                Self { base, verifies, fault: Some(why), notes, content: None, news }
+            }
         }
+    }
+
+    fn of(found: Found, verifies: Verifies, before: Option<&Self>) -> Self {
+        let Found { config, notes, content } = found;
+        let same = before.filter(|before| before.content.as_deref() == Some(&content));
+        let news = match same {
+            Some(before) if before.notes == notes => News::None,
+            _ => News::Some,
+        };
+        let base = match same.map(|before| &before.base) {
+            Some(Ok(base)) => base.clone(),
+            _ => Arc::new(config),
+        };
+        Self { base: Ok(base), verifies, fault: None, notes, content: Some(Arc::new(content)), news }
     }
 
     /// Reports the error in the files of pool `name`, or reports that there is none.
     pub fn announce(&self, name: &str, settings: &BackendTls, state: &State) {
         let subject = format!("pool.{name}.tls");
-        if settings.verify == Verify::Off {
+        if settings.verify == Verify::Off && self.news == News::Some {
             let message =
                 "verify is off: an attacker on the path to the backends can read and change everything";
             state.events.record(Level::Warning, &subject, message);
         }
-        for note in &self.notes {
+        for note in self.notes.iter().filter(|_| self.news == News::Some) {
             state.events.record(Level::Warning, &subject, note.as_str());
         }
         match &self.fault {
@@ -94,8 +132,21 @@ impl PoolTls {
     }
 
     /// Returns the TLS settings of one backend, whose certificate must be valid for `name`. `http` selects the protocol
-    /// for ALPN.
-    pub fn endpoint(&self, name: &ServerName<'static>, http: BackendHttp) -> Arc<Endpoint> {
+    /// for ALPN. `before` is what the backend had until now: it stays with its connections and sessions, if it is the same.
+    pub fn endpoint(
+        &self,
+        name: &ServerName<'static>,
+        http: BackendHttp,
+        before: Option<&Arc<Endpoint>>,
+    ) -> Arc<Endpoint> {
+        let same_base = |before: &Endpoint| match (&before.base, &self.base) {
+            (Some(before), Ok(base)) => Arc::ptr_eq(before, base),
+            _ => false,
+        };
+        let same = |before: &&Arc<Endpoint>| before.name == *name && before.http == http && same_base(before);
+        if let Some(before) = before.filter(same) {
+            return before.clone();
+        }
         let config = self.base.as_ref().map_err(Arc::clone).map(|base| {
             let mut config = ClientConfig::clone(base);
             // Each backend has its own session memory: its tickets are useless at another backend with the same name.
@@ -106,23 +157,26 @@ impl PoolTls {
             }
             Arc::new(config)
         });
-        Arc::new(Endpoint { config, name: name.clone(), http })
+        Arc::new(Endpoint { config, base: self.base.clone().ok(), name: name.clone(), http })
     }
 }
 
 /// Returns the errors in the files that `settings` name. Reads the files, changes nothing.
 pub fn check(settings: &BackendTls) -> Vec<String> {
     match read(settings, &Authorities::default()) {
-        Ok((_, notes)) => notes,
+        Ok(found) => found.notes,
         Err(faults) => faults,
     }
 }
 
+struct Found {
+    config: ClientConfig,
+    notes: Vec<String>,
+    content: Content,
+}
+
 /// Reads the files: returns the rustls configuration with warnings, or every error.
-fn read(
-    settings: &BackendTls,
-    authorities: &Authorities,
-) -> Result<(ClientConfig, Vec<String>), Vec<String>> {
+fn read(settings: &BackendTls, authorities: &Authorities) -> Result<Found, Vec<String>> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut notes = Vec::new();
     let verifier = verifier::new(&settings.verify, authorities, &provider, &mut notes);
@@ -133,6 +187,16 @@ fn read(
             let identity = identity.err().map(|fault| fault.to_string());
             return Err(verifier.err().into_iter().chain(identity).collect());
         }
+    };
+    let content = Content {
+        settings: settings.clone(),
+        // They have been read already.
+        trusted: match &settings.verify {
+            Verify::System => authorities.system().ok(),
+            Verify::File(path) => authorities.file(path).ok(),
+            Verify::Off => None,
+        },
+        shown: identity.as_ref().map(|identity| identity.cert.clone()).unwrap_or_default(),
     };
     let versions = match settings.min_version {
         MinVersion::Tls12 => &[&TLS13, &TLS12][..],
@@ -148,7 +212,7 @@ fn read(
         Some(identity) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity))),
         None => builder.with_no_client_auth(),
     };
-    Ok((config, notes))
+    Ok(Found { config, notes, content })
 }
 
 fn read_identity(identity: &Identity, notes: &mut Vec<String>) -> Result<CertifiedKey, CertificateFault> {
@@ -178,6 +242,8 @@ fn read_identity(identity: &Identity, notes: &mut Vec<String>) -> Result<Certifi
 
 pub struct Endpoint {
     config: Result<Arc<ClientConfig>, Arc<str>>,
+    /// What `config` was made of.
+    base: Option<Arc<ClientConfig>>,
     name: ServerName<'static>,
     http: BackendHttp,
 }

@@ -251,6 +251,32 @@ fn authorities_are_read_again_on_reload_and_a_broken_file_leaves_those_from_befo
 }
 
 #[test]
+fn connections_stay_over_a_change_that_is_not_about_their_tls_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pki, next) = (Pki::new(dir.path()), Pki::new(&dir.path().join("next")));
+    let nginx = nginx(dir.path(), &pki.issue("app", &["app.internal"], Time::Now), "");
+    let ca = dir.path().join("trusted.pem");
+    fs::copy(pki.authority(), &ca).unwrap();
+    let tls = format!("{{ ca = \"{}\", server-name = \"app.internal\" }}", ca.display());
+    let server = Server::start(&config(&nginx.address, &tls, ""));
+    // The number of the request on its connection to nginx. Each worker has connections of its own.
+    let mut client = server.client("web");
+    let mut number = || {
+        let seen = client.get("/seen", &[]).text();
+        seen.rsplit(' ').next().unwrap().parse::<u32>().unwrap_or_else(|_| panic!("{seen}"))
+    };
+    let first = number();
+    assert!(server.ctl(&["reload"]).status.success());
+    let changed = server.ctl(&["set", "pool.app.retries", "1"]);
+    assert!(changed.status.success(), "{changed:?}");
+    assert_eq!(number(), first + 1);
+    let both = [fs::read(pki.authority()).unwrap(), fs::read(next.authority()).unwrap()].concat();
+    fs::write(&ca, both).unwrap();
+    assert!(server.ctl(&["reload"]).status.success());
+    assert_eq!(number(), 1, "others are trusted now");
+}
+
+#[test]
 fn a_missing_file_of_authorities_never_means_that_any_certificate_is_trusted() {
     let dir = tempfile::tempdir().unwrap();
     let pki = Pki::new(dir.path());

@@ -40,8 +40,11 @@ fn compile_pool(id: PoolId, pool: &Pool, facts: &Facts) -> PoolPlan {
     let backends = pool.backends.iter().map(|backend| {
         // `adopt` sets the health rules.
         let health = || Health::new(None, pool.passive, facts.now, 0.0);
-        let endpoint = tls.zip(backend.server_name.as_ref()).map(|(tls, name)| tls.endpoint(name, pool.http));
         let state = facts.state.backend(&pool.name, &backend.address, health);
+        let endpoint = tls.zip(backend.server_name.as_ref()).map(|(tls, name)| {
+            let before = facts.endpoints.get(&(pool.name.clone(), state.name.clone()));
+            tls.endpoint(name, pool.http, before)
+        });
         BackendPlan { settings: backend.clone(), tls: endpoint, outgoing, owner, http2, state }
     });
     let names: Vec<(String, u32)> =

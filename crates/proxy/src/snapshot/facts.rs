@@ -7,7 +7,7 @@ use std::time::Instant;
 use config::Config;
 use state::State;
 use tls::Terminator;
-use tls::backend::{Authorities, PoolTls};
+use tls::backend::{Authorities, Endpoint, PoolTls};
 
 use super::{HashKey, Snapshot};
 use crate::sticky_cookie::CookieKey;
@@ -19,6 +19,8 @@ pub struct Facts {
     pub(super) tls: tls::Known,
     /// TLS of each pool that has it, by the name of the pool.
     pub(super) pools: HashMap<Arc<str>, PoolTls>,
+    /// TLS of the backends that are served now, by the names of pool and backend.
+    pub(super) endpoints: HashMap<(Arc<str>, Arc<str>), Arc<Endpoint>>,
     /// Keys of sticky cookies, by the name of the pool.
     pub(super) cookies: HashMap<Arc<str>, CookieKey>,
     /// Keys of the hashes of `dsr` listeners with a key file, by the name of the listener.
@@ -48,6 +50,11 @@ impl Facts {
             let served = before.and_then(|before| before.listeners.get(&listener.name));
             Some((listener.name.clone(), HashKey::read(listener.dsr()?, served.map(|plan| &**plan))?))
         });
+        let plans = before.into_iter().flat_map(|before| &before.pools).flat_map(|pool| &pool.backends);
+        let endpoints = plans.filter_map(|plan| {
+            let state = &plan.state;
+            Some(((state.pool.clone(), state.name.clone()), plan.tls.clone()?))
+        });
         let listeners = before.into_iter().flat_map(|before| &before.listeners);
         let listeners = listeners.filter_map(|(name, plan)| Some((name.clone(), plan.tls.clone()?)));
         Self {
@@ -55,6 +62,7 @@ impl Facts {
             state: state.known(),
             tls: tls.known(),
             pools: pools.collect(),
+            endpoints: endpoints.collect(),
             cookies: cookies.collect(),
             hash_keys: hash_keys.collect(),
             listeners: listeners.collect(),

@@ -45,6 +45,14 @@ impl Authorities {
     }
 }
 
+impl PartialEq for Trusted {
+    fn eq(&self, other: &Self) -> bool {
+        self.roots.roots == other.roots.roots && self.own == other.own
+    }
+}
+
+impl Eq for Trusted {}
+
 fn read_system() -> Result<Arc<Trusted>, String> {
     let found = rustls_native_certs::load_native_certs();
     let trusted = collect(found.certs, Keep::Nothing);
