@@ -33,6 +33,9 @@ mod task;
 
 use task::Told;
 
+/// Largest number of messages that wait; with more, the oldest are left out.
+const MOST_UNTOLD: usize = 64;
+
 /// A pool and a name in it.
 type Key = (Arc<str>, DnsName);
 
@@ -56,6 +59,8 @@ pub(crate) struct Discoverer {
     state: Arc<State>,
     entries: HashMap<Key, Entry>,
     served: Served,
+    /// Subjects and messages about changes that are not served yet.
+    untold: Vec<(String, String)>,
     answers: mpsc::Receiver<Told>,
     /// For the tasks.
     tell: mpsc::Sender<Told>,
@@ -91,15 +96,28 @@ enum LookedUp {
 impl Discoverer {
     pub(crate) fn new(state: Arc<State>) -> Self {
         let (tell, answers) = mpsc::channel(16);
-        Self { state, entries: HashMap::new(), served: Served::Is, answers, tell }
+        Self { state, entries: HashMap::new(), served: Served::Is, untold: Vec::new(), answers, tell }
     }
 
     pub(crate) fn has_names(&self) -> bool {
         !self.entries.is_empty()
     }
 
+    /// Notes whether the last changes are served. What is, is said now: who reads an event sees the backends of it.
     pub(crate) fn note(&mut self, served: Served) {
         self.served = served;
+        if served == Served::Is {
+            for (subject, message) in self.untold.drain(..) {
+                self.state.events.record(Level::Info, subject, message);
+            }
+        }
+    }
+
+    fn tell_later(&mut self, subject: String, message: String) {
+        if self.untold.len() == MOST_UNTOLD {
+            self.untold.remove(0);
+        }
+        self.untold.push((subject, message));
     }
 
     /// Starts the look-ups of names that are new in `config`, and waits for their first answers, but at most 2 s. Those that
@@ -197,7 +215,7 @@ impl Discoverer {
 
     /// Forgets backends that are leaving and have no sessions.
     pub(crate) fn forget_idle(&mut self, snapshot: &Snapshot) -> Change {
-        let mut change = Change::None;
+        let mut messages = Vec::new();
         for ((pool, name), entry) in &mut self.entries {
             if !entry.members.has_leaving() {
                 continue;
@@ -214,11 +232,11 @@ impl Discoverer {
                 .collect();
             let gone = entry.members.forget_idle(|address| !busy.contains(&address));
             if !gone.is_empty() {
-                let message = format!("removed: {}", discovery::listed(&gone));
-                self.state.events.record(Level::Info, subject(pool, name), message);
-                change = Change::Backends;
+                messages.push((subject(pool, name), format!("removed: {}", discovery::listed(&gone))));
             }
         }
+        let change = if messages.is_empty() { Change::None } else { Change::Backends };
+        messages.into_iter().for_each(|(subject, message)| self.tell_later(subject, message));
         change
     }
 
@@ -277,7 +295,7 @@ impl Discoverer {
         let is_first = entry.members.is_empty();
         let changes = entry.members.answered(&answer, entry.misses);
         if changes.any() && !is_first {
-            self.state.events.record(Level::Info, subject.as_str(), changes.to_string());
+            self.tell_later(subject.clone(), changes.to_string());
         }
         match (changes.left_out, answer.unknown.len()) {
             (0, 0) => self.state.restore(&subject),

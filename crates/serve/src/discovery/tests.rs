@@ -102,6 +102,36 @@ fn within_what_is_served_a_name_gets_no_further_backend_but_a_new_name_has_all_o
     assert_eq!(backends(&discoverer.expand_within(&before, &other)), all);
 }
 
+/// Who reads an event of a change looks for the backends of it.
+#[test]
+fn an_event_says_a_change_when_it_is_served_and_not_before() {
+    let config = config("backends = ['dns:app:80']");
+    let mut discoverer = silent(&config);
+    let state = discoverer.state.clone();
+    let said = || state.events.last(9).into_iter().map(|event| event.message).collect::<Vec<_>>();
+    discoverer.take(told("app", &["10.0.0.1:80", "10.0.0.2:80"]));
+    discoverer.take(told("app", &["10.0.0.1:80"]));
+    let served = |discoverer: &Discoverer| {
+        let expanded = Arc::new(discoverer.expand(&config));
+        crate::reload::build(expanded, &discoverer.state, &tls::Shared::default(), None)
+    };
+    let snapshot = served(&discoverer);
+    assert_eq!(said(), [""; 0]);
+    discoverer.note(Served::Is);
+    assert!(said().concat().contains("gets no new sessions"), "{:?}", said());
+    assert_eq!(discoverer.forget_idle(&snapshot), Change::Backends);
+    assert!(!said().concat().contains("removed"), "{:?}", said());
+    discoverer.note(Served::Not);
+    assert!(!said().concat().contains("removed"), "{:?}", said());
+    discoverer.note(Served::Is);
+    assert!(said().concat().contains("removed: 10.0.0.2:80"), "{:?}", said());
+    // A list of what was never served does not grow.
+    for number in 1..200 {
+        discoverer.take(told("app", &[&format!("10.0.1.{number}:80")]));
+    }
+    assert_eq!(discoverer.untold.len(), MOST_UNTOLD);
+}
+
 #[test]
 fn a_configuration_that_is_not_served_leaves_nothing_behind() {
     let before = config("backends = ['dns:app:80']");

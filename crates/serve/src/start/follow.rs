@@ -31,6 +31,7 @@ pub(super) fn discovered(
     match descriptors.divide(&expanded) {
         Ok(division) => {
             reload::set_limits(state, &expanded, descriptors, division);
+            discoverer.note(Served::Is);
             Arc::new(expanded)
         }
         Err(few) => {
