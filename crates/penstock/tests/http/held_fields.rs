@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use testing::http2::{
-    DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, Http2, RST_STREAM, block, frame,
+    DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, Http2, PING, RST_STREAM, block, frame,
 };
 use testing::{Scripted, Server, eventually, secs};
 
@@ -76,6 +76,17 @@ fn resident(server: &Server) -> usize {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
+/// Resident memory in KiB when it does not change any more.
+fn settled(server: &Server) -> usize {
+    let (mut last, mut same) = (0, 0);
+    eventually("the memory stays the same", secs(60), || {
+        let now = resident(server);
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        (same >= 10).then_some(now)
+    })
+}
+
 /// Memory in KiB that the server needs for connections which send these bytes and wait, each with so many open requests.
 fn growth(bytes: &[u8], open: usize) -> usize {
     let (address, taken) = silent();
@@ -87,6 +98,11 @@ fn growth(bytes: &[u8], open: usize) -> usize {
             assert!(client.send_raw(bytes));
             clients.push(client);
         }
+        for client in &mut clients {
+            // Its answer says that all before it was read.
+            client.send(PING, 0, 0, &[7; 8]);
+            client.wait_for("the answer to a ping", |frame| frame.kind == PING);
+        }
         let all = clients.len() * open;
         eventually("all requests are with the backend", secs(60), || {
             let at_backend = taken.lock().unwrap().len();
@@ -96,9 +112,9 @@ fn growth(bytes: &[u8], open: usize) -> usize {
     };
     // The first touches what the process needs once.
     flood(1);
-    let before = resident(&server);
+    let before = settled(&server);
     flood(CONNECTIONS);
-    resident(&server).saturating_sub(before)
+    settled(&server).saturating_sub(before)
 }
 
 const CONNECTIONS: usize = 6;
@@ -195,8 +211,8 @@ fn a_request_that_waits_and_is_reset_never_reaches_a_backend() {
     for stream in &reset {
         client.send(RST_STREAM, 0, *stream, &8_u32.to_be_bytes());
     }
-    client.send(testing::http2::PING, 0, 0, &[7; 8]);
-    client.wait_for("the answer to a ping", |frame| frame.kind == testing::http2::PING);
+    client.send(PING, 0, 0, &[7; 8]);
+    client.wait_for("the answer to a ping", |frame| frame.kind == PING);
     gate.open();
     for _ in 0..99 - reset.len() {
         client.wait_for("the end of a response", |frame| frame.flags & END_STREAM != 0 && frame.stream != 0);
