@@ -79,11 +79,7 @@ pub struct Flow {
 
 impl Flow {
     pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
-        let (from, to): (IpAddr, IpAddr) = match (client.ip().to_canonical(), server.ip().to_canonical()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => (from.into(), to.into()),
-            (from, to) => (wide(from).into(), wide(to).into()),
-        };
-        let (client, server) = (SocketAddr::new(from, client.port()), SocketAddr::new(to, server.port()));
+        let (client, server) = of_one_family(client, server);
         Self { client, server, next: [0, 0] }
     }
 
@@ -120,11 +116,7 @@ impl Flow {
     }
 
     fn packet(&self, from: From, flags: u8, payload: &[u8], at: SystemTime, out: &mut Vec<u8>) {
-        const PACKET: u32 = 6;
-        let (source, destination) = match from {
-            From::Client => (self.client, self.server),
-            From::Server => (self.server, self.client),
-        };
+        let (source, destination) = ends(from, self.client, self.server);
         let acknowledged = if flags & ACK == 0 { 0 } else { self.next[1 - from as usize] };
         let mut tcp = Vec::with_capacity(20 + payload.len());
         tcp.extend(source.port().to_be_bytes());
@@ -135,43 +127,120 @@ impl Flow {
         tcp.extend(u16::MAX.to_be_bytes());
         tcp.extend([0; 4]);
         tcp.extend(payload);
-        let mut packet = Vec::with_capacity(tcp.len() + 60);
-        let length = tcp.len() as u16;
-        match (source.ip(), destination.ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => {
-                let pseudo = [&from.octets()[..], &to.octets(), &[0, 6], &length.to_be_bytes()].concat();
-                seal(&mut tcp, &pseudo);
-                packet.extend([0x45, 0]);
-                packet.extend((length + 20).to_be_bytes());
-                packet.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
-                packet.extend(from.octets());
-                packet.extend(to.octets());
-                let sum = checksum(&packet, 0);
-                packet[10..12].copy_from_slice(&sum.to_be_bytes());
-            }
-            (from, to) => {
-                let (from, to) = (wide(from).octets(), wide(to).octets());
-                let pseudo = [&from[..], &to, &u32::from(length).to_be_bytes(), &[0, 0, 0, 6]].concat();
-                seal(&mut tcp, &pseudo);
-                packet.extend([0x60, 0, 0, 0]);
-                packet.extend(length.to_be_bytes());
-                packet.extend([6, 64]);
-                packet.extend(from);
-                packet.extend(to);
-            }
-        }
-        packet.extend(tcp);
-        let micros = at.duration_since(UNIX_EPOCH).map_or(0, |at| at.as_micros() as u64);
-        let mut body = Vec::with_capacity(packet.len() + 24);
-        body.extend(0u32.to_le_bytes());
-        body.extend(((micros >> 32) as u32).to_le_bytes());
-        body.extend((micros as u32).to_le_bytes());
-        body.extend((packet.len() as u32).to_le_bytes());
-        body.extend((packet.len() as u32).to_le_bytes());
-        body.extend(&packet);
-        pad(&mut body, packet.len());
-        block(out, PACKET, &body);
+        packet(source.ip(), destination.ip(), Transport::Tcp, tcp, at, out);
     }
+}
+
+/// Datagrams between a client and us.
+#[derive(Clone, Debug)]
+pub struct Datagrams {
+    client: SocketAddr,
+    server: SocketAddr,
+}
+
+impl Datagrams {
+    pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
+        let (client, server) = of_one_family(client, server);
+        Self { client, server }
+    }
+
+    /// Appends a datagram of one side.
+    pub fn datagram(&self, from: From, bytes: &[u8], at: SystemTime, out: &mut Vec<u8>) {
+        let (source, destination) = ends(from, self.client, self.server);
+        let bytes = &bytes[..bytes.len().min(LARGEST_DATAGRAM)];
+        let mut udp = Vec::with_capacity(8 + bytes.len());
+        udp.extend(source.port().to_be_bytes());
+        udp.extend(destination.port().to_be_bytes());
+        udp.extend((8 + bytes.len() as u16).to_be_bytes());
+        udp.extend([0; 2]);
+        udp.extend(bytes);
+        packet(source.ip(), destination.ip(), Transport::Udp, udp, at, out);
+    }
+}
+
+/// Largest number of bytes of a datagram in an IPv4 packet.
+const LARGEST_DATAGRAM: usize = 65_507;
+
+/// Both addresses as IPv4 if they are, else as IPv6.
+fn of_one_family(client: SocketAddr, server: SocketAddr) -> (SocketAddr, SocketAddr) {
+    let (from, to): (IpAddr, IpAddr) = match (client.ip().to_canonical(), server.ip().to_canonical()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => (from.into(), to.into()),
+        (from, to) => (wide(from).into(), wide(to).into()),
+    };
+    (SocketAddr::new(from, client.port()), SocketAddr::new(to, server.port()))
+}
+
+/// Source and destination of what `from` sends.
+fn ends(from: From, client: SocketAddr, server: SocketAddr) -> (SocketAddr, SocketAddr) {
+    match from {
+        From::Client => (client, server),
+        From::Server => (server, client),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Tcp,
+    Udp,
+}
+
+impl Transport {
+    /// The number of the protocol, and where its checksum is.
+    fn facts(self) -> (u8, usize) {
+        match self {
+            Self::Tcp => (6, 16),
+            Self::Udp => (17, 6),
+        }
+    }
+}
+
+/// Appends a packet with this segment, whose checksum is 0 yet.
+fn packet(
+    from: IpAddr,
+    to: IpAddr,
+    transport: Transport,
+    mut segment: Vec<u8>,
+    at: SystemTime,
+    out: &mut Vec<u8>,
+) {
+    const PACKET: u32 = 6;
+    let mut packet = Vec::with_capacity(segment.len() + 60);
+    let length = segment.len() as u16;
+    let (protocol, _) = transport.facts();
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let pseudo = [&from.octets()[..], &to.octets(), &[0, protocol], &length.to_be_bytes()].concat();
+            seal(&mut segment, transport, &pseudo);
+            packet.extend([0x45, 0]);
+            packet.extend((length + 20).to_be_bytes());
+            packet.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+            packet.extend(from.octets());
+            packet.extend(to.octets());
+            let sum = checksum(&packet, 0);
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        (from, to) => {
+            let (from, to) = (wide(from).octets(), wide(to).octets());
+            let pseudo = [&from[..], &to, &u32::from(length).to_be_bytes(), &[0, 0, 0, protocol]].concat();
+            seal(&mut segment, transport, &pseudo);
+            packet.extend([0x60, 0, 0, 0]);
+            packet.extend(length.to_be_bytes());
+            packet.extend([protocol, 64]);
+            packet.extend(from);
+            packet.extend(to);
+        }
+    }
+    packet.extend(segment);
+    let micros = at.duration_since(UNIX_EPOCH).map_or(0, |at| at.as_micros() as u64);
+    let mut body = Vec::with_capacity(packet.len() + 24);
+    body.extend(0u32.to_le_bytes());
+    body.extend(((micros >> 32) as u32).to_le_bytes());
+    body.extend((micros as u32).to_le_bytes());
+    body.extend((packet.len() as u32).to_le_bytes());
+    body.extend((packet.len() as u32).to_le_bytes());
+    body.extend(&packet);
+    pad(&mut body, packet.len());
+    block(out, PACKET, &body);
 }
 
 fn wide(address: IpAddr) -> Ipv6Addr {
@@ -181,9 +250,14 @@ fn wide(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-fn seal(tcp: &mut [u8], pseudo: &[u8]) {
-    let sum = checksum(tcp, partial(pseudo));
-    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+fn seal(segment: &mut [u8], transport: Transport, pseudo: &[u8]) {
+    let sum = match (transport, checksum(segment, partial(pseudo))) {
+        // In UDP 0 says that there is no checksum (RFC 768).
+        (Transport::Udp, 0) => u16::MAX,
+        (_, sum) => sum,
+    };
+    let (_, at) = transport.facts();
+    segment[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// The checksum of the internet (RFC 1071).
@@ -203,6 +277,26 @@ fn partial(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn datagrams_are_whole_packets_also_the_largest_and_the_empty_one() {
+        let ends =
+            |client: &str, server: &str| Datagrams::new(client.parse().unwrap(), server.parse().unwrap());
+        for (flow, head) in [(ends("192.0.2.1:5", "192.0.2.2:53"), 20), (ends("[::1]:5", "[::2]:53"), 40)] {
+            for length in [0, 1, LARGEST_DATAGRAM, LARGEST_DATAGRAM + 9] {
+                let mut out = Vec::new();
+                flow.datagram(From::Server, &vec![7; length], UNIX_EPOCH, &mut out);
+                let packet = &out[28..][..u32::from_le_bytes(out[20..24].try_into().unwrap()) as usize];
+                let udp = &packet[head..];
+                assert_eq!(udp.len(), 8 + length.min(LARGEST_DATAGRAM));
+                assert_eq!(udp[..4], [0, 53, 0, 5]);
+                let mut pseudo = if head == 20 { packet[12..20].to_vec() } else { packet[8..40].to_vec() };
+                pseudo.extend([0, 17]);
+                pseudo.extend((udp.len() as u16).to_be_bytes());
+                assert_eq!(checksum(udp, partial(&pseudo)), 0, "{head} {length}");
+            }
+        }
+    }
 
     #[test]
     fn blocks_have_their_lengths_and_checksums_fit() {

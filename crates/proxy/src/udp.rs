@@ -42,6 +42,7 @@ mod listing;
 pub(crate) mod mailbox;
 mod reply;
 mod sockets;
+mod tap;
 
 use flow::{End, Flow};
 use mailbox::Registered;

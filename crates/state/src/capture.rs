@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use logic::pcapng::{Flow, From};
+use logic::pcapng::{Datagrams, Flow, From};
 use logic::peers::{Peer, PeerSet};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
@@ -28,6 +28,8 @@ pub struct Captures(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     active: AtomicBool,
+    /// How many captures there were.
+    number: AtomicU64,
     current: Mutex<Option<Arc<Capture>>>,
 }
 
@@ -74,6 +76,7 @@ impl Captures {
             left_out: AtomicU64::new(0),
         });
         *current = Some(capture.clone());
+        self.0.number.fetch_add(1, Relaxed);
         self.0.active.store(true, Relaxed);
         Ok(Capturing { shared: self.0.clone(), capture, packets: taken })
     }
@@ -84,6 +87,33 @@ impl Captures {
         self.0.active.load(Relaxed)
     }
 
+    /// The capture of a listener, if it wants this client.
+    fn wanting(&self, listener: &str, client: Peer) -> Option<Arc<Capture>> {
+        let capture = lock(&self.0.current).clone()?;
+        let Wanted { listener: wanted, clients, .. } = &capture.wanted;
+        let wants = wanted == listener && clients.as_ref().is_none_or(|clients| clients.contains(&client));
+        wants.then_some(capture)
+    }
+
+    /// Number of the capture that is active; `None` if there is none.
+    #[inline]
+    pub fn number(&self) -> Option<u64> {
+        self.is_active().then(|| self.0.number.load(Relaxed))
+    }
+
+    /// Makes the tap of a flow of datagrams, if it is to be captured. `client` may be the one that a PROXY header names.
+    pub fn tap_datagrams(
+        &self,
+        listener: &str,
+        client: SocketAddr,
+        server: SocketAddr,
+    ) -> Option<DatagramTap> {
+        let canonical = SocketAddr::new(client.ip().to_canonical(), client.port());
+        let capture = self.wanting(listener, Peer::Ip(canonical))?;
+        capture.sessions.fetch_add(1, Relaxed);
+        Some(DatagramTap { capture, flow: Datagrams::new(client, server) })
+    }
+
     /// Makes the tap of a session, if it is to be captured. `server` is our address.
     pub fn tap(
         &self,
@@ -92,11 +122,7 @@ impl Captures {
         server: Option<SocketAddr>,
         begins: Begins,
     ) -> Option<Tap> {
-        let capture = lock(&self.0.current).clone()?;
-        let Wanted { listener: wanted, clients, .. } = &capture.wanted;
-        if wanted != listener || clients.as_ref().is_some_and(|clients| !clients.contains(&client)) {
-            return None;
-        }
+        let capture = self.wanting(listener, client)?;
         let number = capture.sessions.fetch_add(1, Relaxed);
         // A Unix socket has no addresses; the number tells the sessions apart.
         let unknown = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -177,22 +203,43 @@ impl Tap {
     }
 
     fn send(&mut self, make: impl FnOnce(&mut Flow, &mut Vec<u8>)) {
-        // The session outlives its capture.
-        if self.capture.packets.is_closed() {
+        let Self { capture, flow } = self;
+        capture.send(|out| make(flow, out));
+    }
+}
+
+/// Makes packets of the datagrams of one flow.
+#[derive(Debug)]
+pub struct DatagramTap {
+    capture: Arc<Capture>,
+    flow: Datagrams,
+}
+
+impl DatagramTap {
+    /// Records a datagram.
+    pub fn record(&self, from: From, bytes: &[u8]) {
+        self.capture.send(|out| self.flow.datagram(from, bytes, SystemTime::now(), out));
+    }
+}
+
+impl Capture {
+    fn send(&self, make: impl FnOnce(&mut Vec<u8>)) {
+        // A session outlives its capture.
+        if self.packets.is_closed() {
             return;
         }
         let mut out = Vec::new();
-        make(&mut self.flow, &mut out);
+        make(&mut out);
         let length = out.len();
-        let before = self.capture.waiting.fetch_add(length, Relaxed);
+        let before = self.waiting.fetch_add(length, Relaxed);
         let taken = match before + length > WAITING {
             true => Err(TrySendError::Full(out)),
-            false => self.capture.packets.try_send(out),
+            false => self.packets.try_send(out),
         };
         if let Err(error) = taken {
-            self.capture.waiting.fetch_sub(length, Relaxed);
+            self.waiting.fetch_sub(length, Relaxed);
             if let TrySendError::Full(_) = error {
-                self.capture.left_out.fetch_add(length as u64, Relaxed);
+                self.left_out.fetch_add(length as u64, Relaxed);
             }
         }
     }

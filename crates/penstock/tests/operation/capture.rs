@@ -1,6 +1,7 @@
 //! `ctl capture`: sessions as packets, as tshark and tcpdump read them.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -152,6 +153,70 @@ fn http2_is_read_by_tshark_over_tls_and_in_the_clear() {
             ["-d", &as_http2, "-Y", "http2.headers.status", "-T", "fields", "-e", "http2.headers.status"];
         assert_eq!(tshark(&file, &statuses), "200\n200\n", "{listener}");
     }
+}
+
+/// A flow has no beginning that a capture could miss.
+#[test]
+fn flows_of_datagrams_are_read_by_tshark_as_questions_and_answers_also_those_that_were_there_before() {
+    let socket = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(secs(20))).unwrap();
+        socket
+    };
+    let backend = socket();
+    let server = Server::start(&format!(
+        "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
+         [listener.dns]\nbind = \"127.0.0.1:0\"\nprotocol = \"udp\"\npool = \"app\"\n\
+         [listener.other]\nbind = \"127.0.0.1:0\"\nprotocol = \"udp\"\npool = \"app\"\n\
+         [pool.app]\nbackends = [\"{}\"]\nhealth = \"off\"\n",
+        backend.local_addr().unwrap()
+    ));
+    // A question for the address of a name of that many letters, and its answer without one.
+    let question = |letters: u8, flags: u8| {
+        let mut bytes = vec![0, 7, flags, 0, 0, 1, 0, 0, 0, 0, 0, 0, letters];
+        bytes.extend(vec![b'x'; letters.into()]);
+        bytes.extend([0, 0, 1, 0, 1]);
+        bytes
+    };
+    let ask = |client: &UdpSocket, listener: &str, letters: u8| {
+        client.send_to(&question(letters, 1), server.address(listener)).unwrap();
+        let mut room = [0; 100];
+        let (length, from) = backend.recv_from(&mut room).unwrap();
+        assert_eq!(room[..length], question(letters, 1));
+        backend.send_to(&question(letters, 0x81), from).unwrap();
+        assert_eq!(client.recv_from(&mut room).unwrap().0, length);
+    };
+    let (earlier, later, other) = (socket(), socket(), socket());
+    ask(&earlier, "dns", 1);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("dns");
+    let child = capture(&server, &file, &["--listener", "dns", "--for", "3s"]);
+    ask(&earlier, "dns", 2);
+    ask(&later, "dns", 3);
+    ask(&later, "dns", 4);
+    ask(&other, "other", 5);
+    ended(child);
+    let port = server.address("dns").rsplit(':').next().unwrap().to_owned();
+    let as_dns = format!("udp.port=={port},dns");
+    let fields = ["udp.srcport", "udp.dstport", "dns.qry.name"].iter().flat_map(|field| ["-e", *field]);
+    let words: Vec<_> =
+        ["-d", &as_dns, "-o", "udp.check_checksum:TRUE", "-T", "fields"].into_iter().chain(fields).collect();
+    let port_of = |socket: &UdpSocket| socket.local_addr().unwrap().port();
+    let expected: String = [(&earlier, "xx"), (&later, "xxx"), (&later, "xxxx")]
+        .iter()
+        .map(|(client, name)| {
+            let client = port_of(client);
+            format!("{client}\t{port}\t{name}\n{port}\t{client}\t{name}\n")
+        })
+        .collect();
+    assert_eq!(tshark(&file, &words), expected);
+    let wrong = "udp.checksum.status == \"Bad\" || ip.checksum.status == \"Bad\" || _ws.malformed";
+    assert_eq!(tshark(&file, &["-o", "udp.check_checksum:TRUE", "-d", &as_dns, "-Y", wrong]), "");
+    let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
+    assert!(
+        events.contains("capture of listener dns by ") && events.contains(" ended: 2 sessions, "),
+        "{events}"
+    );
 }
 
 #[test]

@@ -6,6 +6,7 @@ use logic::udp::{Ended, Hearing, Progress, Replies};
 use state::ending::Ending;
 
 use super::sockets::BackendSocket;
+use super::tap::Tapping;
 use crate::admission::ListenerPermit;
 use crate::ejection;
 use crate::outcome::Outcome;
@@ -26,6 +27,7 @@ pub(super) struct Flow {
     pub(super) _in_flight: InFlight,
     pub(super) trial: Option<Trial>,
     pub(super) replies: Replies,
+    pub(super) tapping: Tapping,
     pub(super) _permit: ListenerPermit,
 }
 

@@ -12,6 +12,7 @@ use logic::account::Refusal;
 use logic::acl::Verdict;
 use logic::balance::{Tried, client_key};
 use logic::health::Cause;
+use logic::pcapng::From;
 use logic::peers::Peer;
 use logic::proxy_header::{self, Header};
 use logic::udp::{Arrival, Course, FlowId, FlowKey, Hearing, Membership, Place, Source, Told};
@@ -23,6 +24,7 @@ use sys::socket::Owner;
 
 use super::flow::{End, Flow, Memory};
 use super::sockets::{BackendSocket, FlowSlot, Remote};
+use super::tap::{self, Tapping, Whose};
 use super::{Left, Locals, Server, clear, settings};
 use crate::admission::ListenerPermit;
 use crate::arrival::canonical;
@@ -103,9 +105,7 @@ impl Server {
     fn header(&self, key: &FlowKey, pool: &PoolPlan) -> Box<[u8]> {
         let mut header = Vec::new();
         if pool.settings.send_proxy.is_some() {
-            let ours = SocketAddr::new(key.local.unwrap_or(self.bound.ip()), self.bound.port());
-            let destination = key.told.map_or(ours, |told| told.destination);
-            proxy_header::write_datagram(&mut header, key.client(), destination);
+            proxy_header::write_datagram(&mut header, key.client(), tap::ours(key, self.bound));
         }
         header.into()
     }
@@ -173,6 +173,7 @@ impl Server {
             _in_flight: chosen.slot,
             trial: chosen.trial,
             replies,
+            tapping: Tapping::default(),
             _permit: permit,
         };
         let id = self.table.insert(key, flow, now);
@@ -388,6 +389,7 @@ impl Server {
 
     fn send(&mut self, id: FlowId, slots: Range<usize>, now: Instant) {
         let (mut next, mut refusals) = (slots.start, 0);
+        let Some(key) = self.table.key(id) else { return self.drop_datagrams(slots.len(), Ending::NotSent) };
         while next < slots.end {
             let Some(flow) = self.table.get_mut(id) else {
                 return self.drop_datagrams(slots.end - next, Ending::NotSent);
@@ -397,6 +399,9 @@ impl Server {
                     let bytes: usize = (next..next + sent).map(|slot| self.batch.datagram(slot).len()).sum();
                     flow.outcome.bytes_in += bytes as u64;
                     flow.hearing.handle_sent(now);
+                    let whose = Whose { listener: &self.key.listener, key: &key, bound: self.bound };
+                    let captures = &self.worker.front.state.captures;
+                    flow.tapping.record(captures, whose, From::Client, &self.batch, next..next + sent);
                     next += sent;
                     continue;
                 }

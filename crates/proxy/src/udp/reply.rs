@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Instant;
 
+use logic::pcapng::From;
 use logic::peers::Peer;
 use logic::udp::{AfterReply, FlowId};
 use nix::errno::Errno;
@@ -15,6 +16,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::flow::{End, Memory};
 use super::sockets::OwnedEpoll;
+use super::tap::Whose;
 use super::{Left, Server, clear};
 use crate::arrival::canonical;
 use crate::connect;
@@ -75,6 +77,9 @@ impl Server {
         flow.outcome.note_answered();
         let bytes: usize = (first..first + count).map(|slot| self.batch.datagram(slot).len()).sum();
         flow.outcome.bytes_out += bytes as u64;
+        let whose = Whose { listener: &self.key.listener, key: &key, bound: self.bound };
+        let captures = &self.worker.front.state.captures;
+        flow.tapping.record(captures, whose, From::Server, &self.batch, first..first + count);
         let memory = std::mem::replace(&mut flow.memory, Memory::Told);
         if let Some((pool, index)) = flow.backend() {
             let backend = &pool.backends[index].state;

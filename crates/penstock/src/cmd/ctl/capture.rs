@@ -20,7 +20,7 @@ use crate::output::{Failure, complain, plain, print, print_json};
 
 #[derive(Debug, Args)]
 pub(super) struct Capture {
-    /// NAME of [listener.NAME]. TLS is captured decrypted; HTTP/2 and UDP are not captured
+    /// NAME of [listener.NAME]. TLS is captured decrypted
     #[arg(long, value_name = "NAME", value_parser = parse_word)]
     listener: String,
     /// The file, which must not exist yet; it gets mode 0600, because it has what clients send. - is standard output

@@ -1,0 +1,69 @@
+//! Connects a flow with a capture that an operator started: `crates/state/src/capture.rs`. There is no handshake, so the
+//! flows that are there already are captured too, from their next datagram on.
+
+use std::net::SocketAddr;
+
+use logic::pcapng::From;
+use logic::udp::FlowKey;
+use state::capture::{Captures, DatagramTap};
+use sys::datagram::Batch;
+
+/// What one flow has of the captures.
+#[derive(Default)]
+pub(super) struct Tapping {
+    /// The capture that was asked last.
+    asked: u64,
+    tap: Option<Box<DatagramTap>>,
+}
+
+impl Tapping {
+    /// Records the datagrams of these slots. Without a capture that is one look at a flag.
+    #[inline]
+    pub(super) fn record(
+        &mut self,
+        captures: &Captures,
+        whose: Whose<'_>,
+        from: From,
+        batch: &Batch,
+        slots: std::ops::Range<usize>,
+    ) {
+        if let Some(number) = captures.number() {
+            self.record_for(number, captures, whose, from, batch, slots);
+        }
+    }
+
+    #[cold]
+    fn record_for(
+        &mut self,
+        number: u64,
+        captures: &Captures,
+        whose: Whose<'_>,
+        from: From,
+        batch: &Batch,
+        slots: std::ops::Range<usize>,
+    ) {
+        if self.asked != number {
+            let Whose { listener, key, bound } = whose;
+            let tap = captures.tap_datagrams(listener, key.client(), ours(key, bound));
+            (self.asked, self.tap) = (number, tap.map(Box::new));
+        }
+        if let Some(tap) = &self.tap {
+            slots.for_each(|slot| tap.record(from, batch.datagram(slot)));
+        }
+    }
+}
+
+/// The flow whose datagrams are recorded.
+#[derive(Clone, Copy)]
+pub(super) struct Whose<'a> {
+    pub(super) listener: &'a str,
+    pub(super) key: &'a FlowKey,
+    /// Address of the listening socket.
+    pub(super) bound: SocketAddr,
+}
+
+/// Where the client sends to.
+pub(super) fn ours(key: &FlowKey, bound: SocketAddr) -> SocketAddr {
+    let bound = SocketAddr::new(key.local.unwrap_or(bound.ip()), bound.port());
+    key.told.map_or(bound, |told| told.destination)
+}
