@@ -10,12 +10,16 @@ use std::time::{Duration, Instant, SystemTime};
 mod history;
 mod memory;
 mod operator;
+mod pending;
 mod refused;
+mod target;
 
-pub use history::{Cause, Entry, History, Remembered};
+pub use history::{Cause, Entry, History, Remembered, Standing};
 pub use memory::{Memory, Resumed};
 pub use operator::Operator;
+pub use pending::{Open, Pending};
 pub use refused::Refused;
+pub use target::{Extent, Target};
 
 /// What an operator asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +52,7 @@ pub enum Ask {
     /// Returns to the text before this change; before the last one without a number.
     Undo {
         number: Option<u64>,
+        extent: Extent,
     },
     History {
         number: Option<u64>,
@@ -56,6 +61,24 @@ pub enum Ask {
     Save,
     /// The file was written.
     Saved,
+}
+
+/// Whether what is kept for the next process may be another one after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changes {
+    Yes,
+    No,
+}
+
+impl Ask {
+    pub fn changes(&self) -> Changes {
+        match self {
+            Self::Set { .. } | Self::Add { .. } | Self::Remove { .. } => Changes::Yes,
+            Self::Commit { .. } | Self::Undo { .. } | Self::Saved => Changes::Yes,
+            Self::Show { .. } | Self::Begin | Self::Diff | Self::Confirm | Self::Abort { .. } => Changes::No,
+            Self::History { .. } | Self::Save => Changes::No,
+        }
+    }
 }
 
 /// Whose transaction may be aborted.
@@ -81,7 +104,7 @@ pub struct Transaction {
     pub text: Arc<str>,
     /// The text at `begin`.
     pub base: Arc<str>,
-    changes: Changes,
+    changes: Names,
 }
 
 /// A commit that is undone unless it is confirmed.
@@ -104,13 +127,6 @@ pub struct Ledger {
     history: History,
     transaction: Option<Transaction>,
     trial: Option<Trial>,
-}
-
-/// A text to return to.
-#[derive(Clone, Debug)]
-pub struct Target {
-    pub number: u64,
-    pub text: Arc<str>,
 }
 
 /// Where a change goes.
@@ -174,7 +190,7 @@ impl Ledger {
             return Err(if transaction.by.uid == by.uid { transaction.own() } else { transaction.others() });
         }
         let text = self.served.clone();
-        let changes = Changes::default();
+        let changes = Names::default();
         self.transaction = Some(Transaction { by, since: now.wall, base: text.clone(), text, changes });
         Ok(())
     }
@@ -222,38 +238,20 @@ impl Ledger {
         self.transaction.take().ok_or(Refused::None)
     }
 
-    /// Finds the text that an undo returns to.
-    pub fn to_undo(&self, number: Option<u64>, by: &Operator) -> Result<Target, Refused> {
-        match &self.transaction {
-            Some(transaction) if transaction.by.uid == by.uid => return Err(Refused::UndoInTransaction),
-            Some(transaction) => return Err(transaction.others()),
-            None => {}
-        }
-        let entry = match number {
-            Some(number) => self.history.get(number).ok_or(Refused::NoSuchChange {
-                number,
-                oldest: self.history.iter().next().map(|entry| entry.number),
-                newest: self.history.newest(),
-            })?,
-            None => self.history.last_in_effect().ok_or(Refused::NothingToUndo)?,
-        };
-        Ok(Target { number: entry.number, text: entry.before.clone() })
-    }
-
     /// An undo is served. `by` is `None` if no confirmation came. Returns its number.
     pub fn undone(&mut self, target: &Target, by: Option<Operator>, now: Now) -> u64 {
         let before = std::mem::replace(&mut self.served, target.text.clone());
         self.trial = None;
         let (cause, what) = match by {
-            Some(_) => (Cause::Undo, format!("undo {}", target.number)),
-            None => (Cause::Expiry, format!("undo {}: it was not confirmed in time", target.number)),
+            Some(_) => (Cause::Undo, target.words()),
+            None => (Cause::Expiry, format!("{}: it was not confirmed in time", target.words())),
         };
         self.history.push_undo(target.number, cause, by, what, before, now.wall)
     }
 
     /// The file was read again and is served. Returns the number of changes that it dropped.
     pub fn reloaded(&mut self, text: &str, by: Option<Operator>, now: Now) -> usize {
-        let dropped = self.unsaved();
+        let dropped = if *self.served == *text { 0 } else { self.unsaved() };
         self.trial = None;
         self.source = text.into();
         if *self.served != *text {
@@ -262,7 +260,8 @@ impl Ledger {
                 dropped => format!("reload: {dropped} unsaved dropped"),
             };
             let before = std::mem::replace(&mut self.served, self.source.clone());
-            self.history.push(Cause::Reload, by, what, before, now.wall);
+            let of = if dropped > 0 { self.history.not_in_the_file() } else { Vec::new() };
+            self.history.push_dropping(of, Cause::Reload, by, what, before, now.wall);
         }
         self.history.saved();
         dropped
@@ -283,7 +282,7 @@ impl Ledger {
     pub fn poll_expired(&mut self, now: Instant) -> Option<Target> {
         let trial = self.trial.take_if(|trial| trial.until <= now)?;
         let entry = self.history.get(trial.number)?;
-        Some(Target { number: entry.number, text: entry.before.clone() })
+        Some(Target { number: entry.number, text: entry.before.clone(), also: Vec::new() })
     }
 
     /// Refuses while a commit waits for its confirmation.
@@ -339,13 +338,13 @@ impl Transaction {
 
 /// Names of the changes of a transaction, up to a limit.
 #[derive(Clone, Debug, Default)]
-struct Changes {
+struct Names {
     named: Vec<String>,
     bytes: usize,
     count: usize,
 }
 
-impl Changes {
+impl Names {
     /// Longest list of names in bytes.
     const MOST: usize = 1000;
 

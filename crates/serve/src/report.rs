@@ -28,6 +28,7 @@ pub mod hsts;
 pub mod html;
 pub mod past;
 mod path;
+pub mod pending;
 pub mod sessions;
 pub mod stored;
 pub mod tables;
@@ -36,6 +37,7 @@ pub mod why;
 use confinement::ConfinementReport;
 use descriptors::Descriptors;
 use hsts::HstsReport;
+use pending::PendingReport;
 use stored::StoredReport;
 
 #[derive(Clone, Debug, Serialize)]
@@ -48,6 +50,8 @@ pub struct Status {
     pub generation: u64,
     /// Number of live changes that the file of the configuration does not have.
     pub unsaved_changes: usize,
+    /// Live changes that operators have begun and not ended.
+    pub pending: PendingReport,
     pub workers: usize,
     pub connections: Connections,
     pub descriptors: Descriptors,
@@ -319,6 +323,7 @@ impl Status {
             uptime_seconds: state.started.elapsed().as_secs(),
             generation: snapshot.generation,
             unsaved_changes: state.unsaved_changes.load(Relaxed),
+            pending: PendingReport::read(state),
             workers: state.workers,
             connections: Connections {
                 now: state.connections.load(Relaxed),

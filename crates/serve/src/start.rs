@@ -24,6 +24,7 @@ use state::access_log::AccessLog;
 use state::event_log::EventLog;
 use state::events::Level;
 use state::listen::{BindError, OpenAddress, Passed};
+use state::lock::lock;
 use state::log_level::{self, LogLevel};
 use state::state_directory::StateDirectory;
 use sys::file;
@@ -405,6 +406,15 @@ impl Slow {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stopping {
+/// What a reload did.
+struct Reloaded {
+    said: String,
+    /// A warning about live changes that are not served any more.
+    dropped: Option<String>,
+    /// A warning about keys that take effect at the next start.
+    fixed: Option<String>,
+}
+
     No,
     Asked,
 }
@@ -518,15 +528,15 @@ impl FrontDoor {
                 Err(Denied { message, details: String::new() })
             }
         };
-        self.supervisor.front.state.unsaved_changes.store(self.live.unsaved(), Relaxed);
+        self.publish_changes();
         answer
     }
 
     async fn change(&mut self, by: Operator, ask: Ask) -> Result<Said, Denied> {
-        let aborts = matches!(ask, Ask::Abort { .. }).then(|| by.to_string());
+        let ends = matches!(ask, Ask::Abort { .. } | Ask::Confirm).then(|| by.to_string());
         match self.live.handle(by, ask) {
             Step::Answer(answer) => {
-                if let (Ok(said), Some(by)) = (&answer, aborts) {
+                if let (Ok(said), Some(by)) = (&answer, ends) {
                     let message = format!("{} by {by}", said.text);
                     self.supervisor.front.state.events.record(Level::Info, "control", message);
                 }
@@ -558,11 +568,11 @@ impl FrontDoor {
             Some(Err(faults)) => Err(faults),
         };
         let state = &self.supervisor.front.state;
-        state.unsaved_changes.store(self.live.unsaved(), Relaxed);
         if let Err(why) = undone {
             let message = format!("a commit was not confirmed in time, and cannot be undone:\n{why}");
             state.events.record(Level::Error, "control", message);
         }
+        self.publish_changes();
     }
 
     async fn reload(&mut self, by: Option<Operator>) -> Result<String, String> {
@@ -573,7 +583,13 @@ impl FrontDoor {
         let result = self.try_reload(by).await;
         let events = &self.supervisor.front.state.events;
         match &result {
-            Ok((done, _)) => events.record(Level::Info, "process", format!("reloaded: {done}")),
+            Ok(Reloaded { said, dropped, .. }) => {
+                events.record(Level::Info, "process", format!("reloaded: {said}"));
+                // A record of its own: what an operator made live is not served any more.
+                if let Some(dropped) = dropped {
+                    events.record(Level::Warning, "process", dropped.as_str());
+                }
+            }
             Err(faults) => {
                 self.supervisor.front.state.reloads_refused.fetch_add(1, Relaxed);
                 events.record(
@@ -584,14 +600,15 @@ impl FrontDoor {
             }
         }
         notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
-        result.map(|(said, fixed)| match fixed {
-            Some(fixed) => format!("{said}\nwarning: {fixed}"),
-            None => said,
+        result.map(|Reloaded { mut said, dropped, fixed }| {
+            for warning in dropped.into_iter().chain(fixed) {
+                said.push_str(&format!("\nwarning: {warning}"));
+            }
+            said
         })
     }
 
-    /// Returns the result, and a warning about changes that take effect only after a restart.
-    async fn try_reload(&mut self, by: Option<Operator>) -> Result<(String, Option<String>), String> {
+    async fn try_reload(&mut self, by: Option<Operator>) -> Result<Reloaded, String> {
         let environment = &self.options.environment;
         let loaded = match &self.options.source {
             ConfigSource::File(path) => {
@@ -607,12 +624,17 @@ impl FrontDoor {
                 config::load(source, environment).map_err(|faults| faults.render())?
             }
         };
-        let (mut said, fixed) = self.adopt(&loaded).await?;
-        if let Some(dropped) = self.live.reloaded(loaded, by) {
-            said.push_str(&format!("\nwarning: {dropped}"));
-        }
-        self.supervisor.front.state.unsaved_changes.store(self.live.unsaved(), Relaxed);
-        Ok((said, fixed))
+        let (said, fixed) = self.adopt(&loaded).await?;
+        let dropped = self.live.reloaded(loaded, by);
+        self.publish_changes();
+        Ok(Reloaded { said, dropped, fixed })
+    }
+
+    /// Tells reports how the live changes stand.
+    fn publish_changes(&self) {
+        let state = &self.supervisor.front.state;
+        state.unsaved_changes.store(self.live.unsaved(), Relaxed);
+        *lock(&state.pending) = self.live.pending();
     }
 
     /// Serves a valid configuration. On an error, the old one remains in use.

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use config::edit::{self, Edit, EditError, Path};
 use config::{Config, Environment, Loaded, Source};
-use logic::transaction::{Ask, Goes, Ledger, Memory, Now, Operator, Refused, Resumed, Target};
+use logic::transaction::{Ask, Goes, Ledger, Memory, Now, Operator, Pending, Refused, Resumed, Target};
 use proxy::front::{Denied, Said};
 use serde_json::{Value, json};
 use state::events::timestamp;
-use text::units::count;
+use text::units::{self, count};
 
 use crate::reload;
 
@@ -83,6 +83,11 @@ impl Live {
         self.ledger.resume(memory, now())
     }
 
+    /// What operators have begun and not ended.
+    pub(crate) fn pending(&self) -> Pending {
+        self.ledger.pending()
+    }
+
     /// Number of changes that the file does not have.
     pub(crate) fn unsaved(&self) -> usize {
         self.ledger.unsaved()
@@ -114,30 +119,31 @@ impl Live {
     }
 
     pub(crate) fn handle(&mut self, by: Operator, ask: Ask) -> Step {
-        let result =
-            match ask {
-                Ask::Show { path } => self.show(path.as_deref()).map(Step::said),
-                Ask::Set { path, value } => self.edit(by, &path, |path| Edit::Set { path, value }),
-                Ask::Add { path, value } => self.edit(by, &path, |path| Edit::Add { path, value }),
-                Ask::Remove { path, value: None } => self.edit(by, &path, |path| Edit::Remove { path }),
-                Ask::Remove { path, value: Some(value) } => {
-                    self.edit(by, &path, |path| Edit::RemoveEntry { path, value })
-                }
-                Ask::Begin => self.begin(by).map(Step::said),
-                Ask::Diff => Ok(Step::said(self.diff())),
-                Ask::Commit { confirm } => self.commit(&by, confirm),
-                Ask::Confirm => self.confirm().map(Step::said),
-                Ask::Abort { whose } => self.abort(&by, whose).map(Step::said),
-                Ask::Undo { number } => self.ledger.to_undo(number, &by).map_err(denied).and_then(|target| {
+        let result = match ask {
+            Ask::Show { path } => self.show(path.as_deref()).map(Step::said),
+            Ask::Set { path, value } => self.edit(by, &path, |path| Edit::Set { path, value }),
+            Ask::Add { path, value } => self.edit(by, &path, |path| Edit::Add { path, value }),
+            Ask::Remove { path, value: None } => self.edit(by, &path, |path| Edit::Remove { path }),
+            Ask::Remove { path, value: Some(value) } => {
+                self.edit(by, &path, |path| Edit::RemoveEntry { path, value })
+            }
+            Ask::Begin => self.begin(by).map(Step::said),
+            Ask::Diff => Ok(Step::said(self.diff())),
+            Ask::Commit { confirm } => self.commit(&by, confirm),
+            Ask::Confirm => self.confirm().map(Step::said),
+            Ask::Abort { whose } => self.abort(&by, whose).map(Step::said),
+            Ask::Undo { number, extent } => {
+                self.ledger.to_undo(number, extent, &by).map_err(denied).and_then(|target| {
                     self.undo_plan(Some(by), target).map(|plan| Step::Serve(Box::new(plan)))
-                }),
-                Ask::History { number } => self.history(number).map(Step::said),
-                Ask::Save => self.save().map(Step::said),
-                Ask::Saved => match &self.file {
-                    Some(file) => Ok(Step::ReadFile(file.clone())),
-                    None => Err(no_file()),
-                },
-            };
+                })
+            }
+            Ask::History { number } => self.history(number).map(Step::said),
+            Ask::Save => self.save().map(Step::said),
+            Ask::Saved => match &self.file {
+                Some(file) => Ok(Step::ReadFile(file.clone())),
+                None => Err(no_file()),
+            },
+        };
         result.unwrap_or_else(|denied| Step::Answer(Err(denied)))
     }
 
@@ -197,12 +203,33 @@ impl Live {
             });
         }
         let transaction = self.ledger.to_commit(by).map_err(denied)?;
+        if transaction.text == transaction.base {
+            return self.commit_nothing(by).map(Step::said);
+        }
         let text = transaction.text.to_string();
         let loaded = self.load(&text).map_err(|faults| Denied {
             message: "commit refused, nothing changed: the transaction stays open".to_owned(),
             details: faults,
         })?;
         Ok(Step::Serve(Box::new(Plan { loaded, text, intent: Intent::Commit { confirm } })))
+    }
+
+    /// Ends a transaction that changes no text: there is nothing to serve, to confirm or to remember.
+    fn commit_nothing(&mut self, by: &Operator) -> Result<Said, Denied> {
+        self.ledger.abort(by, logic::transaction::Whose::Own).map_err(denied)?;
+        let text = "the transaction changed nothing: it has ended, and the configuration is served as before";
+        Ok(Said {
+            text: text.to_owned(),
+            json: json!({
+                "number": null,
+                "change": "commit",
+                "served": text,
+                "warning": null,
+                "confirm_within_seconds": null,
+                "unsaved_changes": self.unsaved(),
+            })
+            .to_string(),
+        })
     }
 
     fn confirm(&mut self) -> Result<Said, Denied> {
@@ -225,7 +252,7 @@ impl Live {
     fn undo_plan(&self, by: Option<Operator>, target: Target) -> Result<Plan, Denied> {
         let text = target.text.to_string();
         let loaded = self.load(&text).map_err(|faults| Denied {
-            message: format!("undo of change {} refused, nothing changed", target.number),
+            message: format!("{}: refused, nothing changed", target.words()),
             details: faults,
         })?;
         Ok(Plan { loaded, text, intent: Intent::Undo { by, target } })
@@ -249,7 +276,7 @@ impl Live {
                 let transaction = self.ledger.transaction();
                 ("commit".to_owned(), transaction.map(|transaction| transaction.by.clone()))
             }
-            Intent::Undo { by, target } => (format!("undo {}", target.number), by.clone()),
+            Intent::Undo { by, target } => (target.words(), by.clone()),
         };
         let served = match result {
             Ok(served) => Served { said: served.said.trim_end().to_owned(), ..served },
@@ -264,6 +291,10 @@ impl Live {
             }
         };
         let mut confirmation = None;
+        let also_undone = match &intent {
+            Intent::Undo { target, .. } => target.also.clone(),
+            Intent::Change { .. } | Intent::Commit { .. } => Vec::new(),
+        };
         let number = match intent {
             Intent::Change { by, what } => self.ledger.changed(&text, by, what, now()),
             Intent::Commit { confirm } => {
@@ -286,12 +317,16 @@ impl Live {
         let answer = json!({
             "number": number,
             "change": what,
+            "also_undone": also_undone,
             "served": served.said,
             "warning": served.fixed,
             "confirm_within_seconds": confirmation.map(|limit| limit.as_secs_f64()),
             "unsaved_changes": self.unsaved(),
         });
-        let event = Some(format!("change {number} by {by}: {what}; {}", served.said));
+        let unless = confirmation.map_or(String::new(), |limit| {
+            format!(", undone in {} unless confirmed", units::duration(limit))
+        });
+        let event = Some(format!("change {number} by {by}: {what}{unless}; {}", served.said));
         Settled { event, answer: Ok(Said { text, json: answer.to_string() }) }
     }
 

@@ -19,6 +19,7 @@ use logic::balance::latency::PeakEwma;
 use logic::balance::{Availability, StickyTable};
 use logic::health::{Health, State as HealthState};
 use logic::retry_budget::Budget;
+use logic::transaction::Pending;
 use logic::udp::Listening;
 use tokio::sync::{Notify, watch};
 
@@ -78,6 +79,8 @@ pub struct State {
     pub reloads_refused: AtomicU64,
     /// Number of live changes that the file of the configuration does not have.
     pub unsaved_changes: AtomicUsize,
+    /// A commit that waits for its confirmation, and an open transaction.
+    pub pending: Mutex<Pending>,
     /// Number of idle client connections closed to make room for new ones.
     pub evicted: AtomicU64,
     /// Number of admin clients disconnected to make room for new ones.
@@ -527,6 +530,7 @@ impl State {
             told_too_high: AtomicUsize::new(0),
             generation: AtomicU64::new(0),
             unsaved_changes: AtomicUsize::new(0),
+            pending: Mutex::default(),
             reloads_refused: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             admin_evicted: Arc::default(),

@@ -37,6 +37,17 @@ pub struct Entry {
     pub before: Arc<str>,
     /// The change that was the last one in effect before; `None` at the start.
     pub head_before: Option<u64>,
+    /// Changes that the file did not have, and that a reload or a start therefore took out of effect.
+    pub dropped: Vec<u64>,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug)]
+pub enum Standing<'a> {
+    InEffect,
+    Undone,
+    /// By this reload or start.
+    Dropped(&'a Entry),
 }
 
 /// A history as plain values, for a file.
@@ -78,9 +89,34 @@ impl History {
         self.newest
     }
 
-    /// Reports whether a change has not been undone.
-    pub fn is_in_effect(&self, entry: &Entry) -> bool {
-        self.chain(self.head).any(|number| number == entry.number)
+    /// Says whether a change is served, and if not, why.
+    pub fn standing(&self, entry: &Entry) -> Standing<'_> {
+        if self.chain(self.head).any(|number| number == entry.number) {
+            return Standing::InEffect;
+        }
+        self.back(self.head)
+            .filter_map(|number| self.get(number))
+            .find(|by| by.dropped.contains(&entry.number))
+            .map_or(Standing::Undone, Standing::Dropped)
+    }
+
+    /// Changes in effect that would not be any more if `entry` were undone, oldest first.
+    pub(super) fn with_it(&self, entry: &Entry) -> Vec<u64> {
+        let stay: HashSet<u64> = self.chain(entry.head_before).collect();
+        let mut also: Vec<u64> = self
+            .chain(self.head)
+            .filter(|number| *number != entry.number && !stay.contains(number))
+            .collect();
+        also.sort_unstable();
+        also
+    }
+
+    /// Changes in effect that the file does not have, oldest first.
+    pub(super) fn not_in_the_file(&self) -> Vec<u64> {
+        let of_file: HashSet<u64> = self.chain(self.saved).collect();
+        let mut all: Vec<u64> = self.chain(self.head).filter(|number| !of_file.contains(number)).collect();
+        all.sort_unstable();
+        all
     }
 
     pub(super) fn last_in_effect(&self) -> Option<&Entry> {
@@ -95,7 +131,23 @@ impl History {
         before: Arc<str>,
         at: SystemTime,
     ) -> u64 {
+        self.push_dropping(Vec::new(), cause, by, what, before, at)
+    }
+
+    /// Adds what takes `dropped` out of effect.
+    pub(super) fn push_dropping(
+        &mut self,
+        dropped: Vec<u64>,
+        cause: Cause,
+        by: Option<Operator>,
+        what: String,
+        before: Arc<str>,
+        at: SystemTime,
+    ) -> u64 {
         let number = self.keep(cause, by, what, before, at);
+        if let Some(entry) = self.entries.back_mut() {
+            entry.dropped = dropped;
+        }
         self.head = Some(number);
         number
     }
@@ -127,7 +179,16 @@ impl History {
         let number = self.newest.map_or(1, |newest| newest + 1);
         self.newest = Some(number);
         self.bytes += before.len();
-        self.entries.push_back(Entry { number, at, by, cause, what, before, head_before: self.head });
+        self.entries.push_back(Entry {
+            number,
+            at,
+            by,
+            cause,
+            what,
+            before,
+            head_before: self.head,
+            dropped: Vec::new(),
+        });
         self.forget_oldest();
         number
     }
@@ -157,7 +218,15 @@ impl History {
         let last = entries.last().map(|entry| entry.number);
         let is_known = |number: Option<u64>| number <= newest;
         let room = newest.is_none_or(|newest| newest < u64::MAX / 2);
-        if !(rises && entries.iter().all(points_back) && last <= newest && room) {
+        let drops_back = |entry: &Entry| {
+            entry.dropped.len() <= MOST_ENTRIES && entry.dropped.iter().all(|of| *of < entry.number)
+        };
+        if !(rises
+            && entries.iter().all(points_back)
+            && entries.iter().all(drops_back)
+            && last <= newest
+            && room)
+        {
             return None;
         }
         if !(is_known(head) && is_known(saved)) {
@@ -178,14 +247,24 @@ impl History {
 
     /// Number of changes between what the file has and what is in effect, in both directions.
     pub(super) fn distance(&self) -> usize {
-        let in_effect: Vec<u64> = self.chain(self.head).collect();
-        let of_file: Vec<u64> = self.chain(self.saved).collect();
-        let (a, b): (HashSet<_>, HashSet<_>) = (in_effect.iter().collect(), of_file.iter().collect());
-        a.symmetric_difference(&b).count()
+        // A reload that only dropped changes has none of its own.
+        let own = |number: &u64| self.get(*number).is_none_or(|entry| entry.dropped.is_empty());
+        let in_effect: HashSet<u64> = self.chain(self.head).filter(own).collect();
+        let of_file: HashSet<u64> = self.chain(self.saved).filter(own).collect();
+        in_effect.symmetric_difference(&of_file).count()
     }
 
     /// The changes in effect at one of them, newest first, as far as they are known.
     fn chain(&self, from: Option<u64>) -> impl Iterator<Item = u64> + '_ {
+        let mut dropped: Vec<u64> = Vec::new();
+        self.back(from).filter(move |number| {
+            dropped.extend(self.get(*number).into_iter().flat_map(|entry| &entry.dropped));
+            !dropped.contains(number)
+        })
+    }
+
+    /// One change and those before it, newest first, with those that one of them dropped.
+    fn back(&self, from: Option<u64>) -> impl Iterator<Item = u64> + '_ {
         std::iter::successors(from, |number| self.get(*number)?.head_before)
     }
 }

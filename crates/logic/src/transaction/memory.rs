@@ -61,7 +61,8 @@ impl Ledger {
                 0 => "start: the file has another text than before".to_owned(),
                 dropped => format!("start: {dropped} unsaved not served"),
             };
-            let number = self.history.push(Cause::Start, None, what, memory.served, now.wall);
+            let of = if dropped > 0 { self.history.not_in_the_file() } else { Vec::new() };
+            let number = self.history.push_dropping(of, Cause::Start, None, what, memory.served, now.wall);
             if dropped > 0 { Resumed::Dropped { changes: dropped, number } } else { Resumed::FileChanged }
         };
         self.history.saved();
@@ -73,7 +74,7 @@ impl Ledger {
 mod tests {
     use std::time::{Instant, SystemTime};
 
-    use super::super::{Operator, Refused};
+    use super::super::{Extent, Operator, Refused};
     use super::*;
 
     #[expect(clippy::disallowed_methods, reason = "an Instant can only be made from the clock")]
@@ -99,7 +100,7 @@ mod tests {
         let mut ledger = Ledger::new("one");
         assert_eq!(ledger.resume(used().memory(), now()), Resumed::Dropped { changes: 1, number: 3 });
         assert_eq!((&**ledger.served(), ledger.unsaved()), ("one", 0));
-        let target = ledger.to_undo(None, &ann()).unwrap();
+        let target = ledger.to_undo(None, Extent::One, &ann()).unwrap();
         assert_eq!((target.number, &*target.text), (3, "two"));
         assert_eq!(ledger.undone(&target, Some(ann()), now()), 4);
         assert_eq!((&**ledger.served(), ledger.unsaved()), ("two", 1));
@@ -107,7 +108,7 @@ mod tests {
         assert!(ledger.is_at(&memory));
         ledger.saved();
         assert!(!ledger.is_at(&memory), "it must be stored again");
-        let first = ledger.to_undo(Some(1), &ann()).unwrap();
+        let first = ledger.to_undo(Some(1), Extent::AndLater, &ann()).unwrap();
         assert_eq!(&*first.text, "zero", "older changes can be undone too");
     }
 
@@ -131,7 +132,7 @@ mod tests {
             let mut ledger = Ledger::new("one");
             let resumed = ledger.resume(memory, now());
             assert!(
-                matches!(ledger.to_undo(None, &ann()), Err(Refused::NothingToUndo))
+                matches!(ledger.to_undo(None, Extent::One, &ann()), Err(Refused::NothingToUndo))
                     || resumed != Resumed::Unusable
             );
             resumed

@@ -43,6 +43,11 @@ pub enum Refused {
     },
     /// The transaction must be ended before an undo.
     UndoInTransaction,
+    /// The undo of this change would undo later ones too.
+    TakesOthers {
+        number: u64,
+        also: Vec<u64>,
+    },
 }
 
 impl Refused {
@@ -76,8 +81,8 @@ impl Refused {
                 "`confirm` keeps it, `undo` undoes it now",
             ),
             Self::NothingToConfirm => (
-                "no commit waits for a confirmation".to_owned(),
-                "it was confirmed or undone already: `history` says which",
+                "there is nothing to confirm: no commit waits for a confirmation".to_owned(),
+                "`commit --confirm TIME` begins one; one that was not confirmed in time is undone: see `history`",
             ),
             Self::NothingToUndo => (
                 "there is no change to undo".to_owned(),
@@ -95,6 +100,13 @@ impl Refused {
             Self::UndoInTransaction => {
                 ("there is a transaction: its changes are not served yet".to_owned(), "`abort` drops them")
             }
+            Self::TakesOthers { number, also } => (
+                format!(
+                    "undo {number} would undo {} too, made after it: nothing was undone",
+                    super::target::named(also)
+                ),
+                "`undo N --and-later` undoes all of them; to take back only N, `history N` shows its lines",
+            ),
         }
     }
 }

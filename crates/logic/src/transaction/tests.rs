@@ -28,7 +28,7 @@ fn change(ledger: &mut Ledger, text: &str) -> u64 {
 }
 
 fn undo(ledger: &mut Ledger, number: Option<u64>) -> String {
-    let target = ledger.to_undo(number, &operator(0)).unwrap();
+    let target = ledger.to_undo(number, Extent::AndLater, &operator(0)).unwrap();
     ledger.undone(&target, Some(operator(0)), now(2));
     ledger.served().to_string()
 }
@@ -48,12 +48,55 @@ fn undo_goes_back_change_by_change_and_an_undo_can_be_undone() {
     assert_eq!(undo(&mut ledger, None), "c");
     assert_eq!(undo(&mut ledger, Some(1)), "a");
     assert_eq!(ledger.unsaved(), 0);
-    assert_eq!(ledger.to_undo(None, &operator(0)).unwrap_err(), Refused::NothingToUndo);
-    let missing = ledger.to_undo(Some(99), &operator(0)).unwrap_err();
+    assert_eq!(ledger.to_undo(None, Extent::One, &operator(0)).unwrap_err(), Refused::NothingToUndo);
+    let missing = ledger.to_undo(Some(99), Extent::One, &operator(0)).unwrap_err();
     assert_eq!(words(&missing), "there is no change 99: the history has 1 to 8");
-    let effect: Vec<_> =
-        ledger.history().iter().filter(|entry| ledger.history().is_in_effect(entry)).collect();
-    assert!(effect.is_empty());
+    let in_effect = |entry: &&Entry| matches!(ledger.history().standing(entry), Standing::InEffect);
+    assert_eq!(ledger.history().iter().filter(in_effect).count(), 0);
+}
+
+#[test]
+fn an_undo_that_takes_later_changes_with_it_is_refused_and_names_them() {
+    let mut ledger = Ledger::new("a");
+    for text in ["b", "c", "d", "e"] {
+        change(&mut ledger, text);
+    }
+    let refused = ledger.to_undo(Some(2), Extent::One, &operator(0)).unwrap_err();
+    assert_eq!(words(&refused), "undo 2 would undo changes 3 and 4 too, made after it: nothing was undone");
+    let refused = ledger.to_undo(Some(3), Extent::One, &operator(0)).unwrap_err();
+    assert_eq!(words(&refused), "undo 3 would undo change 4 too, made after it: nothing was undone");
+    let last = ledger.to_undo(Some(4), Extent::One, &operator(0)).unwrap();
+    assert_eq!((last.words().as_str(), &*last.text), ("undo 4", "d"));
+    let all = ledger.to_undo(Some(2), Extent::AndLater, &operator(0)).unwrap();
+    assert_eq!((all.words().as_str(), &*all.text), ("undo 2, and with it 3 and 4", "b"));
+    ledger.undone(&all, Some(operator(0)), now(2));
+    assert_eq!(ledger.history().get(5).unwrap().what, "undo 2, and with it 3 and 4");
+    // The undo of that undo takes nothing with it.
+    assert_eq!(ledger.to_undo(Some(5), Extent::One, &operator(0)).unwrap().words(), "undo 5");
+    change(&mut ledger, "f");
+    let refused = ledger.to_undo(Some(5), Extent::One, &operator(0)).unwrap_err();
+    assert!(words(&refused).contains("would undo change 6 too"), "{refused:?}");
+}
+
+#[test]
+fn what_waits_is_told_with_the_time_that_is_left() {
+    let mut ledger = Ledger::new("a");
+    let lines = |ledger: &Ledger, at: u64| {
+        let seconds =
+            |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs().to_string();
+        ledger.pending().lines(now(at).monotonic, seconds)
+    };
+    assert!(lines(&ledger, 1).is_empty());
+    ledger.begin(operator(0), now(5)).unwrap();
+    ledger.collect("b", "set x");
+    let open =
+        "transaction of root (uid 0, pid 7) open since 5: 1 change not served before `penstock ctl commit`";
+    assert_eq!(lines(&ledger, 6), [open]);
+    ledger.committed("b", Some(Duration::from_secs(60)), now(10));
+    let waits = "change 1 of root (uid 0, pid 7) is undone in 24 s unless confirmed: ";
+    assert!(lines(&ledger, 46)[0].starts_with(waits), "{:?}", lines(&ledger, 46));
+    ledger.confirm().unwrap();
+    assert!(lines(&ledger, 46).is_empty());
 }
 
 #[test]
@@ -65,12 +108,12 @@ fn a_second_operator_is_told_who_changes_and_since_when() {
     assert_eq!(words(&ledger.begin(operator(1), now(6)).unwrap_err()), theirs);
     assert_eq!(words(&ledger.goes(&operator(1)).unwrap_err()), theirs);
     assert_eq!(words(&ledger.to_commit(&operator(1)).unwrap_err()), theirs);
-    assert_eq!(words(&ledger.to_undo(None, &operator(1)).unwrap_err()), theirs);
+    assert_eq!(words(&ledger.to_undo(None, Extent::One, &operator(1)).unwrap_err()), theirs);
     assert_eq!(words(&ledger.abort(&operator(1), Whose::Own).unwrap_err()), theirs);
     assert!(
         words(&ledger.begin(operator(0), now(6)).unwrap_err()).starts_with("there is a transaction already")
     );
-    assert_eq!(ledger.to_undo(None, &operator(0)).unwrap_err(), Refused::UndoInTransaction);
+    assert_eq!(ledger.to_undo(None, Extent::One, &operator(0)).unwrap_err(), Refused::UndoInTransaction);
     assert_eq!(&**ledger.served(), "a");
     assert_eq!(ledger.abort(&operator(1), Whose::Any).unwrap().by.uid, 0);
     assert_eq!(ledger.to_commit(&operator(0)).unwrap_err(), Refused::None);
@@ -148,7 +191,7 @@ fn a_reload_drops_changes_and_undo_brings_them_back() {
     assert_eq!(ledger.reloaded("a", Some(operator(0)), now(3)), 2);
     assert_eq!((&**ledger.served(), ledger.unsaved()), ("a", 0));
     assert_eq!(undo(&mut ledger, None), "c");
-    assert_eq!(ledger.unsaved(), 1, "one text differs from the file; the reload counts");
+    assert_eq!(ledger.unsaved(), 2, "those that came back");
     ledger.saved();
     assert_eq!(ledger.unsaved(), 0);
     assert_eq!(undo(&mut ledger, None), "b");
@@ -156,6 +199,33 @@ fn a_reload_drops_changes_and_undo_brings_them_back() {
     assert_eq!(ledger.reloaded("c", None, now(4)), 1);
     assert_eq!(ledger.reloaded("c", None, now(4)), 0, "nothing is new");
     assert_eq!(ledger.history().newest(), Some(6));
+}
+
+#[test]
+fn changes_that_a_reload_dropped_are_not_in_effect() {
+    let mut ledger = Ledger::new("a");
+    change(&mut ledger, "b");
+    ledger.saved();
+    change(&mut ledger, "c");
+    change(&mut ledger, "d");
+    ledger.reloaded("b", None, now(3));
+    let standing = |ledger: &Ledger| -> Vec<String> {
+        let history = ledger.history();
+        let word = |entry: &Entry| match history.standing(entry) {
+            Standing::InEffect => "in effect".to_owned(),
+            Standing::Undone => "undone".to_owned(),
+            Standing::Dropped(by) => format!("dropped by {}", by.number),
+        };
+        history.iter().map(word).collect()
+    };
+    assert_eq!(standing(&ledger), ["in effect", "dropped by 4", "dropped by 4", "in effect"]);
+    change(&mut ledger, "e");
+    assert_eq!(ledger.unsaved(), 1);
+    assert_eq!(undo(&mut ledger, None), "b");
+    assert_eq!(undo(&mut ledger, None), "d", "the reload is undone: they are back");
+    assert_eq!(standing(&ledger)[..4], ["in effect", "in effect", "in effect", "undone"]);
+    // A reload of a file that has what is served drops nothing.
+    assert_eq!(ledger.reloaded("d", None, now(4)), 0);
 }
 
 #[test]

@@ -400,6 +400,7 @@ mod tests {
         (&["abort", "--force"], "abort force"),
         (&["undo"], "undo"),
         (&["undo", "7", "--json"], "undo 7 json"),
+        (&["undo", "7", "--and-later"], "undo 7 and-later"),
         (&["history"], "history"),
         (&["history", "7"], "history 7"),
         (&["save"], "save"),

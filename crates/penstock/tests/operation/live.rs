@@ -121,7 +121,7 @@ fn wrong_commands_change_nothing_and_say_why() {
         (&["commit"], "there is no transaction"),
         (&["commit", "--confirm", "0"], "must be greater than 0"),
         (&["commit", "--confirm", "soon"], "invalid value"),
-        (&["confirm"], "no commit waits for a confirmation"),
+        (&["confirm"], "there is nothing to confirm: no commit waits for a confirmation"),
         (&["abort"], "there is no transaction"),
         (&["show", "pool.ap"], "there is no \"ap\" in the configuration\n  hint: did you mean \"app\"?"),
         (&["show", "pool..app"], "is not the path of a value"),

@@ -16,6 +16,7 @@ mod live;
 mod live_load;
 mod operator;
 mod pid_file;
+mod pending;
 mod reload;
 mod running;
 mod sessions;

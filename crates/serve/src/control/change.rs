@@ -1,6 +1,6 @@
 //! Arguments of the commands that show and change the configuration. `None` if they are not as the command has them.
 
-use logic::transaction::{Ask, Whose};
+use logic::transaction::{Ask, Extent, Whose};
 
 pub(super) fn show(arguments: &[&str]) -> Option<Ask> {
     match *arguments {
@@ -52,7 +52,11 @@ pub(super) fn abort(arguments: &[&str]) -> Option<Ask> {
 }
 
 pub(super) fn undo(arguments: &[&str]) -> Option<Ask> {
-    number(arguments).map(|number| Ask::Undo { number })
+    let (rest, extent) = match arguments {
+        [number, "and-later"] => (std::slice::from_ref(number), Extent::AndLater),
+        all => (all, Extent::One),
+    };
+    number(rest).map(|number| Ask::Undo { number, extent })
 }
 
 pub(super) fn history(arguments: &[&str]) -> Option<Ask> {

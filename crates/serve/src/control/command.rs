@@ -250,8 +250,8 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "undo",
-        arguments: "[N]",
-        help: "serve what was served before the last change, or before change N",
+        arguments: "[N [and-later]]",
+        help: "serve what was served before the last change, or before change N and those after it",
         run: |call| change::undo(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
     },
     Command {

@@ -91,7 +91,11 @@ impl Page {
             let unsaved = units::count(status.unsaved_changes, "unsaved change");
             self.push(format_args!(", {unsaved}"));
         }
-        self.push(format_args!("</p>\n<p>{}</p>\n", Text(&status.confinement.line())));
+        self.push(format_args!("</p>\n"));
+        for pending in &status.pending.lines {
+            self.push(format_args!("<p class=\"warn\">{}</p>\n", Text(pending)));
+        }
+        self.push(format_args!("<p>{}</p>\n", Text(&status.confinement.line())));
         for stored in status.stored_lines() {
             self.push(format_args!("<p>{}</p>\n", Text(&stored)));
         }

@@ -38,6 +38,9 @@ pub fn status(status: &Status) -> String {
             &format!("{unsaved}: `penstock ctl diff` shows, `penstock ctl save` writes the file"),
         );
     }
+    for pending in &status.pending.lines {
+        push_line(&mut out, &line(pending));
+    }
     descriptors(&mut out, &status.descriptors);
     push_line(&mut out, &line(&status.confinement.line()));
     for stored in status.stored_lines() {

@@ -1,7 +1,9 @@
 //! Answers that change nothing: `show`, `diff`, `history`, and the texts for `save`.
 
 use config::edit::Path;
-use logic::transaction::{Cause, Entry};
+use std::time::Instant;
+
+use logic::transaction::{Cause, Entry, Standing, Trial};
 use proxy::front::{Denied, Said};
 use serde_json::json;
 use state::events::timestamp;
@@ -56,8 +58,12 @@ impl Live {
         if let Some(faults) = &faults {
             text.push_str(&format!("it cannot be committed yet:\n{faults}"));
         }
+        if self.ledger.transaction().is_none() {
+            text.insert_str(0, &self.waits());
+        }
         let json = json!({
             "from": from,
+            "unconfirmed": self.ledger.trial().map(|trial| trial.number),
             "transaction": transaction,
             "diff": shown,
             "changes": changes,
@@ -71,19 +77,19 @@ impl Live {
         let Some(number) = number else {
             let mut table = Table::indented("");
             for entry in history.iter() {
-                let state = if self.in_effect(entry) == Some(false) { "undone" } else { "" };
                 table.row([
                     entry.number.to_string(),
                     timestamp(entry.at),
                     who(entry),
-                    state.to_owned(),
+                    self.state(entry),
                     entry.what.clone(),
                 ]);
             }
-            let text = match history.newest() {
+            let mut text = match history.newest() {
                 None => "no change yet\n".to_owned(),
                 Some(_) => table.render(),
             };
+            text.push_str(&self.waits());
             let json: Vec<_> = history.iter().map(|entry| self.entry(entry)).collect();
             return Ok(Said { text, json: json!(json).to_string() });
         };
@@ -108,13 +114,46 @@ impl Live {
             "cause": cause(entry.cause),
             "change": entry.what,
             "in_effect": self.in_effect(entry),
+            "dropped_by": match self.ledger.history().standing(entry) {
+                Standing::Dropped(by) => Some(by.number),
+                Standing::InEffect | Standing::Undone => None,
+            },
+            "undone_in_seconds": self.unconfirmed(entry).map(|trial| trial.left(Instant::now())),
         })
+    }
+
+    /// What is to be said of a change beside who made it: nothing if it is served and stays.
+    fn state(&self, entry: &Entry) -> String {
+        if let Some(trial) = self.unconfirmed(entry) {
+            return trial.words(Instant::now());
+        }
+        if self.in_effect(entry).is_none() {
+            return String::new();
+        }
+        match self.ledger.history().standing(entry) {
+            Standing::InEffect => String::new(),
+            Standing::Undone => "undone".to_owned(),
+            Standing::Dropped(by) if by.cause == Cause::Start => "not served since the start".to_owned(),
+            Standing::Dropped(_) => "dropped by the reload".to_owned(),
+        }
+    }
+
+    fn unconfirmed(&self, entry: &Entry) -> Option<&Trial> {
+        self.ledger.trial().filter(|trial| trial.number == entry.number)
+    }
+
+    /// What has been begun and not ended, a line each.
+    fn waits(&self) -> String {
+        let lines = self.ledger.pending().lines(Instant::now(), timestamp);
+        lines.into_iter().map(|line| line + "\n").collect()
     }
 
     /// Whether a change is served; nothing for an undo, which is no change of its own.
     fn in_effect(&self, entry: &Entry) -> Option<bool> {
         match entry.cause {
-            Cause::Change | Cause::Reload | Cause::Start => Some(self.ledger.history().is_in_effect(entry)),
+            Cause::Change | Cause::Reload | Cause::Start => {
+                Some(matches!(self.ledger.history().standing(entry), Standing::InEffect))
+            }
             Cause::Undo | Cause::Expiry => None,
         }
     }

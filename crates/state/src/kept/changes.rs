@@ -30,6 +30,8 @@ struct KeptEntry {
     what: String,
     before: String,
     head_before: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    dropped: Vec<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +93,7 @@ impl KeptEntry {
             what: entry.what.clone(),
             before: entry.before.to_string(),
             head_before: entry.head_before,
+            dropped: entry.dropped.clone(),
         }
     }
 
@@ -109,6 +112,7 @@ impl KeptEntry {
             what: self.what,
             before: Arc::from(self.before),
             head_before: self.head_before,
+            dropped: self.dropped,
         }
     }
 }

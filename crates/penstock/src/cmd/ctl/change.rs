@@ -64,9 +64,12 @@ pub(super) enum Change {
     },
     /// Serve what was served before the last change; repeated, before the one before it
     Undo {
-        /// Undo this change of `history` and all after it
+        /// Undo this change of `history`; refused if that would undo later ones too, which the answer names
         #[arg(value_name = "N")]
         number: Option<u64>,
+        /// Undo the changes after N too
+        #[arg(long, requires = "number")]
+        and_later: bool,
     },
     /// Live changes: number, time, who, what
     History {
@@ -106,7 +109,10 @@ impl Change {
             }
             Self::Confirm => ("confirm", Vec::new()),
             Self::Abort { force } => ("abort", force.then(|| "force".to_owned()).into_iter().collect()),
-            Self::Undo { number } => ("undo", number.iter().map(u64::to_string).collect()),
+            Self::Undo { number, and_later } => {
+                let later = and_later.then(|| "and-later".to_owned());
+                ("undo", number.iter().map(u64::to_string).chain(later).collect())
+            }
             Self::History { number } => ("history", number.iter().map(u64::to_string).collect()),
             Self::Save { .. } => ("save", Vec::new()),
         }

@@ -38,11 +38,14 @@ pub(super) fn picture(view: &View, size: Size) -> String {
 
 /// The lines from the top to the bottom of the screen.
 pub(super) fn lines(view: &View, size: Size) -> Vec<Line> {
-    let room = size.height.saturating_sub(AROUND);
+    let waits: Vec<_> =
+        view.status["pending"]["lines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let room = size.height.saturating_sub(AROUND + waits.len());
     let listeners = view.status["listeners"].as_array().map_or(0, Vec::len).min(LISTENERS).min(room / 4);
     let backends = view.backends.len().min((room - listeners) / 3);
     let sessions = room - listeners - backends;
     let mut all = vec![Line { text: head(&view.status), look: Look::Title }];
+    all.extend(waits.iter().map(|waits| plain_line(line(waits))));
     all.push(title(LISTENER, size));
     let rows = view.status["listeners"].as_array().into_iter().flatten().take(listeners);
     all.extend(rows.map(|row| plain_line(cells(LISTENER, row, size))));
@@ -398,6 +401,17 @@ mod tests {
         assert!(lines[23].starts_with("2 of 7 sessions by age  q end"), "{lines:#?}");
         let text = picture(&view, SMALL);
         assert!(text.lines().count() == 8 && !text.contains("q end"), "{text}");
+    }
+
+    #[test]
+    fn what_waits_for_a_confirmation_is_on_the_screen() {
+        let mut view = view(2);
+        let mut status = view.status.clone();
+        status["pending"] = json!({ "lines": ["change 10 of root is undone in 24 s unless confirmed"] });
+        view.take_status(status);
+        let shown = lines(&view, SMALL);
+        assert_eq!(shown.len(), 24);
+        assert_eq!(shown[1].text, "change 10 of root is undone in 24 s unless confirmed");
     }
 
     #[test]

@@ -1,0 +1,72 @@
+//! What an undo returns to, and which changes it takes with it.
+//!
+//! The history has texts, and a later change is made in the text of the one before: an undo of an older change cannot
+//! leave the later ones. It is refused unless the operator has said that they may go too.
+
+use std::sync::Arc;
+
+use super::{Ledger, Operator, Refused};
+
+/// Whether an undo may take later changes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    One,
+    AndLater,
+}
+
+/// A text to return to.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub number: u64,
+    pub text: Arc<str>,
+    /// Other changes that are undone with it, oldest first.
+    pub also: Vec<u64>,
+}
+
+impl Target {
+    /// Names what is undone.
+    pub fn words(&self) -> String {
+        match self.also[..] {
+            [] => format!("undo {}", self.number),
+            _ => format!("undo {}, and with it {}", self.number, numbers(&self.also)),
+        }
+    }
+}
+
+impl Ledger {
+    /// Finds the text that an undo returns to.
+    pub fn to_undo(&self, number: Option<u64>, extent: Extent, by: &Operator) -> Result<Target, Refused> {
+        match &self.transaction {
+            Some(transaction) if transaction.by.uid == by.uid => return Err(Refused::UndoInTransaction),
+            Some(transaction) => return Err(transaction.others()),
+            None => {}
+        }
+        let entry = match number {
+            Some(number) => self.history.get(number).ok_or(Refused::NoSuchChange {
+                number,
+                oldest: self.history.iter().next().map(|entry| entry.number),
+                newest: self.history.newest(),
+            })?,
+            None => self.history.last_in_effect().ok_or(Refused::NothingToUndo)?,
+        };
+        let also = self.history.with_it(entry);
+        if extent == Extent::One && !also.is_empty() {
+            return Err(Refused::TakesOthers { number: entry.number, also });
+        }
+        Ok(Target { number: entry.number, text: entry.before.clone(), also })
+    }
+}
+
+/// `change 15`, `changes 15 and 16`.
+pub(super) fn named(changes: &[u64]) -> String {
+    let noun = if changes.len() == 1 { "change" } else { "changes" };
+    format!("{noun} {}", numbers(changes))
+}
+
+fn numbers(changes: &[u64]) -> String {
+    let all: Vec<_> = changes.iter().map(u64::to_string).collect();
+    match &all[..] {
+        [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => all.concat(),
+    }
+}
