@@ -21,6 +21,10 @@ use sys::sandbox::{self, Enforced, Files};
 use crate::causes::causes;
 use crate::paths::{self, Access, Need};
 
+mod foreseen;
+
+pub use foreseen::{Foreseen, RefusedPath, foreseen, log_fault, low_port};
+
 /// User of a process that root started without `process.user`, if it exists and may use what the configuration names.
 pub const DEFAULT_USER: &str = "penstock";
 
@@ -39,6 +43,7 @@ pub fn drop_privileges(
     programs: &[PathBuf],
 ) -> Result<Confinement, PrivilegeError> {
     let keep = capabilities(config);
+    let had = privilege::permitted();
     let group = config.process.group.as_deref();
     // `penstock ctl` of the new user needs the socket.
     let drop_to = |user: &str| {
@@ -58,7 +63,8 @@ pub fn drop_privileges(
         },
     };
     let capabilities = dropped.kept.iter().map(|kept| kept.name()).collect();
-    Ok(Confinement { uid: dropped.uid, stays_root, capabilities, ..Confinement::default() })
+    let given_up = had.iter().filter(|had| !dropped.kept.contains(had)).map(|had| had.name()).collect();
+    Ok(Confinement { uid: dropped.uid, stays_root, capabilities, given_up, ..Confinement::default() })
 }
 
 /// Capabilities that the process keeps: a reload may bind ports below 1024 again, and open packet sockets; connections from
@@ -91,16 +97,8 @@ fn why_root(config: &Config, needs: &[Need]) -> Result<Option<String>, Privilege
             "backends behind SSH use the keys of root; set process.user to log in as another user than root or {DEFAULT_USER}"
         )));
     }
-    let asked = needs.iter().filter(|need| need.key != paths::PID_FILE).map(|need| {
-        let reach = match need.access {
-            Access::Read => Reach::Read,
-            Access::Change => Reach::Change,
-            Access::Connect => Reach::Write,
-        };
-        (&*need.path, reach)
-    });
-    let files: Vec<_> = needs.iter().filter(|need| need.access == Access::Read).flat_map(files_of).collect();
-    let asked = asked.chain(files.iter().map(|file| (&**file, Reach::Read)));
+    let asked = asked(needs);
+    let asked = asked.iter().map(|(path, reach)| (&**path, *reach));
     let refused = match privilege::unreachable(DEFAULT_USER, asked) {
         Err(PrivilegeError::NoSuchUser { .. }) => {
             return Ok(Some(format!(
@@ -114,6 +112,20 @@ fn why_root(config: &Config, needs: &[Need]) -> Result<Option<String>, Privilege
         let path = path.display();
         format!("user \"{DEFAULT_USER}\" may not use {path} ({by}): give it to that user (chown {DEFAULT_USER} {path})")
     }))
+}
+
+/// What the needs ask of the user of the process: paths, and files in directories that are read.
+fn asked(needs: &[Need]) -> Vec<(PathBuf, Reach)> {
+    let paths = needs.iter().filter(|need| need.key != paths::PID_FILE).map(|need| {
+        let reach = match need.access {
+            Access::Read => Reach::Read,
+            Access::Change => Reach::Change,
+            Access::Connect => Reach::Write,
+        };
+        (need.path.clone(), reach)
+    });
+    let files = needs.iter().filter(|need| need.access == Access::Read).flat_map(files_of);
+    paths.chain(files.map(|file| (file, Reach::Read))).collect()
 }
 
 /// Files in a directory that is read, such as private keys.

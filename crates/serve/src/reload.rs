@@ -180,8 +180,11 @@ impl Supervisor {
         let workers = self.workers.len();
         let division = self.descriptors.divide(&config).map_err(|few| vec![ApplyError::from(few)])?;
         let opened = open_new(&config, &self.open, workers, &mut self.passed);
-        let mut opened =
-            opened.map_err(|errors| errors.into_iter().map(ApplyError::from).collect::<Vec<_>>())?;
+        let mut opened = opened.map_err(|errors| {
+            let confinement = &self.front.state.confinement;
+            let explained = |error| ApplyError::from(crate::confinement::low_port(confinement, error));
+            errors.into_iter().map(explained).collect::<Vec<_>>()
+        })?;
         let wanted: HashSet<BoundKey> = keys(&config).collect();
         let close: Vec<BoundKey> = self.open.keys().filter(|key| !wanted.contains(key)).cloned().collect();
         let snapshot = self.build(&config).await;

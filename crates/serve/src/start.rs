@@ -117,7 +117,7 @@ pub enum StartError {
     #[error("admin.bind: {}", causes(.0))]
     Admin(#[from] admin::AdminError),
     #[error("access-log.target: {0}")]
-    AccessLog(#[from] state::access_log::AccessLogError),
+    AccessLog(String),
     #[error("events.target: {0}")]
     EventLog(state::access_log::AccessLogError),
     #[error("process.pid-file: {0}")]
@@ -219,7 +219,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
         let served = follow::discovered(&mut slow.discoverer, &config, &state, &descriptors);
         let snapshot = Arc::new(reload::build(served, &state, &tls, None));
         let changes = found.restore(&state);
-        let log = AccessLog::open(&config.access_log.target, state.clone())?;
+        let log = AccessLog::open(&config.access_log.target, state.clone())
+            .map_err(|error| StartError::AccessLog(confinement::log_fault(&error, &state.confinement)))?;
         let event_log = EventLog::open(&config.events, &state).map_err(StartError::EventLog)?;
         let (requests, asked) = mpsc::channel(16);
         let (questions, asked_of_workers): (_, Vec<_>) =

@@ -10,6 +10,8 @@ pub struct Confinement {
     pub stays_root: Option<String>,
     /// Names of capabilities(7).
     pub capabilities: Vec<&'static str>,
+    /// Those that the process had at its start, and gave up because nothing needed them.
+    pub given_up: Vec<&'static str>,
     pub calls: Restriction,
     pub files: Restriction,
     /// Paths that may be used; empty unless `files` are restricted.

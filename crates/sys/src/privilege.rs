@@ -12,13 +12,17 @@ use std::path::Path;
 
 use caps::{CapSet, CapsHashSet};
 use nix::errno::Errno;
-use nix::fcntl::{self, AT_FDCWD, AtFlags, OFlag};
+use nix::fcntl::{self, AtFlags, OFlag};
 use nix::sys::prctl;
 use nix::sys::resource::{self, Resource};
 use nix::sys::stat::{self, Mode, SFlag};
-use nix::unistd::{self, AccessFlags, Gid, Group, Uid, User};
+use nix::unistd::{self, Gid, Group, Uid, User};
 
 use crate::threads;
+
+mod asked;
+
+pub use asked::{Reach, Who, all_unreachable, unreachable};
 
 /// A capability of root that the process may keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -136,47 +140,6 @@ pub fn stay(keep: &[Capability]) -> Result<Dropped, PrivilegeError> {
     dropped(give_up(keep)?)
 }
 
-/// Returns the first of `paths` that `user` may not reach as asked. Only root can ask this, before threads start. A
-/// path that does not exist is no answer.
-pub fn unreachable<'a>(
-    user: &str,
-    paths: impl IntoIterator<Item = (&'a Path, Reach)>,
-) -> Result<Option<&'a Path>, PrivilegeError> {
-    let threads = threads::count().map_err(step("counting the threads of this process"))?;
-    if threads > 1 {
-        return Err(PrivilegeError::Threads { threads });
-    }
-    let target = Target::find(user, None)?;
-    let groups = unistd::getgroups().map_err(errno("reading the groups"))?;
-    let gid = unistd::getegid();
-    unistd::initgroups(&target.name, target.gid).map_err(errno("setting the supplementary groups"))?;
-    unistd::setegid(target.gid).map_err(errno("setting the group"))?;
-    unistd::seteuid(target.uid).map_err(errno("setting the user"))?;
-    let refused = paths.into_iter().find(|(path, reach)| {
-        let flags = match reach {
-            Reach::Read => AccessFlags::R_OK,
-            Reach::Write => AccessFlags::W_OK,
-            Reach::Change => AccessFlags::W_OK | AccessFlags::X_OK,
-        };
-        let asked = unistd::faccessat(AT_FDCWD, *path, flags, AtFlags::AT_EACCESS);
-        matches!(asked, Err(Errno::EACCES | Errno::EROFS))
-    });
-    unistd::seteuid(Uid::from_raw(0)).map_err(errno("taking the user back"))?;
-    unistd::setegid(gid).map_err(errno("taking the group back"))?;
-    unistd::setgroups(&groups).map_err(errno("taking the groups back"))?;
-    Ok(refused.map(|(path, _)| path))
-}
-
-/// Kind of access to a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    Read,
-    /// Writes to a file, or connects to a socket.
-    Write,
-    /// Makes and removes files in a directory.
-    Change,
-}
-
 /// Gives up all capabilities except `keep`, new privileges and core dumps.
 fn give_up(keep: &[Capability]) -> Result<Vec<Capability>, PrivilegeError> {
     let kept = keep_only(keep)?;
@@ -284,6 +247,13 @@ impl Capability {
             Self::NetRaw => caps::Capability::CAP_NET_RAW,
         }
     }
+}
+
+/// The capabilities of [`Capability`] that this thread has, or could take up.
+pub fn permitted() -> Vec<Capability> {
+    let permitted = caps::read(None, CapSet::Permitted).unwrap_or_default();
+    let all = [Capability::NetBindService, Capability::NetRaw];
+    all.into_iter().filter(|one| permitted.contains(&one.kernel())).collect()
 }
 
 fn keep_only(keep: &[Capability]) -> Result<Vec<Capability>, PrivilegeError> {

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{self, User};
-use sys::privilege::{Capability, Reach, drop_to, stay, unreachable};
+use sys::privilege::{Capability, Reach, Who, all_unreachable, drop_to, stay, unreachable};
 
 const ROLE: &str = "PENSTOCK_TEST_KEEP";
 /// Bit 10 (CAP_NET_BIND_SERVICE) of the masks in /proc/self/status.
@@ -76,6 +76,11 @@ fn another_user_is_asked_about_without_becoming_it() {
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     let paths = [(open, Reach::Read), (&*file, Reach::Read)];
     assert_eq!(unreachable("nobody", paths).unwrap(), Some(&*file));
+    // Root without its capabilities is refused what belongs to others.
+    std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
+    let bare = |reach| all_unreachable(Who::BareRoot, [(open, reach), (&*file, reach)]).unwrap();
+    assert_eq!((bare(Reach::Read), bare(Reach::Write)), (vec![&*file], vec![&*file]));
+    assert!(std::fs::read(&file).is_ok(), "the rights are back");
     assert!(unistd::geteuid().is_root() && unistd::getegid().as_raw() == 0);
 }
 

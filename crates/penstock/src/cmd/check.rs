@@ -127,7 +127,9 @@ fn json(arguments: &Arguments, loaded: &Loaded) -> serde_json::Value {
 /// Adds what this machine lacks to the warnings.
 fn add_machine_faults(arguments: &Arguments, loaded: &mut Loaded) {
     let severity = if arguments.strict { Severity::Error } else { Severity::Warning };
-    for fault in machine_faults(&loaded.config) {
+    let faults = machine_faults(&loaded.config);
+    let closed = privileges::closed(&loaded.config, arguments.file(), &faults);
+    for fault in faults.into_iter().chain(closed) {
         loaded.add_fault(fault, severity);
     }
 }

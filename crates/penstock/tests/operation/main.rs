@@ -19,6 +19,7 @@ mod pid_file;
 mod pending;
 mod reload;
 mod running;
+mod rights;
 mod sessions;
 mod status_page;
 mod supervisor;

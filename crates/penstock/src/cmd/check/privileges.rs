@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use config::Config;
+use config::{Config, MachineFault};
 use nix::unistd::User;
 use serde_json::{Value, json};
 use serve::confinement::{self, DEFAULT_USER};
@@ -10,6 +10,14 @@ use serve::paths::{self, Access};
 use text::table::Table;
 
 use crate::output::plain;
+
+/// What would be closed to the user that a start by root ends with, unless another fault has the key already.
+pub(super) fn closed(config: &Config, file: Option<&Path>, known: &[MachineFault]) -> Vec<MachineFault> {
+    let refused = confinement::foreseen(config, file).map(|foreseen| foreseen.refused).unwrap_or_default();
+    let news = refused.into_iter().filter(|one| known.iter().all(|fault| fault.key != one.key));
+    news.map(|one| MachineFault { key: one.key, message: plain(&one.message), hint: Some(plain(&one.hint)) })
+        .collect()
+}
 
 struct Row {
     what: String,
@@ -37,16 +45,26 @@ pub(super) fn json(config: &Config, file: Option<&Path>) -> Value {
 fn rows(config: &Config, file: Option<&Path>) -> Vec<Row> {
     let row = |what: &str, why: &str, until| Row { what: what.to_owned(), why: why.to_owned(), until };
     let mut rows = vec![row("the starter's user and capabilities", "binds sockets", BOUND)];
+    let foreseen = confinement::foreseen(config, file);
+    let stays = foreseen.as_ref().and_then(|foreseen| foreseen.stays_root.clone());
     rows.push(match &config.process.user {
         Some(user) => row(&format!("user {user}"), "process.user", END),
         None if paths::starts_programs(config) => {
             row("user root, if root starts it", "backends behind SSH use root's keys; set process.user", END)
         }
-        None if matches!(User::from_name(DEFAULT_USER), Ok(Some(_))) => row(
-            &format!("user {DEFAULT_USER}, if root starts it"),
-            "the default; root stays where that user may not use a file below",
-            END,
-        ),
+        None if matches!(User::from_name(DEFAULT_USER), Ok(Some(_))) => match (stays, foreseen.is_some()) {
+            (Some(why), _) => row("user root, if root starts it: it stays root", &why, END),
+            (None, true) => row(
+                &format!("user {DEFAULT_USER}, if root starts it"),
+                "the default; that user may use every file below",
+                END,
+            ),
+            (None, false) => row(
+                &format!("user {DEFAULT_USER}, if root starts it"),
+                "the default; root stays where that user may not use a file below (as root this check says whether)",
+                END,
+            ),
+        },
         None => row(
             "user root, if root starts it",
             &format!("there is no user {DEFAULT_USER}: create it, or set process.user"),
