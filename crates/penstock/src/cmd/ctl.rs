@@ -92,7 +92,7 @@ enum Command {
     /// Give a drained backend its share of new sessions again
     #[command(override_usage = "penstock ctl ready [OPTIONS] [POOL] BACKEND")]
     Ready(Target),
-    /// Change the share of a backend until the server is restarted
+    /// Change the share of a backend, over reloads and restarts (process.state-directory), until "default"
     #[command(override_usage = "penstock ctl weight [OPTIONS] [POOL] BACKEND WEIGHT|default")]
     Weight {
         /// The backend as for `drain`, then its new weight: a number, relative to the other backends of the pool
@@ -165,7 +165,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named_by_environment = std::env::var_os("PENSTOCK_CONTROL_SOCKET").filter(|path| !path.is_empty());
     let socket = socket_path(arguments, named_by_environment.map(PathBuf::from))?;
     if let Command::Top(top) = &arguments.command {
-        return match arguments.json {
+        return match arguments.json || top.json {
             false => top::run(top, &socket, arguments.timeout),
             true => Err(Failure::usage(
                 "top is for people\n  hint: ctl sessions and ctl status answer with --json",

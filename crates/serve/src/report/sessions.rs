@@ -118,9 +118,7 @@ pub fn text(report: &SessionsReport) -> String {
         ">retransmits",
     ]);
     for session in &report.sessions {
-        let time = |seconds: Option<f64>| {
-            seconds.map_or_else(|| "-".to_owned(), |seconds| units::duration(whole(seconds)))
-        };
+        let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), whole);
         let rate = session.rate.map_or_else(|| "-".to_owned(), |rate| format!("{}/s", units::bytes(rate)));
         table.row([
             session.id.to_string(),
@@ -150,8 +148,10 @@ pub fn text(report: &SessionsReport) -> String {
     out
 }
 
-fn whole(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds.max(0.0).floor())
+/// A time in whole seconds: `1 s` from half a second on.
+fn whole(seconds: f64) -> String {
+    let seconds = Duration::from_secs_f64(seconds.max(0.0).round());
+    if seconds.is_zero() { "<1 s".to_owned() } else { units::duration(seconds) }
 }
 
 fn protocol(session: &SessionReport) -> String {
@@ -184,6 +184,12 @@ fn pair(session: &SessionReport, show: impl Fn(&TcpReport) -> String) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ages_are_whole_seconds() {
+        let shown = [0.0, 0.2, 0.999, 1.004, 61.2].map(whole);
+        assert_eq!(shown, ["<1 s", "<1 s", "1 s", "1 s", "1 min 1 s"]);
+    }
 
     #[test]
     fn the_hint_to_show_more_is_one_that_works() {

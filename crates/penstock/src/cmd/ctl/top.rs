@@ -28,6 +28,9 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// Longest wait for a key before answers of the server are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Time for which a message hides the line of keys, unless a key is pressed.
+const MESSAGE: Duration = Duration::from_secs(5);
+
 /// Size of a picture where there is no terminal.
 const PAPER: Size = Size { width: 120, height: 40 };
 
@@ -37,6 +40,9 @@ pub(super) struct Top {
     /// Print one picture and end; for scripts, and where there is no terminal
     #[arg(long)]
     once: bool,
+    /// Only here to leave it out of the help: `run` of the other commands refuses it.
+    #[arg(long, hide = true)]
+    pub(super) json: bool,
 }
 
 const KEYS: &str = "\
@@ -129,7 +135,15 @@ fn show(
     let mut due = Instant::now() + REFRESH;
     let mut waiting = 0_u32;
     let mut is_changed = true;
+    let mut message = (view.sayings, Instant::now());
     loop {
+        if message.0 != view.sayings {
+            message = (view.sayings, Instant::now());
+        }
+        if !view.said.is_empty() && message.1.elapsed() >= MESSAGE {
+            view.forget_said();
+            is_changed = true;
+        }
         loop {
             match answers.try_recv() {
                 Ok(answer) => {

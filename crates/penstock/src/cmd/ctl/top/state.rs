@@ -10,6 +10,9 @@ use crate::output::plain;
 /// Sessions that are asked for: more than a page, so that one can look around.
 const MOST: usize = 500;
 
+/// Longest reason of the server, in characters, that fits beside other words in a line of 80 columns.
+const MOST_OF_A_REASON: usize = 46;
+
 /// Longest filter in characters.
 const LONGEST_FILTER: usize = 200;
 
@@ -92,8 +95,10 @@ pub(super) struct View {
     pub(super) session: usize,
     session_id: Option<u64>,
     pub(super) backend: usize,
-    /// The last answer or fault, on one line.
+    /// The last answer or fault, on one line, until the next key.
     pub(super) said: String,
+    /// Number of answers and faults so far.
+    pub(super) sayings: u64,
 }
 
 const SORTS: [Sort; 5] = [Sort::Age, Sort::Bytes, Sort::Rate, Sort::Requests, Sort::Newest];
@@ -146,21 +151,34 @@ impl View {
         self.session_id = self.sessions.get(self.session).and_then(|one| one["id"].as_u64());
     }
 
-    /// Shows that the server does not take the filter.
+    /// Shows that the server does not take the filter, and goes on without it.
     pub(super) fn refuse_sessions(&mut self, why: &str) {
-        self.fail(why);
-        if !self.options.is_empty() {
-            self.options.clear();
-            self.filter.clear();
+        if self.options.is_empty() {
+            return self.fail(why);
         }
+        // Without the list of what there is: it does not fit in the line, and the screen has it.
+        let clause = why.lines().next().unwrap_or_default();
+        let clause = clause.split_once("; ").map_or(clause, |(before, _)| before);
+        self.fail(&match clause.chars().count() {
+            ..=MOST_OF_A_REASON => format!("{clause}: shown without a filter"),
+            _ => "the server does not take this filter: shown without it".to_owned(),
+        });
+        self.options.clear();
+        self.filter.clear();
     }
 
     pub(super) fn say(&mut self, text: &str) {
+        self.sayings += 1;
         self.said = plain(text.lines().next().unwrap_or_default());
     }
 
     pub(super) fn fail(&mut self, why: &str) {
-        self.said = format!("error: {}", plain(why.lines().next().unwrap_or_default()));
+        self.say(&format!("error: {why}"));
+    }
+
+    /// The operator has had time to read the message: the keys are shown again.
+    pub(super) fn forget_said(&mut self) {
+        self.said.clear();
     }
 
     fn last_session(&self) -> usize {
@@ -170,6 +188,9 @@ impl View {
     pub(super) fn key(&mut self, key: Key, size: Size) -> Action {
         if key == Key::Interrupt {
             return Action::Quit;
+        }
+        if key != Key::Resized {
+            self.forget_said();
         }
         match std::mem::take(&mut self.mode) {
             Mode::Look => self.look(key, size),
@@ -181,7 +202,7 @@ impl View {
                     Action::Nothing
                 }
                 _ => {
-                    "not done".clone_into(&mut self.said);
+                    self.say("not done");
                     Action::Nothing
                 }
             },
@@ -235,7 +256,7 @@ impl View {
     fn ask_to_end(&mut self) {
         let chosen = self.sessions.get(self.session).filter(|_| self.focus == Focus::Sessions);
         let Some((session, id)) = chosen.and_then(|one| Some((one, one["id"].as_u64()?))) else {
-            "no session is selected (Tab goes to the sessions)".clone_into(&mut self.said);
+            self.say("no session is selected (Tab goes to the sessions)");
             return;
         };
         let question = format!("end session {id} of client {}?", plain(text(session, "client")));
@@ -244,14 +265,41 @@ impl View {
 
     fn ask_to_drain(&mut self) {
         let Some(backend) = self.backends.get(self.backend).filter(|_| self.focus == Focus::Backends) else {
-            "no backend is selected (Tab goes to the backends)".clone_into(&mut self.said);
+            self.say("no backend is selected (Tab goes to the backends)");
             return;
         };
         let is_drained = text(&backend.value, "admission") == "draining";
         let (verb, does) = if is_drained { ("ready", "make ready") } else { ("drain", "drain") };
-        let question = format!("{does} {} of pool {}?", plain(&backend.name), plain(&backend.pool));
+        let mut question = format!("{does} {} of pool {}?", plain(&backend.name), plain(&backend.pool));
+        if !is_drained && let Some(then) = self.after_the_last(backend) {
+            question = format!(
+                "{} is the LAST available of pool {}: {then}. Drain it?",
+                plain(&backend.name),
+                plain(&backend.pool)
+            );
+        }
         let command = format!("{verb} {} {}", quoted(&backend.pool), quoted(&backend.name));
         self.mode = Mode::Ask { question, command };
+    }
+
+    /// What becomes of clients if no other backend of the pool can take their sessions; `None` if one can.
+    fn after_the_last(&self, backend: &Backend) -> Option<String> {
+        let takes = |one: &&Backend| {
+            let value = &one.value;
+            let weight = value["weight_override"].as_u64().or(value["weight"].as_u64());
+            one.pool == backend.pool
+                && matches!(text(value, "state"), "up" | "unchecked")
+                && text(value, "admission") == "ready"
+                && weight != Some(0)
+        };
+        if self.backends.iter().filter(takes).any(|one| one.name != backend.name) {
+            return None;
+        }
+        let pools = self.status["pools"].as_array().into_iter().flatten();
+        let fallback = pools
+            .filter(|pool| text(pool, "name") == backend.pool)
+            .find_map(|pool| pool["fallback"]["pool"].as_str().map(plain));
+        Some(fallback.map_or("clients get errors".to_owned(), |pool| format!("clients go to pool {pool}")))
     }
 
     fn type_filter(&mut self, mut typed: String, key: Key) -> Action {
@@ -301,7 +349,9 @@ mod tests {
         view.take_status(json!({
             "listeners": [{ "name": "web" }],
             "pools": [{ "name": "app", "backends": [
-                { "name": "10.0.0.1:80", "admission": "ready" }, { "name": "unix:/a b", "admission": "draining" },
+                { "name": "10.0.0.1:80", "state": "up", "admission": "ready" },
+                { "name": "unix:/a b", "state": "up", "admission": "draining" },
+                { "name": "10.0.0.3:80", "state": "up", "admission": "ready" },
             ] }],
         }));
         view.take_sessions(sessions(&[3, 5, 9]));
@@ -380,8 +430,52 @@ mod tests {
         // The server does not know it.
         press(&mut view, &[Key::Enter]);
         view.refuse_sessions("no backend \"x\"; the backends are:\na\u{1b}[2J");
-        assert_eq!(view.said, "error: no backend \"x\"; the backends are:");
+        assert_eq!(view.said, "error: no backend \"x\": shown without a filter");
+        press(&mut view, &[Key::Escape]);
+        assert_eq!(view.said, "");
         assert_eq!(view.sessions_command(), "sessions --sort bytes --limit 500 json");
+    }
+
+    #[test]
+    fn the_last_available_backend_is_named_before_it_is_drained() {
+        let mut view = view();
+        let mut status = view.status.clone();
+        status["pools"][0]["backends"][2]["state"] = json!("down");
+        view.take_status(status.clone());
+        press(&mut view, &[Key::Tab, Key::Char('d')]);
+        let asked = |view: &View| match &view.mode {
+            Mode::Ask { question, .. } => question.clone(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            asked(&view),
+            "10.0.0.1:80 is the LAST available of pool app: clients get errors. Drain it?"
+        );
+        press(&mut view, &[Key::Char('n')]);
+        status["pools"][0]["fallback"] = json!({ "pool": "sorry" });
+        view.take_status(status);
+        press(&mut view, &[Key::Char('d')]);
+        assert!(asked(&view).contains("clients go to pool sorry"), "{}", asked(&view));
+    }
+
+    #[test]
+    fn a_message_goes_at_the_next_key() {
+        let mut view = view();
+        press(&mut view, &[Key::Char('k'), Key::Char('n')]);
+        assert_eq!((view.said.as_str(), view.sayings), ("not done", 1));
+        press(&mut view, &[Key::Resized]);
+        assert_eq!(view.said, "not done");
+        press(&mut view, &[Key::Down]);
+        assert_eq!(view.said, "");
+        view.say("drained");
+        view.forget_said();
+        assert_eq!((view.said.as_str(), view.sayings), ("", 2));
+        // A long answer to a filter fits the line.
+        press(&mut view, &[Key::Char('/')]);
+        press(&mut view, &typed("y"));
+        press(&mut view, &[Key::Enter]);
+        view.refuse_sessions(&format!("no backend \"{}\"; the backends are:", "y".repeat(200)));
+        assert!(view.said.len() < 80 && view.filter.is_empty(), "{}", view.said);
     }
 
     #[test]
