@@ -10,6 +10,9 @@ const SEGMENT: usize = 32 * 1024;
 /// LINKTYPE_RAW: each packet begins with its IP header.
 const RAW: u16 = 101;
 
+/// Enhanced Packet Block.
+const PACKET: u32 = 6;
+
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const PUSH: u8 = 8;
@@ -39,6 +42,21 @@ pub fn start(program: &str, interface: &str) -> Vec<u8> {
     body.extend([0; 4]);
     block(&mut out, INTERFACE, &body);
     out
+}
+
+/// Number of packets in whole blocks.
+pub fn packets(mut bytes: &[u8]) -> u64 {
+    let mut count = 0;
+    while let Some((head, _)) = bytes.split_at_checked(8) {
+        let [kind, length] =
+            [0, 4].map(|at| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
+        count += u64::from(kind == PACKET);
+        match bytes.get((length as usize).max(12)..) {
+            Some(rest) => bytes = rest,
+            None => break,
+        }
+    }
+    count
 }
 
 fn option(out: &mut Vec<u8>, code: u16, text: &str) {
@@ -203,7 +221,6 @@ fn packet(
     at: SystemTime,
     out: &mut Vec<u8>,
 ) {
-    const PACKET: u32 = 6;
     let mut packet = Vec::with_capacity(segment.len() + 60);
     let length = segment.len() as u16;
     let (protocol, _) = transport.facts();

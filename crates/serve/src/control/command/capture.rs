@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use config::types::Transport;
+use logic::pcapng;
 use logic::peers::PeerSetEntry;
 use proxy::front::Front;
+use proxy::snapshot::ListenerPlan;
+use serde_json::json;
 use state::capture::{Capturing, Wanted};
 use state::events::Level;
 use text::nearest::nearest;
@@ -21,6 +25,96 @@ pub(in crate::control) struct Running {
     pub(in crate::control) listener: String,
 }
 
+/// Why a listener has no sessions that can be captured. `None` if it has.
+fn not_captured(plan: &ListenerPlan) -> Option<String> {
+    let (what, filter) = match plan.settings.protocol.transport() {
+        Transport::Stream => return None,
+        Transport::Datagram => ("datagrams of UDP", "udp port PORT"),
+        Transport::Packet => ("packets that it forwards", "host ADDRESS"),
+    };
+    let name = &plan.settings.name;
+    Some(format!(
+        "listener \"{name}\" has {what}, which are not captured: captures have TCP, HTTP/1.1 and HTTP/2. \
+         `tcpdump -i any {filter}` shows them"
+    ))
+}
+
+/// Why a capture ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::control) enum CaptureEnd {
+    Time,
+    Size,
+    /// The client asked for the end.
+    Client,
+    ClientGone,
+    NoRights,
+}
+
+/// What was sent to the client so far.
+#[derive(Default)]
+pub(in crate::control) struct Sent {
+    pub(in crate::control) bytes: u64,
+    pub(in crate::control) packets: u64,
+}
+
+impl Sent {
+    pub(in crate::control) fn add(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        self.packets += pcapng::packets(bytes);
+    }
+}
+
+/// A capture that has ended.
+pub(in crate::control) struct Total {
+    pub(in crate::control) sessions: u64,
+    pub(in crate::control) packets: u64,
+    pub(in crate::control) bytes: u64,
+    pub(in crate::control) left_out: u64,
+    /// Largest size that it could have.
+    pub(in crate::control) size: u64,
+    pub(in crate::control) end: CaptureEnd,
+}
+
+impl Total {
+    pub(in crate::control) fn words(&self) -> String {
+        let count =
+            |number: u64, noun: &str| units::count(usize::try_from(number).unwrap_or(usize::MAX), noun);
+        let lost = match self.left_out {
+            0 => String::new(),
+            bytes => format!(", {} left out, because they were taken too slowly", units::bytes(bytes)),
+        };
+        let end = match self.end {
+            CaptureEnd::Size => {
+                format!("; it ended early: more would not fit into {}", units::bytes(self.size))
+            }
+            CaptureEnd::NoRights => {
+                "; it ended early: the configuration took the right to it away".to_owned()
+            }
+            CaptureEnd::Time | CaptureEnd::Client | CaptureEnd::ClientGone => String::new(),
+        };
+        let (packets, sessions) = (count(self.packets, "packet"), count(self.sessions, "session"));
+        format!("{packets} of {sessions}, {}{lost}{end}", units::bytes(self.bytes))
+    }
+
+    /// The last line of the answer: it is no Base64.
+    pub(in crate::control) fn line(&self) -> String {
+        let end = match self.end {
+            CaptureEnd::Time => "time",
+            CaptureEnd::Size => "size",
+            CaptureEnd::Client | CaptureEnd::ClientGone => "client",
+            CaptureEnd::NoRights => "rights",
+        };
+        let total = json!({
+            "packets": self.packets,
+            "sessions": self.sessions,
+            "left_out": self.left_out,
+            "end": end,
+            "text": self.words(),
+        });
+        format!("#{total}")
+    }
+}
+
 /// Starts a capture. The error is a refusal with its reason, or `None` for wrong usage.
 pub(super) fn run(front: &Front, who: &str, arguments: &[&str]) -> Result<Running, Option<String>> {
     let [listener, "for", time, "size", size, rest @ ..] = arguments else { return Err(None) };
@@ -36,6 +130,9 @@ pub(super) fn run(front: &Front, who: &str, arguments: &[&str]) -> Result<Runnin
         return Err(Some("a capture takes 24h at most, and longer than 0".to_owned()));
     }
     let snapshot = front.snapshot.load();
+    if let Some(why) = snapshot.listeners.get(*listener).and_then(|plan| not_captured(plan)) {
+        return Err(Some(why));
+    }
     if !snapshot.listeners.contains_key(*listener) {
         let near = nearest(listener, snapshot.listeners.keys().map(|name| &**name));
         let near = near.map_or(String::new(), |near| format!(", did you mean \"{near}\"?"));
