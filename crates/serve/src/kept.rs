@@ -14,7 +14,7 @@ use proxy::front::Front;
 use state::State;
 use state::events::{Level, timestamp};
 use state::kept::Clock;
-use state::kept::board::{Stored, Waits};
+use state::kept::board::{Stored, StoredWithin, Waits};
 use state::kept::changes::Changes;
 use state::kept::clients::Clients;
 use state::kept::traffic::Traffic;
@@ -34,8 +34,12 @@ use files::Unheld;
 /// Subject of events, and of the list of degraded subjects.
 const SUBJECT: &str = "stored-state";
 
-/// Shortest time between two stores.
-const GAP: Duration = Duration::from_millis(250);
+/// Shortest and longest pause between two stores. Operators wait for theirs, so the pause is as long as the store was: a
+/// large state, or a slow disk, is stored less often.
+const GAP: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_millis(250);
+
+/// Subject of the list of degraded subjects: marks of operators that a damaged file had.
+pub(crate) const MARKS_LOST: &str = "stored-state.marks";
 
 /// Time that the end of the process waits for a slow disk.
 const END_LIMIT: Duration = Duration::from_secs(5);
@@ -52,9 +56,13 @@ impl Files {
     /// Reads the files of an earlier process. A file with a fault gets a message and is not used; the process starts all the same.
     pub(crate) fn open(configured: Option<&Path>, state: &State) -> (Self, Found) {
         let mut files = Self::new(configured);
+        let mut lost = None;
         let found = match files.hold() {
             Ok(held) => held.map(|held| Found {
-                traffic: held.read(state::kept::Kind::Traffic, &state.events),
+                traffic: held
+                    .read_or_why(state::kept::Kind::Traffic, &state.events)
+                    .map_err(|why| lost = Some(why))
+                    .unwrap_or_default(),
                 clients: held.read(state::kept::Kind::Clients, &state.events),
                 changes: held.read(state::kept::Kind::Changes, &state.events),
             }),
@@ -63,6 +71,7 @@ impl Files {
                 None
             }
         };
+        files.lose_marks(lost);
         let found = found.unwrap_or_default();
         let restored = found.traffic.as_ref().map(|traffic| Clock::now(traffic.at).wall(traffic.at));
         let stored = |held: &files::Held| {
@@ -113,6 +122,9 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Gives `live` the history of the process before, and starts to store. Must be called on a tokio runtime.
     pub(crate) fn start(files: Files, front: Arc<Front>, changes: Option<Changes>, live: &mut Live) -> Self {
+        if let Some(lost) = files.marks_lost() {
+            front.state.degrade(MARKS_LOST, &lost);
+        }
         if let Some(changes) = changes {
             let clock = Clock::now(changes.at);
             resume(&front.state, live, changes.memory(&clock));
@@ -190,10 +202,11 @@ async fn run(
 ) {
     let board = &front.state.kept;
     let (mut last, mut whole) = (Instant::now(), Instant::now());
+    let mut gap = *GAP.end();
     // Whether the history has changed since it was stored last. It may be large: a store without a change leaves it out.
     let mut unsaved = changes.borrow().is_some();
     loop {
-        let due = whole + front.snapshot.load().config.process.state_interval.max(GAP);
+        let due = whole + front.snapshot.load().config.process.state_interval.max(*GAP.end());
         tokio::select! {
             () = sleep_until(due) => {}
             () = board.wanted() => {}
@@ -202,23 +215,30 @@ async fn run(
                 Err(_) => return,
             },
         }
-        sleep_until(last + GAP).await;
+        sleep_until(last + gap).await;
+        // Before anything is read: what is asked for from now on may not be in it.
+        let asked = board.asked();
         unsaved |= changes.has_changed().is_ok_and(|changed| changed);
         let history = if unsaved { changes.borrow_and_update().clone() } else { None };
-        let asked = board.asked();
-        last = Instant::now();
-        let clients = if last >= due { WithClients::Yes } else { WithClients::No };
+        let began = Instant::now();
+        let clients = if began >= due { WithClients::Yes } else { WithClients::No };
         if clients == WithClients::Yes {
-            whole = last;
+            whole = began;
         }
         let (front, files) = (front.clone(), files.clone());
         let what = What { clients, changes: history };
         let stored = spawn_blocking(move || store(&front.state, &files, &what)).await;
         // A full disk may have room later.
-        if matches!(stored, Ok(Done::Yes)) {
-            unsaved = false;
-        }
-        board.finished(asked);
+        let stored = match stored {
+            Ok(Done::Yes) => {
+                unsaved = false;
+                StoredWithin::Yes
+            }
+            Ok(Done::No) | Err(_) => StoredWithin::No,
+        };
+        board.finished(asked, stored);
+        last = Instant::now();
+        gap = (last - began).clamp(*GAP.start(), *GAP.end());
     }
 }
 

@@ -116,6 +116,7 @@ pub enum StartError {
     Control(control::ControlError),
     #[error("admin.bind: {}", causes(.0))]
     Admin(#[from] admin::AdminError),
+    /// With its causes, and what to do.
     #[error("access-log.target: {0}")]
     AccessLog(String),
     #[error("events.target: {0}")]
@@ -405,8 +406,6 @@ impl Slow {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stopping {
 /// What a reload did.
 struct Reloaded {
     said: String,
@@ -416,6 +415,8 @@ struct Reloaded {
     fixed: Option<String>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stopping {
     No,
     Asked,
 }
@@ -480,11 +481,15 @@ impl FrontDoor {
                 request = self.asked.recv() => match request {
                     Some(Request::Reload { by, answer }) => {
                         let result = self.reload_unless_stopped(Some(by), signals).await;
+                        self.keeper.follow(&self.live);
                         // The client may have disconnected.
                         let _ = answer.send(result);
                     }
                     Some(Request::Change { by, ask, answer }) => {
-                        let _ = answer.send(self.change_unless_stopped(by, ask, signals).await);
+                        let result = self.change_unless_stopped(by, ask, signals).await;
+                        // Before the answer, which waits until it is stored.
+                        self.keeper.follow(&self.live);
+                        let _ = answer.send(result);
                     }
                     Some(Request::Stop) | None => self.stopping = Stopping::Asked,
                 },
@@ -568,12 +573,12 @@ impl FrontDoor {
             Some(Ok(plan)) => self.serve_plan(plan).await.map_err(|denied| denied.details),
             Some(Err(faults)) => Err(faults),
         };
+        self.publish_changes();
         let state = &self.supervisor.front.state;
         if let Err(why) = undone {
             let message = format!("a commit was not confirmed in time, and cannot be undone:\n{why}");
             state.events.record(Level::Error, "control", message);
         }
-        self.publish_changes();
     }
 
     async fn reload(&mut self, by: Option<Operator>) -> Result<String, String> {

@@ -65,7 +65,7 @@ fn readers_read_operators_change_and_others_are_told_their_uid_and_what_to_do() 
         &["stop"],
     ] {
         let (done, said) = ctl_as(&server, NOBODY, command);
-        assert!(!done && said.contains("uid 65534 (pid "), "{command:?}: {said}");
+        assert!(!done && said.contains("(uid 65534, pid "), "{command:?}: {said}");
         assert!(
             said.contains("may only read: `") && said.contains("control.operators"),
             "{command:?}: {said}"

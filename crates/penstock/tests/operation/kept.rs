@@ -187,6 +187,49 @@ fn a_change_that_was_not_saved_is_said_at_the_start_and_one_undo_away() {
 }
 
 #[test]
+fn what_a_command_has_answered_is_on_the_disk() {
+    let (state, one) = (tempfile::tempdir().unwrap(), Scripted::answering("one"));
+    let config = small(state.path(), &one.address).replace("300ms", "1h");
+    let mut server = Server::start(&config);
+    for number in 0..5 {
+        // Read at once after the answer: nothing is waited for.
+        said(&server, &["drain", &one.address]);
+        assert!(kept(state.path(), "traffic.state").contains("\"drain\":{"), "{number}");
+        said(&server, &["ready", &one.address]);
+        assert!(!kept(state.path(), "traffic.state").contains("\"drain\":{"), "{number}");
+        said(&server, &["set", "pool.app.timeouts.connect", &format!("{}s", number + 2)]);
+        let history = format!("\"number\":{}", number + 1);
+        assert!(kept(state.path(), "changes.state").contains(&history), "{number}");
+    }
+    said(&server, &["weight", &one.address, "7"]);
+    server.signal(Signal::SIGKILL);
+    server.wait_end(secs(20));
+    let server = Server::start(&config);
+    assert_eq!(server.backend(&one.address)["weight_override"], 7);
+}
+
+#[test]
+fn lost_marks_of_operators_are_degraded_until_one_is_set_again() {
+    let (state, one) = (tempfile::tempdir().unwrap(), Scripted::answering("one"));
+    let config = small(state.path(), &one.address);
+    let mut server = Server::start(&config);
+    said(&server, &["drain", &one.address]);
+    server.signal(Signal::SIGTERM);
+    server.wait_end(secs(20));
+    let file = state.path().join("traffic.state");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() - 9]).unwrap();
+    // It is no reason not to start.
+    let server = Server::start(&config);
+    let degraded = || server.ctl_json(&["status"])["degraded"].to_string();
+    assert!(degraded().contains("stored-state.marks") && degraded().contains("is damaged"), "{}", degraded());
+    let status = said(&server, &["status"]);
+    assert!(status.contains("DEGRADED") && status.contains("penstock ctl drain"), "{status}");
+    said(&server, &["ready", &one.address]);
+    assert!(!degraded().contains("stored-state.marks"), "{}", degraded());
+}
+
+#[test]
 fn an_unusable_file_is_ignored_kept_aside_once_and_said() {
     let (state, one) = (tempfile::tempdir().unwrap(), Scripted::answering("one"));
     let config = small(state.path(), &one.address);
@@ -272,7 +315,8 @@ fn a_full_disk_and_a_read_only_one_are_degraded_and_the_old_file_stays_whole() {
 
     inside(&format!("cat /dev/zero > {path}/fill"));
     degraded("No space left on device");
-    said(&server, &["drain", &one.address]);
+    let warned = said(&server, &["drain", &one.address]);
+    assert!(warned.contains("warning: not stored yet"), "{warned}");
     let text = inside(&format!("cat {file}"));
     let length: usize = text.split(' ').nth(3).unwrap().parse().unwrap();
     assert_eq!(text.split_once('\n').unwrap().1.len(), length, "the old file is whole: {text}");

@@ -207,7 +207,7 @@ fn a_killed_session_ends_on_both_sides_and_everything_says_why() {
     assert_eq!(status["listeners"][0]["endings"]["killed-by-operator"], 1, "{status:#}");
     let events = said(&server, &["events"]).1;
     let uid = nix::unistd::geteuid();
-    assert!(events.contains(&format!("uid {uid} (pid ")) && events.contains(": ended session "), "{events}");
+    assert!(events.contains(&format!("(uid {uid}, pid ")) && events.contains(": ended session "), "{events}");
     assert_eq!(status["connections"]["now"], 0, "{status:#}");
     // It is gone.
     let (code, text) = said(&server, &["kill", &shown["id"].to_string()]);

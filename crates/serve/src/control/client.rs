@@ -11,9 +11,11 @@ use state::events::RateLimitedEvent;
 use tokio::net::UnixStream;
 
 /// Credentials of the client process, from the kernel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PeerCredentials {
     pub(super) uid: u32,
+    /// Name of the user when the client connected.
+    pub(super) name: Option<Arc<str>>,
     /// `None` if the client runs in another PID namespace.
     pub(super) pid: Option<i32>,
     pub(super) rights: Rights,
@@ -21,20 +23,20 @@ pub(super) struct PeerCredentials {
 
 impl std::fmt::Display for PeerCredentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.pid {
-            Some(pid) => write!(f, "uid {} (pid {pid})", self.uid),
-            None => write!(f, "uid {}", self.uid),
-        }
+        self.operator().fmt(f)
     }
 }
 
 impl PeerCredentials {
-    /// The operator with the name of the user. Only /etc/passwd is asked: other sources of names may be slow.
-    pub(super) fn operator(self) -> Operator {
-        let passwd = sys::file::read(Path::new("/etc/passwd"), MAX_PASSWD).unwrap_or_default();
-        let name = name_of(&String::from_utf8_lossy(&passwd), self.uid);
-        Operator { uid: self.uid, name, pid: self.pid }
+    pub(super) fn operator(&self) -> Operator {
+        Operator { uid: self.uid, name: self.name.as_deref().map(str::to_owned), pid: self.pid }
     }
+}
+
+/// Name of a user. Only /etc/passwd is asked: other sources of names may be slow.
+fn name_here(uid: u32) -> Option<Arc<str>> {
+    let passwd = sys::file::read(Path::new("/etc/passwd"), MAX_PASSWD).unwrap_or_default();
+    name_of(&String::from_utf8_lossy(&passwd), uid).map(Arc::from)
 }
 
 /// Largest size of /etc/passwd.
@@ -75,7 +77,8 @@ impl Shared {
         let generation = self.front.state.generation.load(Relaxed);
         match self.rights(peer.uid(), &groups) {
             Some(rights) => {
-                let who = PeerCredentials { uid: peer.uid(), pid: peer.pid(), rights };
+                let (uid, pid, name) = (peer.uid(), peer.pid(), name_here(peer.uid()));
+                let who = PeerCredentials { uid, name, pid, rights };
                 Ok(Admitted { who, groups, generation })
             }
             None => Err(no_rights(peer.uid())),

@@ -34,6 +34,8 @@ const EVENTS: usize = 50;
 pub(super) enum Step {
     Nothing,
     Answer(String),
+    /// An answer that is given when the state of the process is stored: a restart must have what it says.
+    Marked(String, Format),
     Refused(Refusal),
     Reload(Format),
     Stop(Format),
@@ -76,7 +78,7 @@ impl Format {
     }
 }
 
-pub(super) fn run(line: &str, front: &Arc<Front>, who: PeerCredentials) -> Step {
+pub(super) fn run(line: &str, front: &Arc<Front>, who: &PeerCredentials) -> Step {
     let mut words = match split(line) {
         Ok(words) => words,
         Err(message) => return Step::Refused(message.into()),
@@ -110,6 +112,22 @@ pub(super) fn event_line(format: Format, event: &Event) -> String {
     match format {
         Format::Text => tables::event(event),
         Format::Json => to_json(event),
+    }
+}
+
+/// Adds to an answer that a restart would not have what it says.
+pub(super) fn not_stored(answer: String, format: Format) -> String {
+    const WARNING: &str = "not stored yet: a restart now would not have it (penstock ctl status says why)";
+    match (format, serde_json::from_str(&answer)) {
+        (Format::Json, Ok(Value::Object(mut object))) => {
+            let warning = match object.get("warning").and_then(Value::as_str) {
+                Some(earlier) => format!("{earlier}; {WARNING}"),
+                None => WARNING.to_owned(),
+            };
+            object.insert("warning".to_owned(), json!(warning));
+            Value::Object(object).to_string()
+        }
+        _ => format!("{}\nwarning: {WARNING}", answer.trim_end()),
     }
 }
 
@@ -308,7 +326,7 @@ struct Call<'a> {
     command: &'a Command,
     arguments: &'a [&'a str],
     format: Format,
-    who: PeerCredentials,
+    who: &'a PeerCredentials,
 }
 
 impl Call<'_> {
@@ -326,6 +344,11 @@ impl Call<'_> {
 
     fn answer(&self, text: impl FnOnce() -> String, json: impl FnOnce() -> String) -> Step {
         Step::Answer(self.format.of(text, json))
+    }
+
+    /// An answer that is given when what it says is stored.
+    fn mark(&self, text: impl FnOnce() -> String, json: impl FnOnce() -> String) -> Step {
+        Step::Marked(self.format.of(text, json), self.format)
     }
 
     /// Finds the backend for `[POOL] BACKEND`: an exact name, or else the only backend with this host, port or file.
@@ -357,13 +380,20 @@ impl Call<'_> {
                     true => format!("\"{wanted}\" is a pool: name one of its backends"),
                     false => format!("no backend \"{wanted}\"; the backends are:"),
                 },
-                details: lines(all.iter().map(|backend| format!("{} {}", backend.pool, backend.name))),
+                details: self.both_words(all.iter().copied()),
             }),
             _ => Err(Refusal {
-                message: format!("\"{wanted}\" could be any of these"),
-                details: lines(found.iter().map(|backend| format!("{} {}", backend.pool, backend.name))),
+                message: format!("\"{wanted}\" could be any of these:"),
+                details: self.both_words(found.iter().map(|backend| **backend)),
             }),
         }
+    }
+
+    /// The backends that could be meant, and how to name one.
+    fn both_words<'b>(&self, backends: impl Iterator<Item = &'b Arc<BackendState>>) -> String {
+        let list = lines(backends.map(|backend| format!("{} {}", backend.pool, backend.name)));
+        let rest = self.command.arguments.replace("[POOL]", "POOL");
+        format!("{list}  hint: `{} {rest}` with the two words of a line above names one\n", self.command.name)
     }
 
     fn expect_pool(&self, wanted: &str) -> Result<(), Refusal> {
@@ -388,7 +418,7 @@ impl Call<'_> {
             level = Level::Warning;
         }
         self.front.state.events.record(level, backend.subject(), said);
-        self.answer(
+        self.mark(
             || {
                 let (name, pool) = (text::terminal::line(&backend.name), text::terminal::line(&backend.pool));
                 let warning =
@@ -517,7 +547,7 @@ fn end_sessions(call: &Call<'_>) -> Result<Step, Refusal> {
     if !wanted.is_order() {
         return Err(call.usage());
     }
-    let (front, format, who) = (call.front.clone(), call.format, call.who);
+    let (front, format, who) = (call.front.clone(), call.format, call.who.clone());
     let answer = async move {
         let ended = sessions::end(&front, wanted, who).await?;
         Ok(format.of(|| ended.text(), || ended.json()))
@@ -532,7 +562,7 @@ fn has_part(address: &str, part: &str) -> bool {
     address.match_indices(part).any(|(at, _)| {
         let (before, after) = (&address[..at], &address[at + part.len()..]);
         (before.is_empty() || before.ends_with([':', '/', '@']))
-            && (after.is_empty() || after.starts_with([':', '/']) || is_label && after.starts_with('.'))
+            && (after.is_empty() || after.starts_with([':', '/', '@']) || is_label && after.starts_with('.'))
     })
 }
 
@@ -551,11 +581,17 @@ fn admit(call: &Call<'_>, admission: Admission) -> Result<Step, Refusal> {
         )
         .into());
     }
+    if admission == Admission::Draining
+        && backend.asked_admission() == Admission::Draining
+        && let Some(earlier) = backend.drain()
+    {
+        return Ok(already_drained(call, &backend, &earlier));
+    }
     backend.set_admission(admission);
     if admission == Admission::Draining {
         backend.note_drain(Drain { by: call.who.to_string(), at: SystemTime::now() });
     }
-    call.front.state.kept.want();
+    marked(call);
     Ok(match admission {
         Admission::Draining => {
             let left = backend.in_flight.load(std::sync::atomic::Ordering::Relaxed);
@@ -571,6 +607,36 @@ fn admit(call: &Call<'_>, admission: Admission) -> Result<Step, Refusal> {
     })
 }
 
+/// Whoever has drained it first, and when, stays: the second operator is told.
+fn already_drained(call: &Call<'_>, backend: &BackendState, earlier: &Drain) -> Step {
+    let ago = text::units::ago(earlier.at.elapsed().unwrap_or_default());
+    let left = backend.in_flight.load(std::sync::atomic::Ordering::Relaxed);
+    call.answer(
+        || {
+            let (name, pool) = (text::terminal::line(&backend.name), text::terminal::line(&backend.pool));
+            let by = text::terminal::line(&earlier.by);
+            let open = text::units::count(left as usize, "session");
+            format!("{name} of pool {pool}: already drained by {by}, {ago}: no new sessions, {open} open")
+        },
+        || {
+            let drained = json!({ "by": earlier.by, "at": state::events::timestamp(earlier.at) });
+            json!({
+                "pool": &*backend.pool,
+                "backend": &*backend.name,
+                "admission": "draining",
+                "already_drained": drained,
+            })
+            .to_string()
+        },
+    )
+}
+
+/// An operator has set a mark: what was lost of earlier ones is taken note of.
+fn marked(call: &Call<'_>) {
+    call.front.state.restore(crate::kept::MARKS_LOST);
+    call.front.state.kept.want();
+}
+
 fn weight(call: &Call<'_>) -> Result<Step, Refusal> {
     let Some((weight, words)) = call.arguments.split_last() else { return Err(call.usage()) };
     let weight = match *weight {
@@ -582,7 +648,7 @@ fn weight(call: &Call<'_>) -> Result<Step, Refusal> {
     };
     let backend = call.backend(words)?;
     backend.set_weight_override(weight);
-    call.front.state.kept.want();
+    marked(call);
     let change = weight.map_or("weight as configured".to_owned(), |weight| format!("weight {weight}"));
     Ok(call.changed(&backend, &change, ("weight", json!(weight))))
 }

@@ -8,12 +8,12 @@ use base64ct::{Base64, Encoding};
 use logic::client_slots::{ClientActivity, ClientDecision};
 use logic::control_access::Rights;
 use logic::pcapng;
-use logic::transaction::Ask;
+use logic::transaction::{Ask, Changes};
 use proxy::front::Request;
 use state::capture::Capturing;
 use state::events::{Event, Level};
+use state::kept::board::StoredWithin;
 use sys::cpu::thread_time;
-use text::units;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::broadcast::Receiver;
@@ -23,10 +23,14 @@ use tokio::task::yield_now;
 use tokio::time::{timeout, timeout_at};
 
 use super::client::{Admitted, PeerCredentials, Shared, no_rights};
-use super::command::capture::Running;
+use super::command::capture::{CaptureEnd, Running, Sent, Total};
 use super::command::{self, Following, Format, Step};
 use super::framing;
 use crate::client_slots::ClientSlot;
+
+mod held;
+
+use held::Held;
 
 /// Longest command line in bytes.
 const LINE_LIMIT: usize = 4096;
@@ -50,11 +54,17 @@ const STEP_TIME: Duration = Duration::from_micros(200);
 /// Number of bytes that `WRITE_TIME` applies to.
 const WRITE_PIECE: usize = 16 * 1024;
 
+/// Bytes of answers that may wait for one store.
+const HELD: usize = 64 * 1024;
+
 /// Largest number of events sent in one write.
 const EVENTS_AT_ONCE: usize = 64;
 
 /// First line of the answer to a reload that failed.
 const REFUSED: &str = "reload refused, nothing changed: the server keeps its configuration";
+
+/// Time for which an answer waits until what it says is stored.
+const STORE_TIME: Duration = Duration::from_secs(1);
 
 /// Time limit of a reload before its answer.
 const RELOAD_TIME: Duration = Duration::from_secs(120);
@@ -68,6 +78,8 @@ pub(super) struct Session {
     stream: UnixStream,
     /// Bytes read but not yet run; at most [`LINE_LIMIT`] plus one read.
     input: Vec<u8>,
+    /// Answers that wait until the state is stored, and those behind them: one store is for all.
+    held: Held,
     slot: Arc<ClientSlot>,
 }
 
@@ -81,7 +93,7 @@ impl Session {
         stream: UnixStream,
         slot: Arc<ClientSlot>,
     ) -> Self {
-        Self { shared, who, groups, generation, stream, input: Vec::new(), slot }
+        Self { shared, who, groups, generation, stream, input: Vec::new(), held: Held::default(), slot }
     }
 
     /// Takes over what a newer configuration says of this user.
@@ -151,29 +163,40 @@ impl Session {
     /// one write has all their answers.
     async fn run_lines(&mut self, first: Vec<u8>) -> Result<(), Over> {
         if let Err(reason) = self.renew_rights() {
-            let _ = self.send(&framing::refusal(&reason, "")).await;
+            let mut wire = Vec::new();
+            self.held.store(&self.shared.front.state.kept, &mut wire).await;
+            wire.append(&mut framing::refusal(&reason, ""));
+            let _ = self.send(&wire).await;
             return Err(Over);
         }
         let began = thread_time();
         let (mut line, mut wire) = (first, Vec::new());
         loop {
             let step = match std::str::from_utf8(&line) {
-                Ok(line) => command::run(line, &self.shared.front, self.who),
+                Ok(line) => command::run(line, &self.shared.front, &self.who),
                 Err(_) => Step::Refused("a command is UTF-8 text".into()),
             };
             match step {
                 Step::Nothing => {}
-                Step::Answer(text) => wire.append(&mut framing::answer(&text)),
+                Step::Answer(text) if self.held.is_empty() => wire.append(&mut framing::answer(&text)),
+                Step::Answer(text) => self.held.push(framing::answer(&text)),
+                Step::Marked(text, format) => self.held.push_marked(text, format),
                 Step::Refused(refusal) => {
-                    wire.append(&mut framing::refusal(&refusal.message, &refusal.details));
+                    let mut refusal = framing::refusal(&refusal.message, &refusal.details);
+                    match self.held.is_empty() {
+                        true => wire.append(&mut refusal),
+                        false => self.held.push(refusal),
+                    }
                 }
                 step => {
+                    self.held.store(&self.shared.front.state.kept, &mut wire).await;
                     self.send(&wire).await?;
                     self.slot.set(ClientActivity::Working);
                     return self.perform(step).await;
                 }
             }
-            if wire.len() >= WRITE_PIECE || thread_time().saturating_sub(began) >= STEP_TIME {
+            let is_much = wire.len() >= WRITE_PIECE || self.held.bytes() >= HELD;
+            if is_much || thread_time().saturating_sub(began) >= STEP_TIME {
                 break;
             }
             match self.next_line() {
@@ -181,14 +204,34 @@ impl Session {
                 None => break,
             }
         }
-        self.send(&wire).await
+        // What has arrived behind them comes first, so that its answers need no store of their own.
+        if !self.held.is_empty() && (self.held.bytes() >= HELD || !self.has_line()) {
+            self.held.store(&self.shared.front.state.kept, &mut wire).await;
+        }
+        if wire.is_empty() { Ok(()) } else { self.send(&wire).await }
+    }
+
+    /// Whether a whole line has arrived that was not run yet.
+    fn has_line(&mut self) -> bool {
+        loop {
+            match memchr::memchr(b'\n', &self.input) {
+                Some(end) => return end <= LINE_LIMIT,
+                None if self.input.len() > LINE_LIMIT => return false,
+                None => {}
+            }
+            match self.stream.try_read_buf(&mut self.input) {
+                Ok(1..) => {}
+                Ok(0) | Err(_) => return false,
+            }
+        }
     }
 
     /// Does what a command asks for beyond an answer.
     async fn perform(&mut self, step: Step) -> Result<(), Over> {
         let wire = match step {
             Step::Nothing => Vec::new(),
-            Step::Answer(text) => framing::answer(&text),
+            // `run_lines` has the answers.
+            Step::Answer(text) | Step::Marked(text, _) => framing::answer(&text),
             Step::Refused(refusal) => framing::refusal(&refusal.message, &refusal.details),
             Step::Reload(format) => self.reload(format).await,
             Step::Stop(format) => self.stop(format).await,
@@ -236,6 +279,7 @@ impl Session {
     }
 
     async fn change(&self, ask: Ask, format: Format) -> Vec<u8> {
+        let changes = ask.changes();
         let (answer, answered) = oneshot::channel();
         let asked = async {
             let request = Request::Change { by: self.who.operator(), ask, answer };
@@ -243,10 +287,20 @@ impl Session {
             answered.await.map_err(|_| "the process is ending")
         };
         match timeout(RELOAD_TIME, asked).await {
-            Ok(Ok(Ok(said))) => framing::answer(match format {
-                Format::Text => &said.text,
-                Format::Json => &said.json,
-            }),
+            Ok(Ok(Ok(said))) => {
+                let text = match format {
+                    Format::Text => said.text,
+                    Format::Json => said.json,
+                };
+                let stored = match changes {
+                    Changes::Yes => self.shared.front.state.kept.stored_within(STORE_TIME).await,
+                    Changes::No => StoredWithin::Yes,
+                };
+                match stored {
+                    StoredWithin::Yes => framing::answer(&text),
+                    StoredWithin::No => framing::answer(&command::not_stored(text, format)),
+                }
+            }
             Ok(Ok(Err(denied))) => framing::refusal(&denied.message, &denied.details),
             Ok(Err(reason)) => framing::refusal(reason, ""),
             Err(_) => framing::refusal("no answer yet: the change may still be made; see the events", ""),
@@ -318,21 +372,19 @@ impl Session {
     async fn capture(&mut self, running: Running) -> Result<(), Over> {
         let Running { mut capturing, time, size, listener } = running;
         let front = self.shared.front.clone();
-        let mut sent = 0;
+        let mut sent = Sent::default();
         let result = self.send_packets(&mut capturing, time, size, &listener, &mut sent).await;
         let (sessions, left_out) = capturing.counts();
         drop(capturing);
-        let lost =
-            if left_out == 0 { String::new() } else { format!(", {} left out", units::bytes(left_out)) };
-        let message = format!(
-            "capture of listener {listener} by {} ended: {}, {}{lost}",
-            self.who,
-            units::count(usize::try_from(sessions).unwrap_or(usize::MAX), "session"),
-            units::bytes(sent)
-        );
+        let end = result.as_ref().map_or(CaptureEnd::ClientGone, |end| *end);
+        let total = Total { sessions, packets: sent.packets, bytes: sent.bytes, left_out, size, end };
+        let message = format!("capture of listener {listener} by {} ended: {}", self.who, total.words());
         front.state.events.record(Level::Info, "capture", message);
         result?;
-        self.send(framing::END).await
+        let mut wire = Vec::new();
+        framing::push_text(&mut wire, &total.line());
+        wire.extend_from_slice(framing::END);
+        self.send(&wire).await
     }
 
     async fn send_packets(
@@ -341,16 +393,16 @@ impl Session {
         time: Duration,
         size: u64,
         listener: &str,
-        sent: &mut u64,
-    ) -> Result<(), Over> {
+        sent: &mut Sent,
+    ) -> Result<CaptureEnd, Over> {
         let mut wire = framing::ok();
         let mut bytes = pcapng::start(concat!("penstock ", env!("CARGO_PKG_VERSION")), listener);
         let end = tokio::time::Instant::now() + time;
         loop {
             if self.renew_rights().is_err() || self.who.rights != Rights::Change {
-                return Ok(());
+                return Ok(CaptureEnd::NoRights);
             }
-            *sent += bytes.len() as u64;
+            sent.add(&bytes);
             framing::push_text(&mut wire, &Base64::encode_string(&bytes));
             self.deliver(&wire, WRITE_TIME).await?;
             wire.clear();
@@ -359,7 +411,7 @@ impl Session {
             bytes = tokio::select! {
                 packets = timeout_at(end, capturing.next()) => match packets {
                     Ok(Some(packets)) => packets,
-                    Ok(None) => return Ok(()),
+                    Ok(None) => return Ok(CaptureEnd::Time),
                     // What was captured until now is still sent.
                     Err(_) => {
                         capturing.close();
@@ -367,12 +419,12 @@ impl Session {
                     }
                 },
                 read = self.stream.read_buf(&mut self.input) => match read {
-                    Ok(some) if some > 0 => return Ok(()),
+                    Ok(some) if some > 0 => return Ok(CaptureEnd::Client),
                     _ => return Err(Over),
                 },
             };
-            if *sent + bytes.len() as u64 > size {
-                return Ok(());
+            if sent.bytes + bytes.len() as u64 > size {
+                return Ok(CaptureEnd::Size);
             }
         }
     }

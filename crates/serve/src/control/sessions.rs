@@ -130,7 +130,7 @@ pub(super) async fn end(front: &Front, wanted: Wanted, who: PeerCredentials) -> 
     }
     let targets = sessions.iter().map(|session| target(&session.row, &names));
     let (ended, all_answered) = sessions::end(front, targets).await;
-    tell(front, &ended, who);
+    tell(front, &ended, &who);
     if let Err(why) = all_answered {
         let ended = Ended { ended, not_open: Vec::new() };
         return Err(Wrong { message: format!("{why}: sessions may be open still"), details: ended.text() });
@@ -170,7 +170,7 @@ fn target(row: &Row, names: &[SessionName]) -> Target {
 }
 
 /// Records who has ended which sessions.
-fn tell(front: &Front, ended: &[EndedSession], who: PeerCredentials) {
+fn tell(front: &Front, ended: &[EndedSession], who: &PeerCredentials) {
     let events = &front.state.events;
     for one in ended.iter().take(MOST_TOLD) {
         let subject = format!("listener.{}", one.row.listener);

@@ -112,7 +112,12 @@ fn operators_change_a_backend_and_the_events_say_who() {
     assert_eq!(json, "{\"backend\":\"unix:/run/app.sock\",\"pool\":\"app\",\"weight\":null}\n");
     assert_eq!(backends[2].state.weight_override(), None);
     let (_, events) = client.ask("events");
-    let who = format!("uid {} (pid {})", nix::unistd::getuid(), std::process::id());
+    let (uid, pid) = (nix::unistd::getuid(), std::process::id());
+    let name = nix::unistd::User::from_uid(uid).unwrap().map(|user| user.name);
+    let who = match name {
+        Some(name) => format!("{name} (uid {uid}, pid {pid})"),
+        None => format!("uid {uid} (pid {pid})"),
+    };
     assert!(events.contains(&format!("pool.app.unix:/run/app.sock: {who}: weight 7")), "{events}");
     assert_eq!(events.lines().count(), 4);
 }
@@ -148,7 +153,7 @@ fn what_is_not_clear_is_refused_with_a_hint_and_changes_nothing() {
         ("stats", "error unknown command \"stats\", did you mean \"status\"?; `help` lists all"),
         ("drain ap 10.0.0.1:80", "error no pool \"ap\", did you mean \"app\"?"),
         ("drain 10.0.0.3:80", "error no backend \"10.0.0.3:80\"; the backends are:"),
-        ("drain 80", "error \"80\" could be any of these"),
+        ("drain 80", "error \"80\" could be any of these:"),
         ("drain 10.0.0", "error no backend \"10.0.0\"; the backends are:"),
         ("drain 8", "error no backend \"8\"; the backends are:"),
         ("drain app", "error \"app\" is a pool: name one of its backends"),
@@ -166,8 +171,9 @@ fn what_is_not_clear_is_refused_with_a_hint_and_changes_nothing() {
     for (command, refusal) in cases {
         assert_eq!(client.ask(command).0, refusal, "{command}");
     }
-    assert_eq!(client.ask("drain 80").1, "app 10.0.0.1:80\napp 10.0.0.2:80\n");
-    let all = "app 10.0.0.1:80\napp 10.0.0.2:80\napp unix:/run/app.sock\n";
+    let hint = "  hint: `drain POOL BACKEND` with the two words of a line above names one\n";
+    assert_eq!(client.ask("drain 80").1, format!("app 10.0.0.1:80\napp 10.0.0.2:80\n{hint}"));
+    let all = format!("app 10.0.0.1:80\napp 10.0.0.2:80\napp unix:/run/app.sock\n{hint}");
     for unknown in ["drain app 10.0.0.3:80", "drain 10.0.0"] {
         assert_eq!(client.ask(unknown).1, all);
     }

@@ -21,6 +21,8 @@ use super::SUBJECT;
 pub(crate) struct Files {
     configured: Option<PathBuf>,
     held: Option<Held>,
+    /// Why the file with the marks of operators was not used, if there was one.
+    marks_lost: Option<String>,
 }
 
 /// The directory while this process holds it.
@@ -42,7 +44,21 @@ pub(super) enum Unheld {
 
 impl Files {
     pub(super) fn new(configured: Option<&Path>) -> Self {
-        Self { configured: configured.map(Path::to_owned), held: None }
+        Self { configured: configured.map(Path::to_owned), held: None, marks_lost: None }
+    }
+
+    /// What to tell operators until one has set a mark again.
+    pub(super) fn marks_lost(&self) -> Option<String> {
+        let why = self.marks_lost.as_ref()?;
+        Some(format!(
+            "{why}. Backends that operators had drained serve again, and weights are those of the configuration: \
+             set them again with `penstock ctl drain` and `weight`, or, if there were none, \
+             `penstock ctl ready BACKEND` of any backend ends this message"
+        ))
+    }
+
+    pub(super) fn lose_marks(&mut self, why: Option<String>) {
+        self.marks_lost = why;
     }
 
     pub(super) fn held(&self) -> Option<&Held> {
@@ -99,18 +115,26 @@ impl Held {
 
     /// Reads a file of an earlier process. One that is not usable is ignored and kept aside, and that is said.
     pub(super) fn read<T: DeserializeOwned>(&self, kind: Kind, events: &Events) -> Option<T> {
+        self.read_or_why(kind, events).unwrap_or_default()
+    }
+
+    /// The same; the error is what was said.
+    pub(super) fn read_or_why<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        events: &Events,
+    ) -> Result<Option<T>, String> {
         let path = self.path.join(kind.file());
         let content = match read(&path) {
-            Ok(None) => return None,
+            Ok(None) => return Ok(None),
             Ok(Some(bytes)) => kept::unseal(kind, &bytes).map_err(|unusable| unusable.to_string()),
             Err(why) => Err(why),
         };
-        content
-            .map_err(|why| {
-                let message = format!("{} {why}: it is ignored{}", path.display(), set_aside(&path));
-                events.record(Level::Warning, SUBJECT, message);
-            })
-            .ok()
+        content.map(Some).map_err(|why| {
+            let message = format!("{} {why}: it is ignored{}", path.display(), set_aside(&path));
+            events.record(Level::Warning, SUBJECT, message.as_str());
+            message
+        })
     }
 }
 

@@ -23,8 +23,24 @@ pub struct Board {
     /// Number of requests so far.
     asked: AtomicU64,
     wanted: Notify,
-    /// Number of the last request that a finished store has seen.
-    done: watch::Sender<u64>,
+    /// The last request that a finished store has seen.
+    done: watch::Sender<Finished>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Finished {
+    /// Number of the request.
+    asked: u64,
+    /// Number of the last one that a store has seen that did not fail.
+    stored: u64,
+}
+
+/// Whether a restart has what was to be stored. Where nothing is ever stored there is nothing to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredWithin {
+    Yes,
+    /// Not in time, or it failed.
+    No,
 }
 
 /// Where the state is stored, and when it was.
@@ -56,7 +72,7 @@ impl Default for Board {
             another: Mutex::default(),
             asked: AtomicU64::new(0),
             wanted: Notify::new(),
-            done: watch::Sender::new(0),
+            done: watch::Sender::new(Finished::default()),
         }
     }
 }
@@ -69,14 +85,17 @@ impl Board {
 
     /// Waits until everything counted so far is stored, or for `limit`. A counter that a client has seen must not be
     /// smaller after a crash.
-    pub async fn stored_within(&self, limit: Duration) {
+    pub async fn stored_within(&self, limit: Duration) -> StoredWithin {
         if !self.active.load(Relaxed) {
-            return;
+            return StoredWithin::Yes;
         }
         let number = self.ask();
         let mut done = self.done.subscribe();
         // After the limit the answer is given all the same.
-        let _ = tokio::time::timeout(limit, done.wait_for(|done| *done >= number)).await;
+        match tokio::time::timeout(limit, done.wait_for(|done| done.asked >= number)).await {
+            Ok(Ok(done)) if done.stored >= number => StoredWithin::Yes,
+            _ => StoredWithin::No,
+        }
     }
 
     fn ask(&self) -> u64 {
@@ -95,9 +114,14 @@ impl Board {
         self.asked.load(SeqCst)
     }
 
-    /// A store that began after request `asked` has ended, well or not.
-    pub fn finished(&self, asked: u64) {
-        self.done.send_replace(asked);
+    /// A store that began after request `asked` has ended.
+    pub fn finished(&self, asked: u64, stored: StoredWithin) {
+        self.done.send_modify(|done| {
+            done.asked = asked;
+            if stored == StoredWithin::Yes {
+                done.stored = asked;
+            }
+        });
     }
 
     pub fn stored(&self) -> Option<Stored> {

@@ -15,7 +15,7 @@ pub(super) fn needed(command: &str, arguments: &[&str]) -> Rights {
     if READ.contains(&command) && !shows_lines { Rights::Read } else { Rights::Change }
 }
 
-pub(super) fn refusal(who: PeerCredentials, command: &str) -> String {
+pub(super) fn refusal(who: &PeerCredentials, command: &str) -> String {
     format!("{who} may only read: `{command}` is for those whom control.operators names")
 }
 
