@@ -111,10 +111,7 @@ fn a_session_is_read_by_tshark_as_the_requests_and_responses_that_it_had() {
 
     let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
     assert!(events.contains(" captures the bytes of all clients of listener web for 4 s"), "{events}");
-    assert!(
-        events.contains("capture of listener web by ") && events.contains(" ended: 1 session, "),
-        "{events}"
-    );
+    assert!(events.contains("capture of listener web by ") && events.contains(" of 1 session, "), "{events}");
     // The idle one is served on.
     assert_eq!(earlier.get("/after", &[]).text(), "the answer");
 }
@@ -291,4 +288,30 @@ fn bulk_over_tcp_is_captured_whole() {
     let bytes = tshark(&file, &["-T", "fields", "-e", "tcp.len"]);
     let sum: u64 = bytes.lines().filter_map(|line| line.parse::<u64>().ok()).sum();
     assert_eq!(sum, 2 * 20 * 50_000);
+}
+
+#[test]
+fn the_end_says_how_many_packets_and_why_it_came_early() {
+    let backend = Scripted::answering(&"x".repeat(3000));
+    let server = Server::start(&format!(
+        "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
+         [pool.app]\nbackends = [\"{}\"]\nhealth = \"off\"\n",
+        backend.address
+    ));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("none");
+    let said = ended(capture(&server, &file, &["--listener", "web", "--for", "300ms"]));
+    assert!(
+        said.contains("none: 0 packets of 0 sessions") && said.contains("no connection that matches"),
+        "{said}"
+    );
+    let file = directory.path().join("short");
+    let child = capture(&server, &file, &["--listener", "web", "--for", "1h", "--max-size", "1KiB"]);
+    let mut client = Client::connect(&server.address("web"));
+    assert_eq!(client.get("/", &[]).status, 200);
+    let said = ended(child);
+    assert!(said.contains("it ended early: more would not fit into 1.0 KiB"), "{said}");
+    let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
+    assert!(events.contains("0 packets of 0 sessions") && events.contains("it ended early"), "{events}");
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64ct::{Base64, Encoding};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use text::units;
 
 use super::parse_word;
@@ -51,8 +51,13 @@ impl Capture {
     pub(super) fn run(&self, client: &mut Client, as_json: bool) -> Result<(), Failure> {
         let mut out = open(&self.to)?;
         let mut written = 0;
+        let mut total = None;
         let line = format!("capture {}", self.words().join(" "));
         let result = client.follow(&line, |line| {
+            if let Some(line) = line.strip_prefix('#') {
+                total = serde_json::from_str::<Value>(line).ok();
+                return Ok(());
+            }
             let bytes = Base64::decode_vec(line).map_err(|_| {
                 Failure::runtime("the server sent something else than packets: are both of one version?")
             })?;
@@ -75,9 +80,27 @@ impl Capture {
         }
         let shown = self.to.display().to_string();
         if as_json {
-            return print_json(&format!("{}\n", json!({ "file": shown, "bytes": written })));
+            let of = |key: &str| total.as_ref().map(|total| total[key].clone());
+            let answer = json!({
+                "file": shown,
+                "bytes": written,
+                "packets": of("packets"),
+                "sessions": of("sessions"),
+                "left_out": of("left_out"),
+                "end": of("end"),
+            });
+            return print_json(&format!("{answer}\n"));
         }
-        print(&format!("{}: {}\n", plain(&shown), units::bytes(written)))
+        let nothing = total.as_ref().is_some_and(|total| total["packets"] == 0);
+        let words = total.as_ref().and_then(|total| total["text"].as_str());
+        let words = words.map_or_else(|| units::bytes(written), plain);
+        let hint = match nothing {
+            true => {
+                "\nno connection that matches began meanwhile; those that were open before are not captured"
+            }
+            false => "",
+        };
+        print(&format!("{}: {words}{hint}\n", plain(&shown)))
     }
 
     fn is_standard_output(&self) -> bool {

@@ -27,16 +27,14 @@ pub(in crate::control) struct Running {
 
 /// Why a listener has no sessions that can be captured. `None` if it has.
 fn not_captured(plan: &ListenerPlan) -> Option<String> {
-    let (what, filter) = match plan.settings.protocol.transport() {
-        Transport::Stream => return None,
-        Transport::Datagram => ("datagrams of UDP", "udp port PORT"),
-        Transport::Packet => ("packets that it forwards", "host ADDRESS"),
-    };
-    let name = &plan.settings.name;
-    Some(format!(
-        "listener \"{name}\" has {what}, which are not captured: captures have TCP, HTTP/1.1 and HTTP/2. \
-         `tcpdump -i any {filter}` shows them"
-    ))
+    match plan.settings.protocol.transport() {
+        Transport::Stream | Transport::Datagram => None,
+        Transport::Packet => Some(format!(
+            "listener \"{}\" forwards packets, which are not captured: captures have TCP, HTTP/1.1, HTTP/2 and UDP. \
+             `tcpdump -i any host ADDRESS` shows what passes through this process",
+            plan.settings.name
+        )),
+    }
 }
 
 /// Why a capture ended.
