@@ -33,6 +33,8 @@ pub struct Entry<'a> {
     pub backend: Option<&'a str>,
     /// Attempts at backends; one on a kept connection that the backend had closed counts too.
     pub attempts: u32,
+    /// Why attempts failed, in their order.
+    pub failed: Option<&'a str>,
     /// How often the request left a backend that was judged down.
     pub moved: u32,
     /// Copies of the request that were sent to another backend because the first was slow.
@@ -87,7 +89,7 @@ pub struct Timings {
 }
 
 /// Fields of a line with what they mean, in their order, for the documents.
-pub const FIELDS: [(&str, &str); 29] = [
+pub const FIELDS: [(&str, &str); 30] = [
     ("at", "when the session started (RFC 3339, UTC)"),
     ("listener", "name of the listener"),
     (
@@ -120,6 +122,10 @@ pub const FIELDS: [(&str, &str); 29] = [
     ("backend", "last backend that was tried; of a hedged request the one that responded"),
     ("grpc_status", "status of a gRPC response, 0 (OK) to 16, from its trailers or head"),
     ("attempts", "attempts at backends; one on a kept connection that the backend had closed counts as well"),
+    (
+        "failed",
+        "why attempts failed, in their order: see [Failed attempts](#failed-attempts); absent if none did",
+    ),
     (
         "moved",
         "how often the request left a backend that was judged down or ejected, for another one; absent for 0",
@@ -221,6 +227,9 @@ fn each_field<'a>(entry: &Entry<'a>, mut put: impl FnMut(&'static str, Value<'a>
         put("grpc_status", Value::Number(status.into()));
     }
     put("attempts", Value::Number(entry.attempts.into()));
+    if let Some(failed) = entry.failed {
+        put("failed", Value::Bytes(failed.as_bytes()));
+    }
     if entry.moved > 0 {
         put("moved", Value::Number(entry.moved.into()));
     }

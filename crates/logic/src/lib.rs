@@ -6,6 +6,7 @@ pub mod access_log;
 pub mod account;
 pub mod acl;
 pub mod acme;
+pub mod attempts;
 pub mod balance;
 pub mod bandwidth;
 pub mod client_hello;

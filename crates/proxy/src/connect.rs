@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use config::types::BackendAddress;
 use logic::account::Refusal;
+use logic::attempts::Fault;
 use logic::health::Cause;
 use nix::errno::Errno;
 use state::BackendState;
@@ -44,6 +45,16 @@ pub enum ConnectFault {
     /// Penstock has no memory or local ports. The error says nothing about the backend.
     Ours(io::Error),
     NoDescriptors(Shortage),
+}
+
+impl ConnectFault {
+    /// The fault in a word.
+    pub fn word(&self) -> Fault {
+        match self {
+            Self::Backend(cause) => Fault::of(cause),
+            Self::Ours(_) | Self::NoDescriptors(_) => Fault::Ours,
+        }
+    }
 }
 
 /// Kind of descriptor shortage; decides whether closing idle connections helps.

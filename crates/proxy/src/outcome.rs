@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
 use logic::access_log::{Entry, Kind, Timings};
+use logic::attempts::Failed;
 use logic::balance::view::View;
 use logic::http1::request::{RequestHead, Version};
 use logic::http1::span::Span;
@@ -48,6 +49,8 @@ pub struct Outcome {
     /// penstock's own.
     pub answered_by: Option<u32>,
     pub attempts: u32,
+    /// Why attempts failed.
+    pub failed: Failed,
     /// How often the request left a backend that was judged down.
     pub moved: u32,
     /// Copies of the request that were sent to another backend because the first was slow.
@@ -124,6 +127,7 @@ impl Outcome {
             view: View::default(),
             answered_by: None,
             attempts: 0,
+            failed: Failed::default(),
             moved: 0,
             hedged: 0,
             tls_detail: None,
@@ -312,6 +316,7 @@ impl Outcome {
             std::mem::swap(&mut entry.pool, &mut self.pool);
             (entry.backend, entry.view, entry.status) = (self.backend, self.view, self.status);
             (entry.attempts, entry.moved, entry.hedged) = (self.attempts, self.moved, self.hedged);
+            entry.failed = self.failed;
             (entry.started, entry.took, entry.queued) = (Some(self.started), took, self.queued);
             entry.ending = ending.word();
             entry.keep_request(self.received.as_deref());
@@ -361,6 +366,7 @@ impl Outcome {
             Some(TlsDetail::RefusedCertificate(subject)) => (None, Some(&**subject), None),
             Some(TlsDetail::Alert(description)) => (None, None, Some(*description)),
         };
+        let failed = (!self.failed.is_empty()).then(|| self.failed.list());
         let entry = Entry {
             at: &at,
             listener: &self.listener.name,
@@ -384,6 +390,7 @@ impl Outcome {
                 .zip(self.backend)
                 .map(|(pool, backend)| &*pool.backends[backend].state.name),
             attempts: self.attempts,
+            failed: failed.as_deref(),
             moved: self.moved,
             hedged: self.hedged,
             bytes_in: self.bytes_in,

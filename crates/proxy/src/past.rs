@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use logic::access_log::Kind;
+use logic::attempts::{Failed, Fault};
 use logic::balance::view::{How, Seen, View};
 use logic::peers::Peer;
 use state::ListenerState;
@@ -46,6 +47,7 @@ pub struct Entry {
     pub view: View,
     pub status: u16,
     pub attempts: u32,
+    pub failed: Failed,
     pub moved: u32,
     pub hedged: u32,
     pub started: Option<Instant>,
@@ -135,6 +137,7 @@ impl Entry {
             how: self.view.how(),
             backends: seen.map_while(|(at, name)| Some((name.clone(), self.view.backend(at)?))).collect(),
             attempts: self.attempts,
+            failed: self.failed.iter().map(|(at, fault)| (at.and_then(name), fault)).collect(),
             moved: self.moved,
             hedged: self.hedged,
             started: self.started?,
@@ -163,6 +166,8 @@ pub struct PastSession {
     /// What the last choice saw of the pool's first 15 backends.
     pub backends: Vec<(Arc<str>, Seen)>,
     pub attempts: u32,
+    /// Attempts that failed: the backend, unless it is one of another pool, and why.
+    pub failed: Vec<(Option<Arc<str>>, Fault)>,
     pub moved: u32,
     pub hedged: u32,
     pub started: Instant,

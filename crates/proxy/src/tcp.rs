@@ -263,6 +263,7 @@ async fn begin(
                 pool = next.clone();
                 outcome.pool = Some(pool.clone());
                 (outcome.backend, outcome.view, outcome.attempts) = (None, View::default(), 0);
+                outcome.failed.leave_pool();
             }
             None => {
                 outcome.end(why);
@@ -431,14 +432,23 @@ async fn connect(
             upstream::note_answer(worker, pool, chosen.index, 0);
             Ok(stream)
         }
-        Err(ConnectFault::Backend(cause)) => {
-            upstream::note_failure(worker, pool, chosen.index, cause);
-            Err(NoConnection::Backend)
+        Err(fault) => {
+            outcome.failed.note(chosen.index, fault.word());
+            Err(no_connection(worker, pool, chosen, fault))
         }
-        Err(ConnectFault::NoDescriptors(_)) => Err(NoConnection::Descriptors),
-        Err(ConnectFault::Ours(error)) => {
+    }
+}
+
+fn no_connection(worker: &Worker, pool: &PoolPlan, chosen: &Chosen, fault: ConnectFault) -> NoConnection {
+    match fault {
+        ConnectFault::Backend(cause) => {
+            upstream::note_failure(worker, pool, chosen.index, cause);
+            NoConnection::Backend
+        }
+        ConnectFault::NoDescriptors(_) => NoConnection::Descriptors,
+        ConnectFault::Ours(error) => {
             tracing::debug!(backend = %chosen.backend.name, "cannot connect: {error}");
-            Err(NoConnection::Backend)
+            NoConnection::Backend
         }
     }
 }

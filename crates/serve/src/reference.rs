@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use logic::access_log;
 use logic::account::Refusal;
+use logic::attempts::Fault;
 use logic::health::State as HealthState;
 use logic::http1::refusal::Refusal as HttpRefusal;
 use logic::http2::flood::Flood;
@@ -109,6 +110,8 @@ fn page() -> String {
     );
     let fields = access_log::FIELDS.map(|(field, meaning)| (field, meaning.to_owned()));
     table(&mut out, ["field", "meaning"], fields);
+    out.push_str("### Failed attempts\n\n");
+    table(&mut out, ["`failed`", "what the backend did"], Fault::meanings());
     out.push_str("## Metrics\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n");
     for (name, Family { help, kind, labels, has_sample }) in families() {
         let labels = match LABELS.iter().find(|(family, _)| *family == name) {

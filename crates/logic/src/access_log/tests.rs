@@ -19,6 +19,7 @@ fn entry<'a>() -> Entry<'a> {
         pool: Some("app"),
         backend: Some("unix:/run/app.sock"),
         attempts: 2,
+        failed: Some("refused"),
         moved: 1,
         hedged: 1,
         bytes_in: 120,
@@ -58,7 +59,7 @@ fn a_request_reads_well_as_text() {
     assert_eq!(
         as_text(&entry()),
         "2026-03-01T12:00:00.123Z web 192.0.2.1:4711 http 200 ok id=0f3a method=GET host=app.example.com \
-         target=/search?q=1&p=2 version=HTTP/1.1 tls=TLSv1.3 sni=a.example pool=app backend=unix:/run/app.sock attempts=2 moved=1 hedged=1 \
+         target=/search?q=1&p=2 version=HTTP/1.1 tls=TLSv1.3 sni=a.example pool=app backend=unix:/run/app.sock attempts=2 failed=refused moved=1 hedged=1 \
          bytes_in=120 bytes_out=5120 duration_ms=12.345 connect_ms=0.007 first_byte_ms=1000.000 \
          user_agent=curl/8.5.0\n"
     );
@@ -99,7 +100,7 @@ fn a_connection_leaves_out_what_it_does_not_have() {
     };
     assert_eq!(
         as_text(&connection),
-        "2026-03-01T12:00:00.123Z web unix tcp - \"no-backend: all down\" pool=app attempts=2 moved=1 hedged=1 bytes_in=120 \
+        "2026-03-01T12:00:00.123Z web unix tcp - \"no-backend: all down\" pool=app attempts=2 failed=refused moved=1 hedged=1 bytes_in=120 \
          bytes_out=5120 duration_ms=12.345\n"
     );
     assert!(as_json(&connection).1.get("status").is_none());

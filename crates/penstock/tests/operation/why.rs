@@ -351,6 +351,64 @@ fn past_sessions_are_found_by_request_id_and_client_and_outlive_a_reload() {
 }
 
 #[test]
+fn each_failed_attempt_has_its_reason_and_a_post_says_why_it_was_not_repeated() {
+    // Nothing listens at the first; the second takes connections and never answers.
+    let dead = format!("127.0.0.1:{}", testing::port::free());
+    let frozen = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let frozen = frozen.local_addr().map(|address| (frozen, address.to_string())).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("access.log");
+    let server = Server::start(&format!(
+        "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"{}\"\n[process]\nworkers = 1\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\ntrusted-proxies = [\"127.0.0.1\"]\n\
+         [pool.app]\nbackends = [\"{dead}\", {{ address = \"{}\", priority = 1 }}]\nhealth = \"off\"\nretries = 1\n\
+         passive = {{ failures = 9 }}\ntimeouts = {{ response = \"200ms\" }}\n",
+        log.display(),
+        frozen.1
+    ));
+    let find = |id: &str| {
+        eventually("the session is told of", secs(10), || {
+            let output = server.ctl(&["why", "--session", id, "--json"]);
+            output.status.success().then(|| serde_json::from_slice::<Value>(&output.stdout).unwrap())
+        })
+    };
+    for (method, id) in [("GET", "got"), ("POST", "posted")] {
+        let mut client = server.client("web");
+        client.send(&format!(
+            "{method} / HTTP/1.1\r\nHost: a\r\nX-Request-Id: {id}\r\nContent-Length: 0\r\n\r\n"
+        ));
+        assert_eq!(client.response().status, 504, "{method}");
+        let session = find(id);
+        let faults: Vec<_> = session["failed"].as_array().unwrap().iter().collect();
+        assert_eq!(faults.len(), 2, "{session:#}");
+        assert_eq!((&faults[0]["backend"], &faults[0]["fault"]), (&dead.as_str().into(), &"refused".into()));
+        assert_eq!(
+            (&faults[1]["backend"], &faults[1]["fault"]),
+            (&frozen.1.as_str().into(), &"timeout".into())
+        );
+    }
+    assert!(find("got")["not_repeated"].is_null());
+    let text = said(&server, &["--session", "posted"]);
+    for part in ["refused the connection", "did not respond in time", "POST is not repeated: "] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    eventually("the log has it", secs(10), || {
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        (log.matches(" failed=refused,timeout ").count() == 2).then_some(())
+    });
+    // The failures of traffic are among the last verdicts of their backends.
+    let backends = server.ctl_json(&["backends"]);
+    for at in [0, 1] {
+        let verdict = &backends[0]["backends"][at]["last_verdicts"][0];
+        assert_eq!(
+            (&verdict["source"], &verdict["outcome"]),
+            (&"traffic".into(), &"fail".into()),
+            "{backends:#}"
+        );
+    }
+}
+
+#[test]
 fn wrong_questions_are_refused_with_what_to_do() {
     let backends = named(1);
     let server = start(1, &list(&backends), "");

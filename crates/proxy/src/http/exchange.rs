@@ -175,6 +175,7 @@ impl<'a> Forwarding<'a> {
                     self.head.left.push(std::mem::replace(&mut self.pool, pool));
                     outcome.pool = Some(pool.clone());
                     (outcome.backend, outcome.view) = (None, View::default());
+                    outcome.failed.leave_pool();
                 }
             }
         }
@@ -278,6 +279,7 @@ impl<'a> Forwarding<'a> {
                 before.reuse == Reuse::Allowed && freshness.is_some_and(|fresh| is_stale(&failure, fresh));
             if !is_stale {
                 before.failed += 1;
+                outcome.failed.note(chosen.index, failure.fault());
                 self.blame(chosen.index, &failure);
             }
             let retries = self.pool.settings.retries;
@@ -439,6 +441,7 @@ impl<'a> Forwarding<'a> {
                 Raced::Second { chosen: second, leg, read, hold, first_failed } => {
                     let stale = first_failed.as_ref().is_some_and(|failure| is_stale(failure, freshness));
                     if let (Some(failure), false) = (first_failed, stale) {
+                        outcome.failed.note(chosen.index, failure.fault());
                         self.blame(chosen.index, &failure);
                     }
                     if !stale {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use config::types::BackendHttp;
+use logic::attempts::Fault;
 use logic::grpc;
 use logic::health::Cause;
 use logic::http1::forward::{self, Answer, ResponseFraming};
@@ -97,6 +98,18 @@ impl Failure {
             | Self::Lost { progress, .. }
             | Self::Fault { progress, .. } => *progress,
             Self::Client(_) => Progress::BodyConsumed,
+        }
+    }
+
+    /// Why the attempt failed, in a word.
+    pub(super) fn fault(&self) -> Fault {
+        match self {
+            Self::Connect(fault) => fault.word(),
+            Self::Closed { .. } => Fault::Closed,
+            Self::TimedOut { .. } | Self::Lost { lost: Lost::TimedOut, .. } => Fault::Timeout,
+            Self::Lost { lost: Lost::Moved, .. } => Fault::Down,
+            Self::Fault { .. } => Fault::BadResponse,
+            Self::Client(_) | Self::Unrepresentable(_) | Self::NoWebSockets => Fault::Unsuitable,
         }
     }
 

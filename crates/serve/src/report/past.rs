@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use logic::access_log::Kind;
+use logic::attempts::Fault;
 use logic::balance::view::{How, Seen};
+use logic::retry::Idempotence;
 use proxy::past::PastSession;
 use serde::Serialize;
 use text::table::Table;
@@ -34,6 +36,10 @@ pub struct PastReport {
     /// What the last choice saw of each backend.
     pub backends: Vec<PastBackend>,
     pub attempts: u32,
+    /// The first three attempts that failed, and the last one.
+    pub failed: Vec<FailedAttempt>,
+    /// Why the request was not sent to another backend after it failed at one.
+    pub not_repeated: Option<String>,
     pub moved: u32,
     pub hedged: u32,
     pub ended_seconds: u64,
@@ -51,6 +57,29 @@ pub struct PastBackend {
     pub seen: &'static str,
 }
 
+#[derive(Clone, Debug, Serialize)]
+pub struct FailedAttempt {
+    /// `null` for a backend of another pool, before the fallback.
+    pub backend: Option<String>,
+    /// See `failed` in the access log.
+    pub fault: &'static str,
+    /// What the backend did.
+    pub words: &'static str,
+}
+
+/// Says that a request was not sent again because it could be executed twice.
+fn not_repeated(session: &PastSession) -> Option<String> {
+    let method = session.method.as_deref()?;
+    let (_, fault) = session.failed.last()?;
+    let is_sent = matches!(fault, Fault::Closed | Fault::Timeout | Fault::Down | Fault::BadResponse);
+    (is_sent
+        && Idempotence::of(method) == Idempotence::NotIdempotent
+        && session.status.is_some_and(|it| it >= 500))
+    .then(|| {
+        format!("{method} is not repeated: the backend had the request, and may have done what it asks for")
+    })
+}
+
 impl PastReport {
     pub fn read(session: PastSession, now: Option<WhyReport>) -> Self {
         let ended = Instant::now().saturating_duration_since(session.started + session.took);
@@ -58,7 +87,15 @@ impl PastReport {
             name: name.to_string(),
             seen: seen.word(),
         };
+        let not_repeated = not_repeated(&session);
+        let failed = session.failed.iter().map(|(backend, fault)| FailedAttempt {
+            backend: backend.as_ref().map(|name| name.to_string()),
+            fault: fault.word(),
+            words: fault.words(),
+        });
         Self {
+            failed: failed.collect(),
+            not_repeated,
             request_id: session.id,
             client: session.client.to_string(),
             listener: session.listener.to_string(),
@@ -116,6 +153,18 @@ pub fn text(report: &PastReport) -> String {
             table.row([line(&one.name), seen(report, one)]);
         }
         out.push_str(&table.render());
+    }
+    if !report.failed.is_empty() {
+        push_line(&mut out, "failed    at these backends, in this order:");
+        let mut table = Table::indented("  ");
+        for one in &report.failed {
+            let name = one.backend.as_deref().map_or("a backend of the pool before".to_owned(), line);
+            table.row([name, one.words.to_owned()]);
+        }
+        out.push_str(&table.render());
+        if let Some(why) = &report.not_repeated {
+            push_line(&mut out, &format!("  {}", line(why)));
+        }
     }
     let status = report.status.map_or(String::new(), |status| format!(", status {status}"));
     push_line(&mut out, &format!("outcome   {}{status}", report.outcome));
