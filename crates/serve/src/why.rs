@@ -72,8 +72,9 @@ pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, Wh
     let denied_pool = plan.settings.denied_pool;
     if standing == Verdict::Deny {
         let pool = denied_pool.map(|pool| snapshot.pool(pool).settings.name.to_string());
-        let entry = entry_of(&snapshot, plan.settings.acl.as_deref(), Some(asked.client));
-        steps.push(Step::Denied { by: DeniedBy::Listener, entry, pool });
+        let acl = plan.settings.acl.as_deref();
+        let entry = entry_of(&snapshot, acl, Some(asked.client));
+        steps.push(Step::Denied { by: DeniedBy::Listener, list: name_of(acl), entry, pool });
     }
     let denied_pool = denied_pool.filter(|_| standing == Verdict::Deny);
     let destination = match &plan.settings.protocol {
@@ -134,6 +135,10 @@ fn acl_of<'r>(decision: &Decision<'r>) -> Option<&'r AccessList> {
         Decision::Route(route) => route.acl.as_deref(),
         _ => None,
     }
+}
+
+fn name_of(acl: Option<&AccessList>) -> Option<String> {
+    acl.map(|acl| acl.name().to_owned())
 }
 
 /// The entry of a list that decides about a client, as it was written.
@@ -220,9 +225,12 @@ fn of_request(
         Destination::Denied => {
             explain();
             let client = question.client_behind_proxies();
-            let entry =
-                question.with_facts(|facts| entry_of(snapshot, acl_of(&routes.decide(facts)), client));
-            steps.push(Step::Denied { by: DeniedBy::Route, entry, pool: None });
+            let (list, entry) = question.with_facts(|facts| {
+                let decision = routes.decide(facts);
+                let acl = acl_of(&decision);
+                (name_of(acl), entry_of(snapshot, acl, client))
+            });
+            steps.push(Step::Denied { by: DeniedBy::Route, list, entry, pool: None });
             Err(Answer::refused(403))
         }
         Destination::TooMany(_) => Err(Answer::refused(429)),
@@ -273,8 +281,9 @@ fn of_server_name(
         PassthroughChoice::Pool(pool) => Ok(Destined::of_client(pool, asked.client)),
         PassthroughChoice::NoRoute => Err(Answer::closed()),
         PassthroughChoice::Denied => {
-            let entry = entry_of(snapshot, acl_of(&decision), Some(asked.client));
-            steps.push(Step::Denied { by: DeniedBy::Route, entry, pool: None });
+            let acl = acl_of(&decision);
+            let entry = entry_of(snapshot, acl, Some(asked.client));
+            steps.push(Step::Denied { by: DeniedBy::Route, list: name_of(acl), entry, pool: None });
             Err(Answer::of(AnswerOutcome::Denied))
         }
     }

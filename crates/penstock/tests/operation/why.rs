@@ -275,7 +275,7 @@ fn access_lists_standby_and_fallbacks_are_told_as_they_serve() {
     let text = said(&server, &["--from", "127.0.0.2", &url(&server, "/empty")]);
     assert!(
         text.contains(
-            "denied    the access list of the listener denies the client: it goes to denied-pool sorry"
+            "denied    the access list of the listener, [acl.inside], denies the client (its default): it goes to denied-pool sorry"
         ),
         "{text}"
     );

@@ -51,6 +51,8 @@ pub enum Step {
     /// An access list denies the client.
     Denied {
         by: DeniedBy,
+        /// NAME of `[acl.NAME]`.
+        list: Option<String>,
         /// The entry that decides; `null` if the default does.
         entry: Option<String>,
         /// Pool that serves it nevertheless.

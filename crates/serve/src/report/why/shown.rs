@@ -33,8 +33,9 @@ pub fn text(report: &WhyReport) -> String {
                 );
             }
             Step::Route(step) => route(&mut out, step),
-            Step::Denied { by, entry, pool } => {
-                push_line(&mut out, &denied(*by, entry.as_deref(), pool.as_deref()));
+            Step::Denied { by, list, entry, pool } => {
+                let (list, entry) = (list.as_deref(), entry.as_deref());
+                push_line(&mut out, &denied(*by, list, entry, pool.as_deref()));
             }
             Step::Fallback { from, to } => push_line(
                 &mut out,
@@ -69,14 +70,15 @@ fn listener(out: &mut String, step: &ListenerStep, report: &WhyReport) {
     }
 }
 
-fn denied(by: DeniedBy, entry: Option<&str>, pool: Option<&str>) -> String {
+fn denied(by: DeniedBy, list: Option<&str>, entry: Option<&str>, pool: Option<&str>) -> String {
     let whose = match by {
         DeniedBy::Listener => "of the listener",
         DeniedBy::Route => "of the route",
     };
     let goes = pool.map_or(String::new(), |pool| format!(": it goes to denied-pool {}", line(pool)));
-    let entry = entry.map_or(String::new(), |entry| format!(" ({entry})"));
-    format!("denied    the access list {whose} denies the client{entry}{goes}")
+    let name = list.map_or(String::new(), |list| format!(", [acl.{}],", line(list)));
+    let decides = entry.map_or("its default".to_owned(), line);
+    format!("denied    the access list {whose}{name} denies the client ({decides}){goes}")
 }
 
 fn route(out: &mut String, step: &RouteStep) {
