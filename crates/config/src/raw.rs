@@ -120,7 +120,7 @@ acl = "abuse"
 pool = "app"
 
 [[listener.web.route]]
-path = "/internal/"
+path = "/internal"
 acl = "office"
 pool = "app"
 "#))]

@@ -51,7 +51,10 @@ impl Difference {
             ],
             Self::WeightsOfNothing => ["all weights are 0, and no client is served", "all weigh the same"],
             Self::NoAclAlone => ["Pen crashes (SIGSEGV)", "an error says what is missing"],
-            Self::FirstInTurn => ["it goes to the second server", "it goes to the first"],
+            Self::FirstInTurn => [
+                "it goes to the second server",
+                "it goes to the first; with several workers each of them counts for itself",
+            ],
             Self::ErrorPage => {
                 ["the connection is closed without an answer", "the client gets an answer with 502 or 503"]
             }
