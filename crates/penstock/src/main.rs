@@ -39,7 +39,7 @@ mod usage;
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: sys::allocator::Mimalloc = sys::allocator::Mimalloc;
 
 fn main() -> ExitCode {
     // A file size limit (RLIMIT_FSIZE) must cause a write error, like a full disk, and not end the process.

@@ -4,6 +4,8 @@
 //! its unsafe code can be reviewed at once. No function waits for a peer, starts a thread or keeps state; every
 //! function takes one step and returns its error to the caller.
 
+#[cfg(feature = "mimalloc")]
+pub mod allocator;
 pub mod bpf;
 pub mod card;
 pub mod child;
