@@ -176,6 +176,9 @@ fn parse_length(value: &[u8]) -> Result<u64, Refusal> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(Refusal::LengthSyntax);
     }
+    if value.len() <= SURE_TO_FIT {
+        return Ok(value.iter().fold(0, |length, digit| length * 10 + u64::from(digit - b'0')));
+    }
     value
         .iter()
         .try_fold(0u64, |length, digit| length.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
@@ -183,6 +186,9 @@ fn parse_length(value: &[u8]) -> Result<u64, Refusal> {
         .filter(|length| i64::try_from(*length).is_ok())
         .ok_or(Refusal::LengthOverflow)
 }
+
+/// Digits of which every number fits into an `i64`.
+const SURE_TO_FIT: usize = 18;
 
 fn parse_coding(value: &[u8]) -> Result<Coding, Refusal> {
     if value.eq_ignore_ascii_case(b"chunked") {

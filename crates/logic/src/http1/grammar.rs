@@ -24,9 +24,17 @@ pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
 }
 
-/// Length of the token at the start of `bytes`.
+/// Length of the token at the start of `bytes`. Looks at four bytes at a time.
 pub(super) fn token_len(bytes: &[u8]) -> usize {
-    bytes.iter().position(|&byte| !is_token_byte(byte)).unwrap_or(bytes.len())
+    let mut at = 0;
+    while let Some([one, two, three, four]) = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
+        if !(is_token_byte(*one) & is_token_byte(*two) & is_token_byte(*three) & is_token_byte(*four)) {
+            break;
+        }
+        at += 4;
+    }
+    let rest = bytes.get(at..).unwrap_or_default();
+    at + rest.iter().position(|&byte| !is_token_byte(byte)).unwrap_or(rest.len())
 }
 
 /// Tells whether `byte` is a control byte other than HTAB. A head must not contain one, not even in a quoted string.
@@ -92,6 +100,19 @@ mod tests {
         let tchar = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
         for byte in 0..=255u8 {
             assert_eq!(is_token_byte(byte), tchar.contains(&byte), "byte {byte:#04x}");
+        }
+    }
+
+    #[test]
+    fn a_token_ends_at_the_first_byte_that_is_none_wherever_it_stands() {
+        for length in 0..12 {
+            for at in 0..=length {
+                let mut bytes = vec![b'a'; length];
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = b':';
+                }
+                assert_eq!(token_len(&bytes), at, "{length}");
+            }
         }
     }
 

@@ -47,7 +47,8 @@ pub(super) fn parse(bytes: &[u8], start: usize, end: usize, limits: &Limits) -> 
         return Err(if rest.is_empty() { Refusal::RequestLine } else { Refusal::NoVersion });
     };
     let (target, version) = (&rest[..second], &rest[second + 1..]);
-    if target.is_empty() || version.iter().any(|byte| matches!(byte, b' ' | b'\t')) {
+    let is_plain = matches!(version, b"HTTP/1.1" | b"HTTP/1.0");
+    if target.is_empty() || !is_plain && version.iter().any(|byte| matches!(byte, b' ' | b'\t')) {
         return Err(Refusal::RequestLine);
     }
     if target.len() > limits.target {
