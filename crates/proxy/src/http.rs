@@ -4,6 +4,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::ready;
 use std::time::{Duration, Instant};
 
 use config::types::{Http2, HttpSettings};
@@ -252,8 +253,16 @@ impl<'a> Http1Connection<'a> {
         }
         let Client { stream, buffer, timer } = &mut self.client;
         let (since, handle) = (self.waiting.since, self.handle);
-        let arriving =
-            std::future::poll_fn(|cx| handle.poll_idle(cx, since, |cx| stream.poll_fill(cx, buffer)));
+        // Nearly always the next request has not come yet: the first look is the cheapest one.
+        let mut is_first = true;
+        let arriving = std::future::poll_fn(|cx| {
+            handle.poll_idle(cx, since, |cx| {
+                if std::mem::take(&mut is_first) {
+                    ready!(stream.poll_readable(cx));
+                }
+                stream.poll_fill(cx, buffer)
+            })
+        });
         match timer.until(since + patience, arriving).await {
             Ok(WaitEnd::By(Ok(0))) => Waited::ClientEnded,
             Ok(WaitEnd::By(Ok(_))) => Waited::Arrived,

@@ -16,6 +16,7 @@ use crate::bandwidth::{Pace, Wait};
 use crate::live::Totals;
 use crate::pipes::{Borrowed, Pipes};
 use crate::stream::{Carriage, Moved, Stream};
+use crate::timer::poll_sleep;
 
 /// Bytes after which a direction changes from copying to splicing. Splicing short transfers costs more than it saves
 /// (62.5 against 65.4 us for a short session); a pipe pays after a few hundred KiB.
@@ -82,11 +83,47 @@ pub struct Watch {
     /// Idle timeout of the session.
     idle: Duration,
     doublings: u8,
+    age: Age,
+    timer: TimerState,
+}
+
+/// Whether the timer of the checks knows the task. One task polls a relay: it need not be told again, which a poll would
+/// do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TimerState {
+    Unset,
+    Set,
+}
+
+/// Whether a watch begins with the next relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Age {
+    New,
+    Used,
 }
 
 impl Watch {
     pub fn new(idle: Duration) -> Self {
-        Self { since: Instant::now(), idle, doublings: 0 }
+        Self::begun(idle, Instant::now())
+    }
+
+    /// A watch for a relay that begins at `now`.
+    pub fn begun(idle: Duration, now: Instant) -> Self {
+        Self { since: now, idle, doublings: 0, age: Age::New, timer: TimerState::Unset }
+    }
+
+    /// Lets the relay of a new watch begin at `now`.
+    pub fn begin_at(&mut self, now: Instant) {
+        self.since = now;
+    }
+
+    /// Returns the time when a relay begins. It is that of a new watch, without a look at the clock.
+    fn begin(&mut self) -> Instant {
+        self.timer = TimerState::Unset;
+        match std::mem::replace(&mut self.age, Age::Used) {
+            Age::New => self.since,
+            Age::Used => Instant::now(),
+        }
     }
 
     /// When the idle timeout expires if no byte moves.
@@ -152,9 +189,11 @@ pub fn run_until_quiet<'a>(
     let of = |from: &Stream, to: &Stream| if from.pace(to).is_some() { Bulk::Limited } else { bulk };
     let upward = Direction::new(early.up, of(client, backend));
     let downward = Direction::new(early.down, of(backend, client));
-    let mut relay = Relay { client, backend, totals, pipes, upward, downward, watch, seen: totals.both() };
+    let seen = totals.both();
+    let mut relay = Relay { client, backend, totals, pipes, upward, downward, watch, seen };
     async move {
-        let mut look = pin!(tokio::time::sleep_until(relay.watch.next_look(Instant::now()).into()));
+        let begin = relay.watch.begin();
+        let mut look = pin!(tokio::time::sleep_until(relay.watch.next_look(begin).into()));
         std::future::poll_fn(|cx| match relay.poll(cx) {
             Poll::Ready(end) => Poll::Ready(RelayPause::Ended(end)),
             Poll::Pending => relay.poll_look(cx, look.as_mut()),
@@ -195,8 +234,12 @@ impl Relay<'_> {
 
     /// Checks at the due time whether bytes have moved.
     fn poll_look(&mut self, cx: &mut Context<'_>, mut look: Pin<&mut Sleep>) -> Poll<RelayPause> {
+        if self.watch.timer == TimerState::Set && !look.is_elapsed() {
+            return Poll::Pending;
+        }
         loop {
-            ready!(look.as_mut().poll(cx));
+            self.watch.timer = TimerState::Set;
+            ready!(poll_sleep(look.as_mut(), cx));
             let now = Instant::now();
             let moved = self.totals.both();
             if moved != self.seen || self.is_slowed() {
@@ -291,6 +334,14 @@ impl Direction {
         self.rest.is_empty() && self.pipe.as_ref().is_none_or(|pipe| pipe.is_empty())
     }
 
+    /// Whether nothing is to be done, for the destination neither, before a source without TLS has sent something.
+    fn waits_for_plain_source(&self) -> bool {
+        self.bulk == Bulk::Splice
+            && self.phase == Phase::Moving
+            && self.rest.is_empty()
+            && self.pipe.is_none()
+    }
+
     fn shutdown_of_other(&self) -> Shutdown {
         match self.phase {
             Phase::Ended(Way::Delivered) => Shutdown::Close,
@@ -298,7 +349,16 @@ impl Direction {
         }
     }
 
+    #[inline]
     fn poll(&mut self, cx: &mut Context<'_>, leg: Leg<'_>, other: &Direction) -> Poll<Way> {
+        // Of both directions of a relay, one has bytes when its task is woken: this is the cheapest look at the other.
+        if self.waits_for_plain_source() {
+            ready!(leg.from.poll_readable(cx));
+        }
+        self.poll_on(cx, leg, other)
+    }
+
+    fn poll_on(&mut self, cx: &mut Context<'_>, leg: Leg<'_>, other: &Direction) -> Poll<Way> {
         if let Phase::Ended(way) = self.phase {
             return Poll::Ready(way);
         }
@@ -336,6 +396,9 @@ impl Direction {
                     return Poll::Ready(Ok(()));
                 }
             }
+            if self.waits_for_plain_source() {
+                ready!(from.poll_readable(cx));
+            }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -358,6 +421,10 @@ impl Direction {
             if let (Bulk::Limited, Some(pace)) = (self.bulk, from.pace(to)) {
                 pace.gone();
             }
+        }
+        if self.bulk == Bulk::Splice {
+            // Neither side buffers anything.
+            return Poll::Ready(Ok(()));
         }
         to.poll_flush(cx).map_err(|_| Way::DestinationFailed)
     }
@@ -408,7 +475,8 @@ impl Direction {
         total: &Cell<u64>,
     ) -> Poll<Result<(), Way>> {
         let moved = match self.bulk {
-            Bulk::Copy | Bulk::Splice => from.poll_move(cx, to, &mut self.rest),
+            Bulk::Copy => from.poll_move(cx, to, &mut self.rest),
+            Bulk::Splice => from.poll_move_readable(cx, to, &mut self.rest),
             Bulk::CopyForStream => from.poll_move_for(cx, to, &mut self.rest),
             Bulk::Limited => return self.poll_piece(cx, from, to, total),
         };

@@ -25,6 +25,7 @@ use crate::http2::rules::{Processing, Width};
 use crate::http2::{Call, Side};
 
 mod limited;
+mod plain;
 
 /// Size of the scratch buffer, the limit of one read. 64 KiB is the largest size that fits into the level-2 cache of a
 /// core beside other data, and the usual maximum of one TCP receive.
@@ -151,9 +152,44 @@ impl Stream {
 
     /// Reads into `into`; `Ok(0)` is the end.
     pub fn poll_read(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        if let Transport::Plain(plain) = &*self.0.borrow() {
+            let count = ready!(plain::poll_read(plain, cx, into))?;
+            return Poll::Ready(Ok(self.tapped_read(into, count)));
+        }
         let mut buffer = ReadBuf::new(into);
         ready!(self.poll_read_buffer(cx, &mut buffer))?;
         Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    /// Waits until a plain connection may have bytes, its end or an error. Others are ready at once: their next read
+    /// waits.
+    #[inline]
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match &*self.0.borrow() {
+            // The next read returns an error as well.
+            Transport::Plain(plain) => plain::poll_readable(plain, cx).map(|_| ()),
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// Like [`Self::poll_read`], after [`Self::poll_readable`]: the runtime is not asked once more.
+    #[inline]
+    fn poll_read_readable(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        if let Transport::Plain(plain) = &*self.0.borrow() {
+            match plain::read(plain, into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read.map(|count| self.tapped_read(into, count))),
+            }
+        }
+        self.poll_read(cx, into)
+    }
+
+    #[inline]
+    fn tapped_read(&self, into: &[u8], count: usize) -> usize {
+        if let Some(tap) = self.tap() {
+            tap.borrow_mut().read(&into[..count]);
+        }
+        count
     }
 
     /// Reads into `buffer`; an empty `buffer` is the end.
@@ -245,7 +281,17 @@ impl Stream {
         to: &Stream,
         rest: &mut Vec<u8>,
     ) -> Poll<io::Result<Moved>> {
-        self.poll_move_up_to(cx, to, rest, SCRATCH)
+        self.poll_move_up_to(cx, to, rest, SCRATCH, Self::poll_read)
+    }
+
+    /// Like [`Self::poll_move`], after [`Self::poll_readable`].
+    pub fn poll_move_readable(
+        &self,
+        cx: &mut Context<'_>,
+        to: &Stream,
+        rest: &mut Vec<u8>,
+    ) -> Poll<io::Result<Moved>> {
+        self.poll_move_up_to(cx, to, rest, SCRATCH, Self::poll_read_readable)
     }
 
     /// Like [`Self::poll_move`], but reads no more bytes than an HTTP/2 stream `to` allows.
@@ -256,7 +302,7 @@ impl Stream {
         rest: &mut Vec<u8>,
     ) -> Poll<io::Result<Moved>> {
         ready!(to.poll_flows(cx));
-        let moved = ready!(self.poll_move_up_to(cx, to, rest, to.room()));
+        let moved = ready!(self.poll_move_up_to(cx, to, rest, to.room(), Self::poll_read));
         if let Ok(Moved::Bytes(count)) = moved {
             to.hold(count);
         }
@@ -270,10 +316,11 @@ impl Stream {
         to: &Stream,
         rest: &mut Vec<u8>,
         most: usize,
+        read: impl FnOnce(&Self, &mut Context<'_>, &mut [u8]) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<Moved>> {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
             let most = most.min(scratch.len());
-            let count = match ready!(self.poll_read(cx, &mut scratch[..most])) {
+            let count = match ready!(read(self, cx, &mut scratch[..most])) {
                 Ok(count) => count,
                 Err(error) => return Poll::Ready(Ok(Moved::ReadFailed(error))),
             };
@@ -298,9 +345,14 @@ impl Stream {
         std::future::poll_fn(|cx| {
             SCRATCH_BUFFER.with_borrow_mut(|scratch| {
                 let limit = limit.min(scratch.len());
-                let count = match self.poll_read(cx, &mut scratch[..limit]) {
-                    Poll::Ready(count) => count?,
-                    Poll::Pending => self.read_arrived(&mut scratch[..limit])?,
+                let is_plain = matches!(&*self.0.borrow(), Transport::Plain(_));
+                let count = match is_plain {
+                    true => self.read_arrived(&mut scratch[..limit])?,
+                    false => match self.poll_read(cx, &mut scratch[..limit]) {
+                        Poll::Ready(count) => count?,
+                        // One that was parked is watched from now on.
+                        Poll::Pending => self.read_arrived(&mut scratch[..limit])?,
+                    },
                 };
                 onto.extend_from_slice(&scratch[..count]);
                 Poll::Ready(Ok(count))
@@ -309,19 +361,13 @@ impl Stream {
         .await
     }
 
-    /// Reads by a system call: the runtime does not yet know whether a new connection is readable. 0 with TLS.
+    /// Reads by a system call: the runtime may not yet know whether a new connection is readable. 0 with TLS.
     fn read_arrived(&self, into: &mut [u8]) -> io::Result<usize> {
         let transport = self.0.borrow();
         let Transport::Plain(plain) = &*transport else { return Ok(0) };
-        match io::Read::read(&mut &*socket2::SockRef::from(plain), into) {
+        match plain::read_now(plain, into) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-            Ok(count) => {
-                if let Some(tap) = self.tap() {
-                    tap.borrow_mut().read(&into[..count]);
-                }
-                Ok(count)
-            }
-            Err(error) => Err(error),
+            read => read.map(|count| self.tapped_read(into, count)),
         }
     }
 
@@ -358,7 +404,7 @@ impl Stream {
         let mut transport = self.0.borrow_mut();
         // One part is sent with send(2), which costs the kernel less than writev(2).
         let written = match (transport.watched()?, parts) {
-            (Watched::Plain(plain), [part]) => Pin::new(plain).poll_write(cx, part),
+            (Watched::Plain(plain), [part]) => plain::poll_write(plain, cx, part),
             (Watched::Plain(plain), parts) => Pin::new(plain).poll_write_vectored(cx, parts),
             (Watched::Tls(tls), parts) => established::poll_write(tls, cx, parts),
             (Watched::Outbound(outbound), parts) => Pin::new(outbound).poll_write_vectored(cx, parts),

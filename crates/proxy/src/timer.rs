@@ -27,6 +27,12 @@ struct Armed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elapsed;
 
+/// Polls a timer for a task that does not poll it again before it fires. It is told of the task also when the task has
+/// used its budget in the runtime, which a plain poll would not do.
+pub(crate) fn poll_sleep(sleep: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<()> {
+    pin!(tokio::task::unconstrained(sleep)).poll(cx)
+}
+
 impl Timer {
     /// Tests whether `due` has passed. If not, the task is woken then, or earlier to ask again.
     pub(crate) fn poll_due(&self, cx: &mut Context<'_>, due: Instant) -> Poll<()> {
@@ -45,7 +51,7 @@ impl Timer {
             None => *armed = Some(Armed { sleep: Box::pin(tokio::time::sleep_until(due.into())), at: due }),
         }
         match &mut *armed {
-            Some(armed) => armed.sleep.as_mut().poll(cx),
+            Some(armed) => poll_sleep(armed.sleep.as_mut(), cx),
             None => Poll::Pending,
         }
     }
@@ -109,6 +115,17 @@ mod tests {
             assert!(ask(now + due * SECOND).await.is_pending());
             assert_eq!(armed_at(&timer), Some(now + expected * SECOND));
         }
+    }
+
+    #[tokio::test]
+    async fn a_limit_ends_the_wait_of_a_task_that_had_used_its_budget() {
+        let timer = Timer::default();
+        let due = Instant::now() + Duration::from_millis(20);
+        let waiting = std::future::poll_fn(|cx| {
+            while pin!(tokio::task::consume_budget()).poll(cx).is_ready() {}
+            timer.poll_due(cx, due)
+        });
+        assert!(tokio::time::timeout(10 * SECOND, waiting).await.is_ok());
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use config::types::BackendHttp;
@@ -238,7 +238,11 @@ impl Attempt<'_, '_> {
         outcome.bytes_in += shared.bodies.get().map_or(0, |bodies| bodies.up.get());
         outcome.bytes_out += shared.to_client.get();
         outcome.first_byte = shared.first_byte.get();
-        let before = self.began.saturating_duration_since(self.started);
+        // The first attempt begins with the session, usually: then there is nothing to subtract.
+        let before = match self.began == self.started {
+            true => Duration::ZERO,
+            false => self.began.saturating_duration_since(self.started),
+        };
         outcome.response_time = outcome.first_byte.map(|first_byte| first_byte.saturating_sub(before).into());
         if shared.answered.get() {
             outcome.status = shared.status.get();
@@ -406,7 +410,14 @@ impl Attempt<'_, '_> {
                 }
             }
             let deadline = whole_by.unwrap_or_else(|| wait_from + limit);
-            let filling = std::future::poll_fn(|cx| backend.poll_fill_for(cx, buffer, client));
+            // Nearly always the response has not come yet: the first look is the cheapest one.
+            let mut is_first = true;
+            let filling = std::future::poll_fn(|cx| {
+                if std::mem::take(&mut is_first) {
+                    ready!(backend.poll_readable(cx));
+                }
+                backend.poll_fill_for(cx, buffer, client)
+            });
             match self.timer.until(deadline, filling).await {
                 Ok(Ok(count)) if count > 0 => {
                     if shared.first_byte.get().is_none() {
@@ -669,6 +680,9 @@ fn small_body<'a>(response: &ResponseHead, behind: &'a [u8]) -> Option<&'a [u8]>
 /// direction still waits for its response.
 pub(super) fn poll_gone(cx: &mut Context<'_>, client: &Stream, ahead: &mut Vec<u8>) -> Poll<()> {
     while ahead.len() < READ_AHEAD {
+        if client.poll_readable(cx).is_pending() {
+            return Poll::Pending;
+        }
         match client.poll_fill(cx, ahead) {
             Poll::Ready(Ok(0)) | Poll::Pending => return Poll::Pending,
             Poll::Ready(Ok(_)) => {}
