@@ -9,9 +9,9 @@ pub enum Idempotence {
 
 impl Idempotence {
     /// Idempotence of a method (RFC 9110 section 9.2.2), case-sensitive. An unknown method is not idempotent.
-    pub fn of(method: &str) -> Self {
-        match method {
-            "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE" => Idempotence::Idempotent,
+    pub fn of(method: impl AsRef<[u8]>) -> Self {
+        match method.as_ref() {
+            b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE" => Idempotence::Idempotent,
             _ => Idempotence::NotIdempotent,
         }
     }

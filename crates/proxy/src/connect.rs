@@ -79,50 +79,79 @@ impl ConnectFault {
     }
 }
 
-/// Connects within `limit`. Each of several addresses gets a part of the time left, so that one that does not answer
-/// does not block the others.
+/// Time limit of an attempt to connect.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeLimit {
+    pub began: Instant,
+    pub limit: Duration,
+}
+
+impl TimeLimit {
+    pub fn from_now(limit: Duration) -> Self {
+        Self { began: Instant::now(), limit }
+    }
+
+    fn due(self) -> Instant {
+        self.began + self.limit
+    }
+}
+
+/// Connects within the time limit. Each of several addresses gets a part of the time left, so that one that does not
+/// answer does not block the others. A connection that is open at once needs no timer, and no box for the wait.
 async fn open(
     backend: &BackendState,
     outgoing: Outgoing,
     opening: Opening,
-    limit: Duration,
+    time: TimeLimit,
 ) -> Result<Plain, ConnectFault> {
-    let deadline = Instant::now() + limit;
+    let limit = time.limit;
     if let BackendAddress::Unix(path) = &backend.address {
-        return match timeout_at(deadline.into(), open_unix(path)).await {
-            Ok(Ok(unix)) => Ok(Plain::Unix(unix)),
-            Ok(Err(error)) => Err(fault(error, limit)),
-            Err(_) => Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
+        let opened = match sys::socket::connect_unix(path) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                match Box::pin(timeout_at(time.due().into(), open_unix(path))).await {
+                    Ok(opened) => opened,
+                    Err(_) => return Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
+                }
+            }
+            opened => opened.and_then(UnixStream::from_std),
         };
+        return opened.map(Plain::Unix).map_err(|error| fault(error, limit));
     }
     if let BackendAddress::Ssh { .. } = &backend.address {
         let Some(path) = backend.through.load_full() else {
             return Err(ConnectFault::Backend(Cause::Tunnel("it is not up yet".to_owned())));
         };
-        return match timeout_at(deadline.into(), open_through(&path, limit)).await {
+        return match Box::pin(timeout_at(time.due().into(), open_through(&path, limit))).await {
             Ok(opened) => opened.map(Plain::Unix),
             Err(_) => Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
         };
     }
     let addresses = backend.addresses.load_full();
-    let mut last = ConnectFault::Backend(no_address(&addresses));
+    let mut last = None;
     for (at, address) in addresses.iter().enumerate() {
         if !fits(outgoing, *address) {
             continue;
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        let share = left / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
         let outgoing = outgoing.towards(address.ip());
-        last = match timeout_at((Instant::now() + share).into(), open_tcp(*address, opening, outgoing)).await
-        {
+        let opened = match begin_tcp(*address, opening, outgoing) {
+            Ok((tcp, Begun::Open)) => return Ok(Plain::Tcp(tcp)),
+            Ok((tcp, Begun::Opening)) => {
+                let now = Instant::now();
+                let left = time.due().saturating_duration_since(now);
+                let share = left / u32::try_from(addresses.len() - at).unwrap_or(u32::MAX);
+                Box::pin(timeout_at((now + share).into(), finish_tcp(tcp))).await
+            }
+            Err(error) => Ok(Err(error)),
+        };
+        last = Some(match opened {
             Ok(Ok(tcp)) => return Ok(Plain::Tcp(tcp)),
             Ok(Err(error)) if is_of_client_address(&error, outgoing) => ConnectFault::Ours(error),
             Ok(Err(error)) if is_out_of_ports(&error, *address) => ConnectFault::Ours(error),
             Ok(Err(error)) => fault(error, limit),
             Err(_) => ConnectFault::Backend(Cause::ConnectTimeout { after: limit }),
-        };
+        });
     }
-    Err(last)
+    Err(last.unwrap_or_else(|| ConnectFault::Backend(no_address(&addresses))))
 }
 
 /// Returns the address of a backend to which a UDP socket is connected first, and the settings for it.
@@ -200,26 +229,26 @@ impl AsyncWrite for Link {
     }
 }
 
-/// Connects, sends `preface` (a PROXY header), and performs the TLS handshake if TLS is configured, all within `limit`.
+/// Connects, sends `preface` (a PROXY header), and performs the TLS handshake if TLS is configured, all within the time
+/// limit.
 pub async fn establish(
     backend: &BackendState,
     tls: Option<&Arc<Endpoint>>,
     outgoing: Outgoing,
     opening: Opening,
     preface: &[u8],
-    limit: Duration,
+    time: TimeLimit,
 ) -> Result<Link, ConnectFault> {
-    let deadline = Instant::now() + limit;
-    let mut plain = open(backend, outgoing, opening, limit).await?;
+    let mut plain = open(backend, outgoing, opening, time).await?;
     if !preface.is_empty() {
-        match timeout_at(deadline.into(), plain.write_all(preface)).await {
+        match Box::pin(timeout_at(time.due().into(), plain.write_all(preface))).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Err(ConnectFault::Backend(Cause::ClosedEarly)),
-            Err(_) => return Err(ConnectFault::Backend(Cause::ConnectTimeout { after: limit })),
+            Err(_) => return Err(ConnectFault::Backend(Cause::ConnectTimeout { after: time.limit })),
         }
     }
     let Some(endpoint) = tls else { return Ok(Link::Plain(plain)) };
-    let shaken = Box::pin(endpoint.shake_hands(plain, deadline)).await;
+    let shaken = Box::pin(endpoint.shake_hands(plain, time.due())).await;
     shaken.map(|outbound| Link::Tls(Box::new(outbound))).map_err(ConnectFault::Backend)
 }
 
@@ -257,13 +286,23 @@ pub fn udp_cause(error: io::Error) -> Option<Cause> {
     }
 }
 
-async fn open_tcp(address: SocketAddr, opening: Opening, outgoing: Outgoing) -> io::Result<TcpStream> {
+/// State of a connection that was begun.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    Open,
+    /// [`finish_tcp`] waits for it.
+    Opening,
+}
+
+fn begin_tcp(address: SocketAddr, opening: Opening, outgoing: Outgoing) -> io::Result<(TcpStream, Begun)> {
     let tcp = TcpStream::from_std(sys::socket::connect_tcp(address, opening, outgoing)?)?;
     // Over loopback the TCP handshake is complete when connect(2) returns EINPROGRESS. Asking the kernel is cheaper
     // than a turn of the runtime and a timer.
-    if address.ip().is_loopback() && tcp.peer_addr().is_ok() {
-        return Ok(tcp);
-    }
+    let is_open = address.ip().is_loopback() && tcp.peer_addr().is_ok();
+    Ok((tcp, if is_open { Begun::Open } else { Begun::Opening }))
+}
+
+async fn finish_tcp(tcp: TcpStream) -> io::Result<TcpStream> {
     // epoll reports a failure together with the end of the wait: only then is the socket asked for its error.
     if tcp.ready(Interest::WRITABLE).await?.is_write_closed()
         && let Some(error) = tcp.take_error()?
@@ -273,7 +312,7 @@ async fn open_tcp(address: SocketAddr, opening: Opening, outgoing: Outgoing) -> 
     Ok(tcp)
 }
 
-/// Connects to a Unix socket. Linux returns EAGAIN at once when the socket's queue is full (unix(7)), where TCP would
+/// Connects to a Unix socket, also to one whose queue is full. Linux returns EAGAIN at once when the socket's queue is full (unix(7)), where TCP would
 /// wait. The connection is established when the function returns: it needs no turn of the runtime.
 async fn open_unix(path: &Path) -> io::Result<UnixStream> {
     let mut wait = UNIX_BACK_OFF;

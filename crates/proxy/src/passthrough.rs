@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use config::types::PassthroughSettings;
 use logic::access_log::Kind;
@@ -39,7 +39,7 @@ pub(crate) fn serve(
     let arriving = boxed(|| serve_session(plan, settings.handshake_timeout, client, outcome));
     async move {
         if let Some((pool, client, outcome)) = arriving.await {
-            tcp::carry(entry, pool, idle, client, outcome).await;
+            tcp::carry(entry, pool, idle, client, outcome, Instant::now()).await;
         }
     }
 }

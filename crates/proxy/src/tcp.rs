@@ -25,7 +25,7 @@ use crate::admission::Admitted;
 use crate::arrival::{Arrival, ClientConnection, Entry};
 use crate::bandwidth::{Begins, Limits};
 use crate::boxed::boxed;
-use crate::connect::ConnectFault;
+use crate::connect::{ConnectFault, Freshness};
 use crate::fallback;
 use crate::idle_sessions::{IdleRelay, IdleSession};
 use crate::live::Totals;
@@ -51,7 +51,8 @@ pub fn serve(
     let mut outcome =
         Outcome::new(&entry.worker, &entry.plan.state, Kind::Tcp, client.arrival.peer, client.arrival.tls);
     outcome.belong(entry.admitted.handle());
-    carry(entry, settings.pool, settings.idle_timeout, client, outcome)
+    let now = outcome.started();
+    carry(entry, settings.pool, settings.idle_timeout, client, outcome, now)
 }
 
 /// Connects a client to a backend of `pool` and relays until the session ends.
@@ -61,12 +62,19 @@ pub fn carry(
     idle: Duration,
     mut client: ClientConnection,
     outcome: Outcome,
+    now: Instant,
 ) -> impl Future<Output = ()> + use<> {
     if let Some(bandwidth) = entry.plan.settings.bandwidth {
         let limits = limits(&entry.worker, &entry.plan.state, bandwidth, client.arrival.peer);
         client.stream.limit(Some(limits));
     }
-    let beginning = boxed(|| begin(entry, pool, idle, client, outcome));
+    let Entry { current, plan, admitted, .. } = entry;
+    let denied = plan.settings.denied_pool.filter(|_| client.arrival.standing == Verdict::Deny);
+    drop(plan);
+    // In its box from the beginning on: it is large, and each step would move it.
+    let watch = Watch::begun(idle, now);
+    let session = Box::new(Session { watch, outcome, unsent: None, slot: None, admitted });
+    let beginning = boxed(|| begin(session, current, denied.unwrap_or(pool), client, now));
     async move {
         if let Some(Pair { session, client, backend, early }) = beginning.await {
             relay(session, client, backend, early.into_boxed_slice()).await;
@@ -100,7 +108,8 @@ struct Session {
     outcome: Outcome,
     /// Present as long as neither side has sent anything.
     unsent: Option<Box<Unsent>>,
-    slot: InFlight,
+    /// `None` before it has a backend.
+    slot: Option<InFlight>,
     admitted: Admitted,
 }
 
@@ -224,17 +233,15 @@ fn park(session: Box<Session>, client: Stream, backend: Stream) -> Option<(Box<S
 
 /// Connects a client to a backend. `None` if that failed; the outcome has the reason.
 async fn begin(
-    entry: Entry,
+    mut session: Box<Session>,
+    snapshot: Current,
     pool: PoolId,
-    idle: Duration,
     client: ClientConnection,
-    mut outcome: Outcome,
+    mut now: Instant,
 ) -> Option<Pair> {
-    let Entry { current: snapshot, plan, admitted, .. } = entry;
     let ClientConnection { stream: client, mut early, arrival } = client;
-    let denied = plan.settings.denied_pool.filter(|_| arrival.standing == Verdict::Deny);
-    drop(plan);
-    let pool = snapshot.pool(denied.unwrap_or(pool));
+    let outcome = &mut session.outcome;
+    let pool = snapshot.pool(pool);
     let mut pool = fallback::serving(outcome.worker(), &snapshot, pool).clone();
     outcome.pool = Some(pool.clone());
     // Bytes that have a limit are left to the relay.
@@ -251,15 +258,16 @@ async fn begin(
         true => Opening::TheyMaySpeak,
         false => Opening::WeSpeak,
     };
-    let (opening, tried, backend, chosen) = loop {
+    let (opening, tried, obtained) = loop {
         let (opening, mut tried) = (opening_to(&pool), Tried::default());
-        let why = match obtain(&snapshot, &pool, &arrival, opening, &mut tried, &mut outcome).await {
-            Ok((backend, chosen)) => break (opening, tried, backend, chosen),
+        let why = match obtain(&snapshot, &pool, &arrival, opening, &mut tried, outcome, now).await {
+            Ok(obtained) => break (opening, tried, obtained),
             Err(why) => why,
         };
         let next = if is_unreachable(why) { fallback::after(&snapshot, &pool) } else { None };
         match next {
             Some(next) => {
+                now = Instant::now();
                 pool = next.clone();
                 outcome.pool = Some(pool.clone());
                 (outcome.backend, outcome.view, outcome.attempts) = (None, View::default(), 0);
@@ -271,6 +279,7 @@ async fn begin(
             }
         }
     };
+    let Obtained { stream: backend, chosen, at } = obtained;
     let unsent = early.is_empty().then(|| {
         let outages = chosen.backend.outages();
         Box::new(Unsent { current: snapshot, arrival, opening, tried, outages })
@@ -281,9 +290,8 @@ async fn begin(
         sent if sent == early.len() => early = Vec::new(),
         sent => drop(early.drain(..sent)),
     }
-    let watch = Watch::new(idle);
-    let slot = chosen.slot;
-    let session = Box::new(Session { watch, outcome, unsent, slot, admitted });
+    session.watch.begin_at(at);
+    (session.unsent, session.slot) = (unsent, Some(chosen.slot));
     Some(Pair { session, client, backend, early })
 }
 
@@ -311,7 +319,8 @@ async fn change_backend(session: &mut Session, backend: &mut Stream) -> Change {
     if retry::when_down(Idempotence::NotIdempotent, nothing, attempts, retries, room) == WhenDown::Move {
         unsent.tried.insert(index);
         let Unsent { current, arrival, opening, tried, .. } = &mut *unsent;
-        let (stream, chosen) = match obtain(current, &pool, arrival, *opening, tried, outcome).await {
+        let obtaining = obtain(current, &pool, arrival, *opening, tried, outcome, Instant::now());
+        let Obtained { stream, chosen, .. } = match obtaining.await {
             Ok(obtained) => obtained,
             Err(why) => {
                 outcome.end(why);
@@ -321,7 +330,7 @@ async fn change_backend(session: &mut Session, backend: &mut Stream) -> Change {
         outcome.moved += 1;
         pool.backends[index].state.counters.of(worker.index).moved.add(1);
         unsent.outages = chosen.backend.outages();
-        *slot = chosen.slot;
+        *slot = Some(chosen.slot);
         *backend = stream;
         outcome.show_socket(backend);
     }
@@ -334,6 +343,14 @@ fn is_unreachable(why: Ending) -> bool {
     matches!(why, Ending::NoBackendAvailable | Ending::ConnectFailed | Ending::Denied)
 }
 
+/// A connection to a backend.
+struct Obtained {
+    stream: Stream,
+    chosen: Chosen,
+    /// When it was open.
+    at: Instant,
+}
+
 /// Chooses and connects a backend, with retries.
 async fn obtain(
     snapshot: &Snapshot,
@@ -342,7 +359,8 @@ async fn obtain(
     opening: Opening,
     tried: &mut Tried,
     outcome: &mut Outcome,
-) -> Result<(Stream, Chosen), Ending> {
+    mut now: Instant,
+) -> Result<Obtained, Ending> {
     let worker = &outcome.worker().clone();
     let key = match &pool.settings.hash_key {
         HashKey::Client => arrival.peer.ip().map_or(0, client_key),
@@ -353,7 +371,7 @@ async fn obtain(
     let mut origin = match outcome.backend {
         Some(_) => upstream::Origin::DownBackend,
         None => {
-            retry_budget::count(worker, pool, Instant::now());
+            retry_budget::count(worker, pool, now);
             upstream::Origin::Client
         }
     };
@@ -364,10 +382,13 @@ async fn obtain(
         let cookie = Slot::Absent;
         let wanted = Wanted { client, judged, key, tried, cookie, origin, remember };
         origin = upstream::Origin::Client;
-        let chosen = match upstream::choose(worker, snapshot, pool, wanted).await {
+        let chosen = match upstream::choose(worker, snapshot, pool, wanted, now).await {
             Ok(chosen) => chosen,
             Err(none) => return Err(no_backend(none)),
         };
+        if chosen.queued.is_some() {
+            now = Instant::now();
+        }
         if let Some(failed) = failed.take() {
             failed.counters.of(worker.index).retries.add(1);
         }
@@ -375,10 +396,11 @@ async fn obtain(
         (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
         outcome.show_backend(&chosen.backend);
         outcome.queued = chosen.queued.or(outcome.queued);
-        let lacks = match connect(worker, pool, &chosen, arrival, opening, outcome).await {
-            Ok(backend) => return Ok((backend, chosen)),
+        let lacks = match connect(worker, pool, &chosen, arrival, opening, outcome, now).await {
+            Ok((stream, at)) => return Ok(Obtained { stream, chosen, at }),
             Err(lacks) => lacks,
         };
+        now = Instant::now();
         tried.insert(chosen.index);
         let (attempts, retries) = (outcome.attempts, pool.settings.retries);
         let decision = retry::decide(Idempotence::NotIdempotent, Progress::NothingSent, attempts, retries);
@@ -414,23 +436,26 @@ async fn connect(
     arrival: &Arrival,
     opening: Opening,
     outcome: &mut Outcome,
-) -> Result<Stream, NoConnection> {
-    let started = Instant::now();
+    began: Instant,
+) -> Result<(Stream, Instant), NoConnection> {
     let counters = chosen.backend.counters.of(worker.index);
     let header = pool.settings.send_proxy.map(|version| proxy_header(version, arrival)).unwrap_or_default();
     let (plan, limit) = (&pool.backends[chosen.index], pool.settings.timeouts.connect);
     let outgoing = plan.outgoing_for(arrival.peer);
-    match upstream::connect(worker, plan, None, Beginning { outgoing, opening, preface: &header }, limit)
-        .await
-    {
-        Ok((stream, _)) => {
-            let took = started.elapsed();
+    let beginning = Beginning { outgoing, opening, preface: &header, began };
+    match upstream::connect(worker, plan, None, beginning, limit).await {
+        Ok((stream, freshness)) => {
+            let took = match freshness {
+                Freshness::Fresh(took) => took,
+                Freshness::Kept => Duration::ZERO,
+            };
+            let at = began + took;
             counters.sessions.add(1);
             counters.latency.observe(took);
-            upstream::note_latency(pool, &chosen.backend, took, started + took);
+            upstream::note_latency(pool, &chosen.backend, took, at);
             outcome.connect = Some(took.into());
             upstream::note_answer(worker, pool, chosen.index, 0);
-            Ok(stream)
+            Ok((stream, at))
         }
         Err(fault) => {
             outcome.failed.note(chosen.index, fault.word());

@@ -23,7 +23,7 @@ use state::queue::Queue;
 use sys::socket::{Opening, Outgoing, Owner};
 use tls::backend::Endpoint;
 
-use crate::connect::{self, ConnectFault, Freshness, Link, Shortage};
+use crate::connect::{self, ConnectFault, Freshness, Link, Shortage, TimeLimit};
 use crate::ejection;
 use crate::http2::backend::{Asked, Asker, Asking};
 use crate::snapshot::{BackendPlan, PoolPlan, Snapshot};
@@ -133,10 +133,12 @@ pub async fn choose(
     snapshot: &Snapshot,
     pool: &Arc<PoolPlan>,
     wanted: Wanted<'_>,
+    now: Instant,
 ) -> Result<Chosen, NoBackend> {
-    match choose_at_once(worker, snapshot, pool, &wanted, Instant::now()) {
+    match choose_at_once(worker, snapshot, pool, &wanted, now) {
         Some(outcome) => outcome,
-        None => wait(worker, snapshot, pool, &wanted).await,
+        // Boxed: few sessions have to wait.
+        None => Box::pin(wait(worker, snapshot, pool, &wanted)).await,
     }
 }
 
@@ -201,7 +203,8 @@ fn choose_now(
     wanted: &Wanted<'_>,
     now: Instant,
 ) -> Option<Result<Chosen, NoBackend>> {
-    let mut candidates = candidates(pool, wanted.judged, now, pool.settings.all_down);
+    let mut candidates = Candidates::new();
+    logic::balance::gather(&mut candidates, || standings(pool, wanted.judged, now), pool.settings.all_down);
     let remembered = remembered(pool, wanted, now);
     loop {
         if pool.tiers > 1 {
@@ -391,6 +394,7 @@ pub struct Beginning<'a> {
     pub opening: Opening,
     /// Sent first, unencrypted.
     pub preface: &'a [u8],
+    pub began: Instant,
 }
 
 /// Opens a connection to a backend within `limit`, including its handshake. With `asking` the connection is HTTP/2 and may
@@ -417,6 +421,7 @@ pub async fn connect(
                 _ => usize::MAX,
             };
             worker.close_idle(wanted);
+            let beginning = Beginning { began: Instant::now(), ..beginning };
             open(worker, plan, asking, beginning, limit).await?
         }
         Err(ConnectFault::Backend(Cause::Tls(why))) => {
@@ -446,10 +451,10 @@ async fn open(
     if let Some((asking, asked)) = asking {
         return Box::pin(worker.lines.open(plan, asking, asked, limit)).await;
     }
-    let Beginning { outgoing, opening, preface } = beginning;
-    let began = Instant::now();
+    let Beginning { outgoing, opening, preface, began } = beginning;
+    let time = TimeLimit { began, limit };
     let stream =
-        match connect::establish(&plan.state, plan.tls.as_ref(), outgoing, opening, preface, limit).await? {
+        match connect::establish(&plan.state, plan.tls.as_ref(), outgoing, opening, preface, time).await? {
             Link::Plain(plain) => Stream::plain(plain),
             Link::Tls(outbound) => Stream::outbound(*outbound),
         };

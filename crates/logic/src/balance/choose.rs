@@ -93,11 +93,27 @@ pub fn candidates<I: Iterator<Item = Standing>>(
     standings: impl Fn() -> I,
     all_down: AllDown,
 ) -> (Candidates, Unhealthy) {
-    let healthy: Candidates = standings().map(|one| one.candidate(Unhealthy::Excluded)).collect();
-    if all_down == AllDown::ErrorPage || any_could_take(&healthy) {
-        return (healthy, Unhealthy::Excluded);
+    let mut candidates = Candidates::new();
+    let unhealthy = gather(&mut candidates, standings, all_down);
+    (candidates, unhealthy)
+}
+
+/// Like [`candidates`], but puts them into an empty list: to return one costs copies of it.
+#[inline]
+pub fn gather<I: Iterator<Item = Standing>>(
+    candidates: &mut Candidates,
+    standings: impl Fn() -> I,
+    all_down: AllDown,
+) -> Unhealthy {
+    for one in standings() {
+        candidates.push(one.candidate(Unhealthy::Excluded));
     }
-    (standings().map(|one| one.candidate(Unhealthy::Used)).collect(), Unhealthy::Used)
+    if all_down == AllDown::ErrorPage || any_could_take(candidates) {
+        return Unhealthy::Excluded;
+    }
+    candidates.clear();
+    candidates.extend(standings().map(|one| one.candidate(Unhealthy::Used)));
+    Unhealthy::Used
 }
 
 fn any_could_take(candidates: &[Candidate]) -> bool {

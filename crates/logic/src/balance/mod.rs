@@ -20,7 +20,7 @@ pub mod sticky;
 pub mod view;
 
 pub use choose::{
-    Admission, AllDown, Candidates, Question, Remembered, Selection, Standing, Unhealthy, candidates,
+    Admission, AllDown, Candidates, Question, Remembered, Selection, Standing, Unhealthy, candidates, gather,
 };
 pub use hash::hash_bytes;
 use hash::mix;

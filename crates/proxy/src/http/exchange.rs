@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use config::types::BackendHttp;
 use logic::account::Refusal;
-use logic::balance::Tried;
 use logic::balance::view::View;
+use logic::balance::{Policy, Tried};
 use logic::health::Cause;
 use logic::hedge;
 use logic::http1::forward::{self, Trust};
@@ -100,7 +100,7 @@ fn prepare_forwarding<'a>(
     let forwarded = ForwardedHead { session, edits, request_id, trust, local, left: Vec::new() };
     let cookie = sticky_cookie::slot(pool.cookie.as_ref(), head, request);
     let key = key_for(session, pool);
-    let idempotence = Idempotence::of(request.method(head));
+    let idempotence = Idempotence::of(request.method.of(head));
     let judged = judged_by(session, pool);
     Ok(Forwarding { session, pool, head: forwarded, idempotence, judged, key, cookie })
 }
@@ -492,7 +492,9 @@ impl<'a> Forwarding<'a> {
         if !matches!(result, Ok(Finished::Whole { .. } | Finished::Tunnel { .. })) {
             outcome.hide_socket();
         }
-        if let (Ok(_), Some(first_byte)) = (&result, outcome.first_byte) {
+        if let (Ok(_), Some(first_byte)) = (&result, outcome.first_byte)
+            && (!is_observed || self.pool.settings.balance == Policy::PeakEwma)
+        {
             let at = outcome.started() + first_byte;
             let took = at.saturating_duration_since(began);
             upstream::note_latency(self.pool, &chosen.backend, took, at);
@@ -544,10 +546,10 @@ impl<'a> Forwarding<'a> {
             return self.connect_http2(client, outcome, moving, rules).await;
         }
         let header = self.session.proxy_header(self.pool, &client.stream);
-        let opening = sys::socket::Opening::WeSpeak;
+        let (opening, began) = (sys::socket::Opening::WeSpeak, Instant::now());
         let outgoing = plan.outgoing_for(self.session.arrival.peer);
-        let connecting =
-            upstream::connect(worker, plan, None, Beginning { outgoing, opening, preface: &header }, limit);
+        let beginning = Beginning { outgoing, opening, preface: &header, began };
+        let connecting = upstream::connect(worker, plan, None, beginning, limit);
         connected(moving.until(&client.timer, connecting).await)
     }
 
@@ -589,7 +591,7 @@ impl<'a> Forwarding<'a> {
                 worker,
                 plan,
                 asking,
-                Beginning { outgoing: plan.outgoing, opening, preface: &[] },
+                Beginning { outgoing: plan.outgoing, opening, preface: &[], began: Instant::now() },
                 limit,
             )
         };

@@ -291,9 +291,9 @@ impl<'a> Race<'a> {
         };
         let limit = self.pool.settings.timeouts.connect;
         let outgoing = plan.outgoing_for(self.session.arrival.peer);
-        let opening = sys::socket::Opening::WeSpeak;
-        upstream::connect(worker, plan, asking, Beginning { outgoing, opening, preface: &header }, limit)
-            .await
+        let (opening, began) = (sys::socket::Opening::WeSpeak, Instant::now());
+        let beginning = Beginning { outgoing, opening, preface: &header, began };
+        upstream::connect(worker, plan, asking, beginning, limit).await
     }
 
     /// Sends the rest of the request.

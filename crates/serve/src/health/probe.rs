@@ -82,8 +82,8 @@ async fn connect_and_ask(
         proxy_header::write(version, &mut header, &Peer::Unix, &Peer::Unix, &Additions::default());
     }
     let opening = sys::socket::Opening::TheyMaySpeak;
-    let (tls, limit) = (way.tls.as_ref(), active.rule.timeout);
-    let link = connect::establish(backend, tls, way.outgoing, opening, &header, limit).await?;
+    let (tls, time) = (way.tls.as_ref(), connect::TimeLimit::from_now(active.rule.timeout));
+    let link = connect::establish(backend, tls, way.outgoing, opening, &header, time).await?;
     exchange(link, &backend.address, active, way.http, limits).await.map_err(ConnectFault::Backend)
 }
 

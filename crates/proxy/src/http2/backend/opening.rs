@@ -61,7 +61,8 @@ impl Opening {
     async fn open(&self, place: ConnectionPermit, began: Instant) -> Result<Rc<Line>, ConnectFault> {
         let (tls, limit) = (self.tls.as_ref(), self.limit);
         let opening = SocketOpening::WeSpeak;
-        let link = connect::establish(&self.backend, tls, self.outgoing, opening, &[], limit).await?;
+        let time = connect::TimeLimit { began, limit };
+        let link = connect::establish(&self.backend, tls, self.outgoing, opening, &[], time).await?;
         let transport = Transport { link, backend: self.backend.clone(), worker: self.worker };
         let line = Line::begin(transport, tls, &self.rules, began + limit, place, self.room.clone()).await;
         line.map_err(ConnectFault::Backend)
