@@ -4,9 +4,11 @@ use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use logic::access_log::Kind;
@@ -92,11 +94,11 @@ impl Acceptor {
         })
     }
 
-    async fn accept(&self) -> io::Result<(Plain, Peer)> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Plain, Peer)>> {
         match self {
-            Self::Tcp(listener) => listener.accept().await.map(|(stream, peer)| tcp(stream, peer)),
+            Self::Tcp(listener) => listener.poll_accept(cx).map_ok(|(stream, peer)| tcp(stream, peer)),
             Self::Unix(listener) => {
-                listener.accept().await.map(|(stream, _)| (Plain::Unix(stream), Peer::Unix))
+                listener.poll_accept(cx).map_ok(|(stream, _)| (Plain::Unix(stream), Peer::Unix))
             }
         }
     }
@@ -188,12 +190,18 @@ struct Loop<'a> {
 
 impl Loop<'_> {
     async fn run(&mut self, acceptor: Acceptor) {
-        while !self.close_signal.closing.get() {
-            let accepted = tokio::select! {
-                biased;
-                () = self.close_signal.notify.notified() => break,
-                accepted = acceptor.accept() => accepted,
-            };
+        let signal = self.close_signal;
+        let mut closed = pin!(signal.notify.notified());
+        // The signal knows the task from the first poll on: it need not be told again.
+        let mut is_watched = false;
+        while !signal.closing.get() {
+            let accepting = std::future::poll_fn(|cx| match acceptor.poll_accept(cx) {
+                Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
+                Poll::Pending if signal.closing.get() => Poll::Ready(None),
+                Poll::Pending if std::mem::replace(&mut is_watched, true) => Poll::Pending,
+                Poll::Pending => closed.as_mut().poll(cx).map(|()| None),
+            });
+            let Some(accepted) = accepting.await else { break };
             match accepted {
                 Ok((plain, peer)) => self.receive(plain, peer).await,
                 Err(error) => match Fault::of(&error) {
