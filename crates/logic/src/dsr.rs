@@ -17,7 +17,9 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+pub mod backend_host;
 pub mod filter;
+pub mod finding;
 mod flows;
 mod fragments;
 pub mod image;

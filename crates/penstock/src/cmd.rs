@@ -1,5 +1,6 @@
 //! The commands: each one parses its arguments, calls one function of another crate, and prints the result.
 
+pub(crate) mod backend;
 pub(crate) mod bench;
 pub(crate) mod bench_ssh;
 pub(crate) mod check;
@@ -7,6 +8,7 @@ pub(crate) mod copy;
 pub(crate) mod ctl;
 pub(crate) mod demo;
 pub(crate) mod documents;
+mod findings;
 pub(crate) mod host;
 pub(crate) mod import;
 pub(crate) mod known_hosts;

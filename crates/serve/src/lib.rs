@@ -10,6 +10,7 @@
 
 pub mod acme;
 pub mod admin;
+pub mod backend_host;
 mod causes;
 mod client_slots;
 pub mod confinement;

@@ -17,6 +17,7 @@ pub mod file;
 pub mod file_size;
 pub mod immutable;
 mod inherited;
+pub mod interfaces;
 pub mod lock;
 pub mod low_water;
 pub mod memory;

@@ -1,6 +1,7 @@
 //! `protocol = "dsr"` with the real binary: a client, a balancer and two servers in network namespaces on one bridge.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod backend_host;
 mod changes;
 mod kernel;
 mod network;

@@ -1,0 +1,112 @@
+//! What a set-up has changed on this machine, and what takes exactly that back.
+
+use std::net::IpAddr;
+
+use super::persist::File;
+use super::settings::Set;
+use super::{Facts, Key};
+
+/// What the set-up of one address has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub ip: IpAddr,
+    pub address: Before,
+    pub settings: Vec<Changed>,
+    pub files: Vec<File>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// The loopback interface had the address.
+    Present,
+    Absent,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    pub set: Set,
+    /// The value before.
+    pub from: u32,
+}
+
+impl Record {
+    pub fn new(ip: IpAddr) -> Self {
+        Self { ip, address: Before::Present, settings: Vec::new(), files: Vec::new() }
+    }
+
+    /// Notes a change of a setting. What was there before the first change counts.
+    pub fn note(&mut self, changed: Changed) {
+        match self.settings.iter_mut().find(|one| is_same(&one.set, &changed.set)) {
+            Some(known) => known.set.to = changed.set.to,
+            None => self.settings.push(changed),
+        }
+    }
+
+    /// Notes a file with its new content.
+    pub fn note_file(&mut self, file: File) {
+        self.files.retain(|one| one.path != file.path);
+        self.files.push(file);
+    }
+}
+
+fn is_same(one: &Set, other: &Set) -> bool {
+    (&one.conf, one.key) == (&other.conf, other.key)
+}
+
+/// What takes a record back, in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Undo {
+    /// Whether the loopback interface loses the address.
+    pub address: Option<IpAddr>,
+    pub settings: Vec<Set>,
+    /// Files to be removed, if they are as they were written.
+    pub files: Vec<File>,
+    /// What stays, and why.
+    pub stays: Vec<String>,
+    /// Settings that another address needs: its record, by its place, takes them over.
+    pub handed_over: Option<(usize, Vec<Changed>)>,
+}
+
+/// `others` are the records of the other addresses of this machine.
+pub fn undo(record: &Record, others: &[Record], facts: &Facts) -> Undo {
+    let ip = record.ip;
+    let mut undo = Undo::default();
+    match record.address {
+        Before::Absent if facts.has(ip) => undo.address = Some(ip),
+        Before::Absent => {}
+        Before::Present => undo.stays.push(format!("{ip} was on lo before the set-up")),
+    }
+    let heir = others.iter().position(|other| other.ip.is_ipv4()).filter(|_| !record.settings.is_empty());
+    if let Some(heir) = heir {
+        let other = &others[heir];
+        let names: Vec<_> = record.settings.iter().map(|changed| changed.set.assignment()).collect();
+        undo.stays.push(format!("{}: {} needs it", names.join(", "), other.ip));
+        let unknown = |changed: &&Changed| !other.settings.iter().any(|one| is_same(&one.set, &changed.set));
+        undo.handed_over = Some((heir, record.settings.iter().filter(unknown).cloned().collect()));
+    } else {
+        for Changed { set, from } in record.settings.iter().rev() {
+            match facts.settings.get(&(set.conf.clone(), set.key)) {
+                Some(now) if *now == set.to => undo.settings.push(Set { to: *from, ..set.clone() }),
+                // The interface is gone, and its settings with it.
+                None => {}
+                Some(now) => undo.stays.push(format!("{} was changed since, to {now}", set.assignment())),
+            }
+        }
+    }
+    let is_shared =
+        |file: &&File| others.iter().flat_map(|other| &other.files).any(|one| one.path == file.path);
+    undo.files = record.files.iter().rev().filter(|file| !is_shared(file)).cloned().collect();
+    undo
+}
+
+/// Whether a name of a record is one of an interface: nothing else may become a part of a path.
+pub fn is_conf(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
+    (1..=15).contains(&name.len()) && name.bytes().all(is_letter) && name != "." && name != ".."
+}
+
+/// Reads the words of a record.
+pub fn changed(conf: &str, key: &str, from: u32, to: u32) -> Option<Changed> {
+    let key: Key = key.parse().ok()?;
+    is_conf(conf).then(|| Changed { set: Set { conf: conf.to_owned(), key, to }, from })
+}

@@ -1,0 +1,326 @@
+//! A server behind a `dsr` listener, which this machine is: reads what it has, sets it up, and takes that back. What is
+//! needed is decided by `crates/logic/src/dsr/backend_host.rs`; what a set-up has changed is kept by
+//! `crates/serve/src/backend_host/record.rs`.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use logic::dsr::Transports;
+use logic::dsr::backend_host::persist::{File, MARK, Persist, files};
+use logic::dsr::backend_host::settings::{Set, usual};
+use logic::dsr::backend_host::setup::{Step, steps};
+use logic::dsr::backend_host::undo::{self, Before, Changed};
+use logic::dsr::backend_host::verify::Listening;
+use logic::dsr::backend_host::{ALL, Address, Facts, Key, LOOPBACK, Vip, default_routes, receives, single};
+use sys::interfaces::{self, Kind, Link};
+
+mod record;
+
+use record::Records;
+
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    #[error("there is no network interface \"{0}\": `ip link` shows them")]
+    NoInterface(String),
+    #[error("packets of clients do not come in on {LOOPBACK}: name the interface on which they do")]
+    OnLoopback,
+    #[error("cannot read the network of this machine: {0}")]
+    Network(#[source] io::Error),
+    #[error("cannot read {0}: {1}")]
+    Read(PathBuf, #[source] io::Error),
+    #[error("cannot write {0}: {1}{hint}", hint = as_root(.1))]
+    Write(PathBuf, #[source] io::Error),
+    #[error("{0} was not written by penstock: nothing is changed; move it away, or do without --persist")]
+    Foreign(PathBuf),
+    #[error(
+        "{0} is damaged ({1}): what was there before the set-up is not known; move it away, and take back by hand what it names"
+    )]
+    Damaged(PathBuf, String),
+    #[error("another `penstock backend` uses {0} at the moment")]
+    Busy(PathBuf),
+    #[error("`{0}` failed: {1}")]
+    Program(String, String),
+    #[error("there is no record {0}: nothing was set up here by penstock, so nothing is taken back")]
+    NoRecord(PathBuf),
+}
+
+fn as_root(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ": this needs root",
+        _ => "",
+    }
+}
+
+/// Reads what this machine has. `interface` is where packets of clients come in; `None`: the one of the default route, or
+/// all that answer ARP requests.
+pub fn facts(interface: Option<&str>) -> Result<Facts, HostError> {
+    let all = interfaces::all().map_err(HostError::Network)?;
+    // Without IPv4 there is no such file.
+    let routes = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let default_routes = default_routes(&routes);
+    let chosen = match interface {
+        Some(LOOPBACK) => return Err(HostError::OnLoopback),
+        Some(name) if all.iter().any(|one| one.name == name) => vec![name.to_owned()],
+        Some(name) => return Err(HostError::NoInterface(name.to_owned())),
+        None if !default_routes.is_empty() => default_routes.clone(),
+        None => {
+            let answers = all.iter().filter(|one| one.kind == Kind::Answers && one.link != Link::Down);
+            answers.map(|one| one.name.clone()).collect()
+        }
+    };
+    let addresses = all.iter().flat_map(|one| {
+        let of = |address: &interfaces::Address| Address {
+            interface: one.name.clone(),
+            ip: address.ip,
+            prefix: address.prefix,
+        };
+        one.addresses.iter().map(of).collect::<Vec<_>>()
+    });
+    let mut facts = Facts { addresses: addresses.collect(), default_routes, ..Facts::default() };
+    for conf in chosen.iter().map(String::as_str).chain([ALL]) {
+        for key in Key::ALL {
+            read_setting(&mut facts, conf, *key)?;
+        }
+    }
+    facts.interfaces = chosen;
+    Ok(facts)
+}
+
+/// Reads a setting of the kernel. That of an interface that does not exist has no value.
+fn read_setting(facts: &mut Facts, conf: &str, key: Key) -> Result<(), HostError> {
+    let path = setting_path(&Set { conf: conf.to_owned(), key, to: 0 });
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            let value = text.trim().parse().unwrap_or(0);
+            facts.settings.insert((conf.to_owned(), key), value);
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(HostError::Read(path, error)),
+    }
+}
+
+fn setting_path(set: &Set) -> PathBuf {
+    Path::new("/proc/sys").join(set.path())
+}
+
+/// Whether a process of this machine serves an address that the machine has. `None` without a port.
+pub fn listening(vip: &Vip) -> Option<Listening> {
+    let (port, transports) = vip.service?;
+    let address = SocketAddr::new(vip.ip, port);
+    let each = match transports {
+        Transports::Tcp => vec![tcp(address)],
+        Transports::Udp => vec![udp(address)],
+        Transports::TcpAndUdp => vec![tcp(address), udp(address)],
+    };
+    let worst = each.iter().find(|one| **one != Listening::Yes);
+    Some(worst.copied().unwrap_or(Listening::Yes))
+}
+
+/// A connection tells more than the list of sockets: one of IPv6 may take IPv4 as well, or not.
+fn tcp(address: SocketAddr) -> Listening {
+    match TcpStream::connect_timeout(&address, PATIENCE) {
+        Ok(_) => Listening::Yes,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Listening::No,
+        Err(_) => Listening::Silent,
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(1);
+
+fn udp(address: SocketAddr) -> Listening {
+    let lists = ["/proc/net/udp", "/proc/net/udp6"];
+    let has = |list: &&str| std::fs::read_to_string(list).is_ok_and(|text| receives(&text, address));
+    if lists.iter().any(|list| has(&list)) { Listening::Yes } else { Listening::No }
+}
+
+/// A set-up of this machine.
+#[derive(Debug)]
+pub struct Order {
+    pub vips: Vec<IpAddr>,
+    pub interface: Option<String>,
+    pub persist: Option<Persist>,
+    /// Directory of what was there before.
+    pub state: PathBuf,
+}
+
+/// Does what this machine lacks. `tell` is called after each step. After an error, [`undo`] takes back what was done.
+pub fn apply(order: &Order, mut tell: impl FnMut(&str)) -> Result<(), HostError> {
+    let facts = facts(order.interface.as_deref())?;
+    let conf = order.interface.as_deref().unwrap_or(ALL);
+    for file in order.vips.iter().flat_map(|ip| files_of(order.persist, *ip, &usual(conf))) {
+        content(&file)?;
+    }
+    let mut records = Records::open(&order.state)?;
+    for step in steps(&order.vips, &facts, order.interface.as_deref()) {
+        // Settings are for all IPv4 addresses: the first one has them until it is undone.
+        let ip = match &step {
+            Step::Add(ip) => Some(*ip),
+            Step::Set(_) => order.vips.iter().find(|ip| ip.is_ipv4()).copied(),
+        };
+        let Some(ip) = ip else { continue };
+        let before = records.of(ip).clone();
+        let record = records.of(ip);
+        let was = match &step {
+            Step::Add(_) => {
+                record.address = Before::Absent;
+                String::new()
+            }
+            Step::Set(set) => {
+                let from = facts.value(&set.conf, set.key);
+                record.note(Changed { set: set.clone(), from });
+                format!("   # it was {from}")
+            }
+        };
+        // Before the change: after a crash it can be taken back.
+        records.save(ip)?;
+        if let Err(error) = perform(&step) {
+            *records.of(ip) = before;
+            records.save(ip)?;
+            return Err(error);
+        }
+        tell(&format!("{}{was}", step.command()));
+    }
+    for ip in &order.vips {
+        let mut sets = usual(conf).to_vec();
+        let more: Vec<_> = records.of(*ip).settings.iter().map(|changed| changed.set.clone()).collect();
+        sets.extend(
+            more.into_iter()
+                .filter(|set| !sets.iter().any(|one| one.path() == set.path()))
+                .collect::<Vec<_>>(),
+        );
+        for file in files_of(order.persist, *ip, &sets) {
+            let is_new = content(&file)?.is_none_or(|text| text != file.text);
+            records.of(*ip).note_file(file.clone());
+            records.save(*ip)?;
+            if is_new {
+                write(&file)?;
+                tell(&format!("wrote {}", file.path));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn files_of(persist: Option<Persist>, ip: IpAddr, sets: &[Set]) -> Vec<File> {
+    persist.map(|persist| files(persist, ip, sets)).unwrap_or_default()
+}
+
+fn perform(step: &Step) -> Result<(), HostError> {
+    match step {
+        Step::Set(set) => write_setting(set),
+        Step::Add(address) => ip("add", *address),
+    }
+}
+
+fn write_setting(set: &Set) -> Result<(), HostError> {
+    let path = setting_path(set);
+    std::fs::write(&path, set.to.to_string()).map_err(|error| HostError::Write(path, error))
+}
+
+/// Adds an address to the loopback interface, or deletes it there.
+fn ip(verb: &str, address: IpAddr) -> Result<(), HostError> {
+    let place = format!("{address}/{}", single(address));
+    let words = ["address", verb, &place, "dev", LOOPBACK];
+    let failed = |why: String| HostError::Program(format!("ip {}", words.join(" ")), why);
+    let output = match Command::new("ip").args(words).output() {
+        Ok(output) => output,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(failed("there is no such program: install iproute2".to_owned()));
+        }
+        Err(error) => return Err(failed(error.to_string())),
+    };
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let hint = match address {
+        IpAddr::V6(_) if verb == "add" => {
+            " (`sysctl net.ipv6.conf.lo.disable_ipv6` tells whether IPv6 is switched off)"
+        }
+        _ => "",
+    };
+    Err(failed(format!("{said}{hint}")))
+}
+
+/// The text of a file of ours; `None` if there is none. Another file in its place is an error.
+fn content(file: &File) -> Result<Option<String>, HostError> {
+    let path = PathBuf::from(&file.path);
+    let bytes = match sys::file::read(&path, LONGEST) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(HostError::Read(path, error)),
+    };
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    match text.lines().next() {
+        Some(first) if first.contains(MARK) => Ok(Some(text)),
+        _ => Err(HostError::Foreign(path)),
+    }
+}
+
+/// Longer than any file of ours.
+const LONGEST: u64 = 1 << 20;
+
+fn write(file: &File) -> Result<(), HostError> {
+    use std::os::unix::fs::PermissionsExt;
+    let path = PathBuf::from(&file.path);
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(directory)
+        .and_then(|()| state::state_directory::write(&path, file.text.as_bytes()))
+        .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(file.mode)))
+        .map_err(|error| HostError::Write(path, error))
+}
+
+/// Takes back what the set-up of an address has changed. `tell` is called for each step, and for what stays.
+pub fn undo(address: IpAddr, state: &Path, mut tell: impl FnMut(&str)) -> Result<(), HostError> {
+    let none = || HostError::NoRecord(record::path(state, address));
+    if !state.exists() {
+        return Err(none());
+    }
+    let mut records = Records::open(state)?;
+    let record = records.existing(address).cloned().ok_or_else(none)?;
+    let mut facts = facts(None)?;
+    for changed in &record.settings {
+        read_setting(&mut facts, &changed.set.conf, changed.set.key)?;
+    }
+    let others: Vec<_> = records.others(address).cloned().collect();
+    let undo = undo::undo(&record, &others, &facts);
+    if let Some((heir, settings)) = undo.handed_over {
+        let heir = others[heir].ip;
+        settings.into_iter().for_each(|changed| records.of(heir).note(changed));
+        records.save(heir)?;
+    }
+    // The address first: without it no ARP request is answered for it.
+    if let Some(address) = undo.address {
+        ip("del", address)?;
+        tell(&format!("ip address del {address}/{} dev {LOOPBACK}", single(address)));
+    }
+    for set in &undo.settings {
+        write_setting(set)?;
+        tell(&set.command());
+    }
+    let mut stays = undo.stays;
+    for file in &undo.files {
+        match content(file) {
+            Ok(None) => {}
+            Ok(Some(text)) if text == file.text => {
+                let path = Path::new(&file.path);
+                std::fs::remove_file(path).map_err(|error| HostError::Write(path.to_owned(), error))?;
+                if let Some(directory) = path.parent().filter(|_| file.path.contains(".network.d/")) {
+                    // Made for such files: it goes with the last one, and stays with any other one in it.
+                    let _ = std::fs::remove_dir(directory);
+                }
+                tell(&format!("removed {}", file.path));
+            }
+            Ok(Some(_)) | Err(HostError::Foreign(_)) => {
+                stays.push(format!("{}: it was changed since", file.path))
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    stays.iter().for_each(|what| tell(&format!("# stays: {what}")));
+    records.forget(address)
+}
