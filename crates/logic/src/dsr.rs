@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 pub mod backend_host;
+pub mod doctor;
 pub mod filter;
 pub mod finding;
 mod flows;

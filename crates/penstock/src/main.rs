@@ -10,7 +10,8 @@
 //! - `cmd/lab.rs` starts SSH hosts for trials, with `crates/lab`
 //! - `cmd/bench.rs` measures servers, with `crates/bench`
 //! - `cmd/import.rs` translates what other load balancers have, with `crates/import`, and serves as `pen` under that name
-//! - `cmd/backend.rs` makes this machine a server behind a `dsr` listener
+//! - `cmd/backend.rs` makes this machine a server behind a `dsr` listener; `cmd/doctor.rs` looks at such
+//!   servers from the balancer
 //! - `cmd/tls_grade.rs` rates listeners, with `crates/grade`
 //! - `cmd/tunnel.rs` brings tunnels up, checks their services and runs jobs through them, with `crates/fleet`
 //! - `cmd/ssh.rs` shows the SSH configuration of a host, and explains a connection to it
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         Command::Tunnel(arguments) => cmd::tunnel::run(&arguments),
         Command::Import(arguments) => cmd::import::run(&arguments),
         Command::Backend(arguments) => cmd::backend::run(&arguments),
+        Command::Doctor(arguments) => cmd::doctor::run(&arguments),
         Command::Ssh(arguments) => cmd::ssh::run(&arguments),
         Command::BenchLoad(arguments) => cmd::bench::load(&arguments),
         Command::BenchSsh(arguments) => cmd::bench_ssh::run(&arguments),
@@ -144,6 +146,7 @@ enum Command {
     Tunnel(cmd::tunnel::Arguments),
     Import(cmd::import::Arguments),
     Backend(cmd::backend::Arguments),
+    Doctor(cmd::doctor::Arguments),
     Ssh(cmd::ssh::Arguments),
     #[command(hide = true)]
     BenchLoad(cmd::bench::LoadArguments),

@@ -16,6 +16,7 @@ mod client_slots;
 pub mod confinement;
 pub mod control;
 mod discovery;
+pub mod doctor;
 pub mod exposition;
 pub mod health;
 mod kept;

@@ -20,7 +20,7 @@ use crate::output::{Failure, complain, plain, plain_lines, print, print_failed, 
 /// Make this machine a server behind direct server return, or find out what it lacks
 ///
 /// A server behind a listener with `protocol = "dsr"` has the virtual address (VIP) of the service on its loopback
-/// interface, and answers no ARP request for it. Run this on the server.
+/// interface, and answers no ARP request for it. Run this on the server; `penstock doctor dsr` looks from the balancer.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Arguments {

@@ -3,6 +3,7 @@
 
 mod backend_host;
 mod changes;
+mod doctor;
 mod kernel;
 mod network;
 mod paths;

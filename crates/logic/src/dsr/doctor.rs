@@ -1,0 +1,296 @@
+//! Proves each part of a `dsr` service from the balancer, and says of what is broken what mends it.
+//!
+//! [`machine`] judges the balancer itself. An [`Examination`] has two steps of questions to the network: who has the VIP
+//! and the addresses of the backends, then what each backend does with packets to the VIP. It makes the frames of its
+//! questions, is told what comes in, and judges in the end (`crates/logic/src/dsr/doctor/judge.rs`). What answers say is
+//! read by `crates/logic/src/dsr/doctor/frames.rs`. `crates/serve/src/doctor.rs` sends and receives.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use super::Transports;
+use super::finding::Finding;
+use super::packet::{Mac, Transport};
+
+pub mod frames;
+mod judge;
+#[cfg(test)]
+mod tests;
+
+use frames::{Asker, Heard};
+
+/// State of the network interface of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    Missing,
+    NotEthernet,
+    Down,
+    NoCarrier,
+    Up,
+}
+
+/// What the network card does (ethtool(8), `-k`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offloads {
+    pub driver: String,
+    pub lro: Switch,
+    /// Those that cut or join packets, for a reader: `tso`, `gso` and `gro` if they are on.
+    pub on: Vec<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// What the balancer has of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Balancer {
+    pub interface: String,
+    pub link: Link,
+    /// Interface of the balancer that has the VIP, with the length of its prefix.
+    pub vip_on: Option<(String, u8)>,
+    /// Whether the kernel forwards packets of this family on the interface.
+    pub forwarding: Switch,
+    /// `None` if the card does not tell.
+    pub offloads: Option<Offloads>,
+}
+
+/// What can be seen on the balancer alone.
+pub fn machine(balancer: &Balancer, vip: IpAddr) -> Vec<Finding> {
+    let Balancer { interface, link, vip_on, forwarding, offloads } = balancer;
+    let name = text::shell::word(interface);
+    let fault = |text: String, mend: String| Finding::fault("link", text, vec![mend]);
+    let mut found = vec![match link {
+        Link::Missing => fault(format!("there is no network interface {interface}"), "ip link".to_owned()),
+        Link::NotEthernet => fault(
+            format!("{interface} is no Ethernet interface"),
+            "ip link   # name one with link/ether".to_owned(),
+        ),
+        Link::Down => fault(format!("{interface} is down"), format!("ip link set {name} up")),
+        Link::NoCarrier => fault(
+            format!("{interface} is up and has no link: its cable, or the port at the other end, is out"),
+            format!("# connect {interface}, or switch the port at its other end on"),
+        ),
+        Link::Up => Finding::ok("link", format!("{interface} is up")),
+    }];
+    found.push(match vip_on {
+        None => Finding::ok("vip-not-local", format!("no interface of this machine has {vip}")),
+        Some((on, prefix)) => Finding::fault(
+            "vip-not-local",
+            format!("{on} of this machine has {vip}: its kernel answers clients itself, with resets"),
+            vec![format!("ip address del {vip}/{prefix} dev {}", text::shell::word(on))],
+        ),
+    });
+    let family = if vip.is_ipv4() { "ipv4" } else { "ipv6" };
+    found.push(match forwarding {
+        Switch::Off => Finding::ok("forwarding", format!("the kernel forwards no packets on {interface}")),
+        Switch::On => Finding::fault(
+            "forwarding",
+            format!("the kernel forwards packets on {interface}, those of the service as well: clients hear that no machine has {vip}"),
+            vec![format!("sysctl -w net/{family}/conf/{name}/forwarding=0")],
+        ),
+    });
+    found.push(match offloads {
+        None => Finding::unknown("offload", format!("{interface} does not tell its offloads")),
+        Some(offloads) if offloads.lro == Switch::On => Finding::fault(
+            "offload",
+            format!("{interface} ({}) has LRO on: packets that the card has put together cannot be forwarded", offloads.driver),
+            vec![format!("ethtool -K {name} lro off")],
+        ),
+        Some(Offloads { driver, on, .. }) => Finding::ok(
+            "offload",
+            format!(
+                "offloads of {interface} ({driver}: {}) need no change: large packets and unfinished checksums are forwarded as they are (PACKET_VNET_HDR)",
+                if on.is_empty() { "all off".to_owned() } else { format!("{} on", on.join(", ")) }
+            ),
+        ),
+    });
+    found
+}
+
+/// A backend of the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its name in the configuration.
+    pub name: String,
+    pub ip: IpAddr,
+    /// Our address of its family, from which the network is asked where it is; unspecified if there is none.
+    pub asker: IpAddr,
+}
+
+/// Questions about one service.
+#[derive(Debug)]
+pub struct Examination {
+    interface: String,
+    vip: SocketAddr,
+    transports: Transports,
+    asker: Asker,
+    mtu: usize,
+    /// A port of ours that no socket has.
+    port: u16,
+    /// The first sequence number; the place of a backend is added.
+    number: u32,
+    owners: BTreeSet<Mac>,
+    backends: Vec<Backend>,
+}
+
+#[derive(Debug)]
+struct Backend {
+    target: Target,
+    macs: BTreeSet<Mac>,
+    tcp: Option<Answer>,
+    udp: Option<Answer>,
+    /// Echo replies that have come: to a short request, and to one as long as the MTU.
+    echo: [bool; 2],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Accepted,
+    Refused,
+}
+
+/// Of what the questions of a step are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Who has the addresses?
+    Owners,
+    /// What becomes of packets to the VIP?
+    Packets,
+}
+
+impl Step {
+    pub const ALL: [Self; 2] = [Self::Owners, Self::Packets];
+}
+
+/// What the questions begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    pub interface: String,
+    pub vip: SocketAddr,
+    pub transports: Transports,
+    pub backends: Vec<Target>,
+}
+
+/// Machines that are named, at most: anybody on the network can claim an address.
+const MOST_MACS: usize = 8;
+
+/// Most backends of an examination: a sequence number has room for as many.
+pub const MOST: usize = 65_536;
+
+impl Examination {
+    /// `port` and `number` are chosen at random, so that no answer to an earlier examination is taken for one to this.
+    pub fn new(service: Service, asker: Asker, mtu: u32, (port, number): (u16, u32)) -> Self {
+        let new = |target| Backend { target, macs: BTreeSet::new(), tcp: None, udp: None, echo: [false; 2] };
+        Self {
+            interface: service.interface,
+            vip: service.vip,
+            transports: service.transports,
+            asker,
+            mtu: mtu as usize,
+            port,
+            number,
+            owners: BTreeSet::new(),
+            backends: service.backends.into_iter().take(MOST).map(new).collect(),
+        }
+    }
+
+    /// Frames of the questions of a step that have no answer yet. Who has an address is asked each time: a second machine
+    /// may answer.
+    pub fn questions(&self, step: Step) -> Vec<Vec<u8>> {
+        match step {
+            Step::Owners => {
+                let of = |one: &Backend| {
+                    frames::question(&Asker { ip: one.target.asker, ..self.asker }, one.target.ip)
+                };
+                let vip = frames::question(&self.asker, self.vip.ip());
+                vip.into_iter().chain(self.backends.iter().filter_map(of)).collect()
+            }
+            // An answer could not come back.
+            Step::Packets if self.asker.ip.is_unspecified() => Vec::new(),
+            Step::Packets => {
+                self.backends.iter().enumerate().flat_map(|(at, one)| self.packets(at, one)).collect()
+            }
+        }
+    }
+
+    fn packets(&self, at: usize, one: &Backend) -> Vec<Vec<u8>> {
+        let (asker, Some(&mac)) = (&self.asker, one.macs.first()) else { return Vec::new() };
+        let mut all = Vec::new();
+        if self.transports.has(Transport::Tcp) && one.tcp.is_none() {
+            all.push(frames::syn(asker, mac, self.vip, self.port, self.number.wrapping_add(at as u32)));
+        }
+        if self.transports.has(Transport::Udp) && one.udp.is_none() {
+            all.push(frames::datagram(asker, mac, self.vip, port_of(self.port, at)));
+        }
+        for (sequence, length) in [0, self.mtu].into_iter().enumerate() {
+            if !one.echo[sequence] {
+                let id = (at as u16, sequence as u16);
+                all.push(frames::echo(asker, mac, self.vip.ip(), id, length));
+            }
+        }
+        all.into_iter().flatten().collect()
+    }
+
+    /// Whether a step needs no further answer. Machines that have an address are waited for to the end.
+    pub fn is_done(&self, step: Step) -> bool {
+        let wants_udp = self.transports.has(Transport::Udp);
+        let has_all = |one: &Backend| {
+            (!self.transports.has(Transport::Tcp) || one.tcp.is_some())
+                && (!wants_udp || one.udp.is_some())
+                && one.echo == [true; 2]
+        };
+        let cannot = self.asker.ip.is_unspecified();
+        step == Step::Packets
+            && (cannot || self.backends.iter().all(|one| one.macs.is_empty() || has_all(one)))
+    }
+
+    /// Takes a frame that the interface has received. Returns one to send, if any.
+    pub fn handle(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
+        match frames::heard(frame, &self.asker, self.vip)? {
+            Heard::Claim { mac, .. } if mac == self.asker.mac => {}
+            Heard::Claim { address, mac } => {
+                let vip = (address == self.vip.ip()).then_some(&mut self.owners);
+                let of = self.backends.iter_mut().filter(|one| one.target.ip == address);
+                for macs in vip.into_iter().chain(of.map(|one| &mut one.macs)) {
+                    if macs.len() < MOST_MACS {
+                        macs.insert(mac);
+                    }
+                }
+            }
+            Heard::Accepted { number, next } => {
+                let (asker, vip, port) = (self.asker, self.vip, self.port);
+                let one = self.numbered(number)?;
+                one.tcp = Some(Answer::Accepted);
+                return frames::reset(&asker, *one.macs.first()?, vip, port, next);
+            }
+            Heard::Refused { number } => self.numbered(number)?.tcp = Some(Answer::Refused),
+            Heard::Datagram { port } => self.of_port(port)?.udp = Some(Answer::Accepted),
+            Heard::Unreachable { port } => self.of_port(port)?.udp = Some(Answer::Refused),
+            Heard::Echo { id, sequence } => {
+                *self.backends.get_mut(usize::from(id))?.echo.get_mut(usize::from(sequence))? = true;
+            }
+        }
+        None
+    }
+
+    fn numbered(&mut self, number: u32) -> Option<&mut Backend> {
+        self.backends.get_mut(number.wrapping_sub(self.number) as usize)
+    }
+
+    fn of_port(&mut self, port: u16) -> Option<&mut Backend> {
+        let first = self.port;
+        self.backends.iter_mut().enumerate().find(|(at, _)| port_of(first, *at) == port).map(|(_, one)| one)
+    }
+}
+
+/// Our port of a datagram to a backend: above those that the kernel gives to sockets by itself.
+fn port_of(first: u16, at: usize) -> u16 {
+    let room = usize::from(u16::MAX - FIRST_PORT);
+    FIRST_PORT + ((usize::from(first.saturating_sub(FIRST_PORT)) + at) % room) as u16
+}
+
+/// The first port of ours (`net.ipv4.ip_local_port_range` ends before it by default).
+pub const FIRST_PORT: u16 = 61_000;

@@ -1,0 +1,173 @@
+//! What the answers of an examination mean.
+
+use super::{Answer, Backend, Examination, Mac};
+use crate::dsr::finding::Finding;
+use crate::dsr::packet::Transport;
+
+impl Examination {
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut found = vec![self.owner()];
+        if self.asker.ip.is_unspecified() {
+            let family = if self.vip.is_ipv4() { "IPv4" } else { "IPv6" };
+            let text = format!(
+                "{} has no {family} address to which backends could answer: whether they take packets to {} cannot be told",
+                self.interface, self.vip
+            );
+            found.push(Finding::unknown("own-address", text));
+        }
+        for one in &self.backends {
+            found.push(self.neighbour(one));
+            // Nothing else was asked of a backend that is not there, or without an address to which it could answer.
+            if !one.macs.is_empty() && !self.asker.ip.is_unspecified() {
+                found.extend(self.service(one));
+                found.push(self.mtu(one));
+            }
+        }
+        found
+    }
+
+    fn owner(&self) -> Finding {
+        let vip = self.vip.ip();
+        let question = if vip.is_ipv4() { "ARP requests" } else { "neighbour solicitations" };
+        if self.owners.is_empty() {
+            return Finding::ok(
+                "vip-owner",
+                format!("no other machine on {} answers for {vip}", self.interface),
+            );
+        }
+        let mut said = Vec::new();
+        let mut mend = Vec::new();
+        for mac in &self.owners {
+            match self.backends.iter().find(|one| one.macs.contains(mac)) {
+                Some(one) => {
+                    said.push(format!(
+                        "the backend {} ({}) answers {question} for {vip}",
+                        one.target.name,
+                        text(*mac)
+                    ));
+                    mend.push(format!("penstock backend setup --vip {vip} --apply   # on {}", one.target.ip));
+                    mend.push(format!("penstock backend verify --vip {vip}   # the same: is it on another interface than lo?"));
+                }
+                None => {
+                    said.push(format!("another machine ({}) answers {question} for {vip}", text(*mac)));
+                    mend.push(format!("# take {vip} off the machine {}: a second balancer, or a server that is not in the pool", text(*mac)));
+                }
+            }
+        }
+        Finding::fault(
+            "vip-owner",
+            format!("{}: clients that hear it do not come to this balancer", said.join(", and ")),
+            mend,
+        )
+    }
+
+    fn neighbour(&self, one: &Backend) -> Finding {
+        let (name, ip, interface) = (&one.target.name, one.target.ip, &self.interface);
+        let macs: Vec<_> = one.macs.iter().map(|mac| text(*mac)).collect();
+        match &macs[..] {
+            [] => Finding::fault(
+                "backend-neighbour",
+                format!(
+                    "{name}: no machine on {interface} answers for {ip}: it is off, its link is down, or it is on another network"
+                ),
+                vec![format!(
+                    "# start {ip}, repair its link, or correct its address: it must be on the network of {interface}"
+                )],
+            ),
+            [mac] => Finding::ok("backend-neighbour", format!("{name}: {ip} is the machine {mac}")),
+            several => Finding::fault(
+                "backend-neighbour",
+                format!("{name}: several machines answer for {ip}: {}", several.join(", ")),
+                vec![format!("# give {ip} to one machine")],
+            ),
+        }
+    }
+
+    fn service(&self, one: &Backend) -> Vec<Finding> {
+        let kinds = [(Transport::Tcp, "backend-tcp", one.tcp), (Transport::Udp, "backend-udp", one.udp)];
+        let asked = kinds.into_iter().filter(|(transport, ..)| self.transports.has(*transport));
+        asked.map(|(transport, check, answer)| self.port(one, transport, check, answer)).collect()
+    }
+
+    fn port(
+        &self,
+        one: &Backend,
+        transport: Transport,
+        check: &'static str,
+        answer: Option<Answer>,
+    ) -> Finding {
+        let (name, vip) = (&one.target.name, self.vip);
+        let (protocol, packets) = match transport {
+            Transport::Tcp => ("TCP", "connections"),
+            Transport::Udp => ("UDP", "datagrams"),
+        };
+        let has_vip = one.echo[0] || one.tcp.is_some() || one.udp.is_some();
+        match (answer, has_vip) {
+            (Some(Answer::Accepted), _) => {
+                Finding::ok(check, format!("{name} takes {protocol} {packets} to {vip}"))
+            }
+            (Some(Answer::Refused), _) => Finding::fault(
+                check,
+                format!(
+                    "{name} has {}, and no process there has {protocol} port {} of it: {packets} are refused",
+                    vip.ip(),
+                    vip.port()
+                ),
+                vec![format!(
+                    "# on {}: start the service, or let it listen on {vip} or on all addresses",
+                    one.target.ip
+                )],
+            ),
+            // A service need not answer a datagram that says nothing.
+            (None, true) if transport == Transport::Udp => {
+                Finding::ok(check, format!("{name} has {}, and refuses no {packets} to {vip}", vip.ip()))
+            }
+            (None, true) => Finding::fault(
+                check,
+                format!(
+                    "{name} has {}, and drops {packets} to {protocol} port {}: a filter of it",
+                    vip.ip(),
+                    vip.port()
+                ),
+                vec![format!("nft list ruleset   # on {}", one.target.ip)],
+            ),
+            (None, false) => Finding::fault(
+                check,
+                format!(
+                    "{name} does not answer packets to {vip}: its loopback interface lacks the address, or a filter drops them"
+                ),
+                vec![format!("penstock backend setup --vip {} --apply   # on {}", vip.ip(), one.target.ip)],
+            ),
+        }
+    }
+
+    fn mtu(&self, one: &Backend) -> Finding {
+        let (name, vip, mtu) = (&one.target.name, self.vip.ip(), self.mtu);
+        match one.echo {
+            [_, true] => {
+                Finding::ok("backend-mtu", format!("{name} gets packets of {mtu} bytes, and they come back"))
+            }
+            [true, false] => Finding::fault(
+                "backend-mtu",
+                format!(
+                    "{name} answers a short packet to {vip} and none of {mtu} bytes, the MTU of {}: large uploads stall",
+                    self.interface
+                ),
+                vec![format!(
+                    "ip link set DEVICE mtu {mtu}   # on {}, and in every switch between",
+                    one.target.ip
+                )],
+            ),
+            [false, false] => Finding::unknown(
+                "backend-mtu",
+                format!(
+                    "{name}: whether packets of {mtu} bytes arrive cannot be told: it answers no echo request to {vip}"
+                ),
+            ),
+        }
+    }
+}
+
+fn text(mac: Mac) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}

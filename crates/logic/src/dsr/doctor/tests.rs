@@ -1,0 +1,349 @@
+use proptest::prelude::*;
+
+use super::frames::{Asker, Heard, filter, heard, packet, question};
+use super::*;
+use crate::dsr::filter::Instruction;
+use crate::dsr::finding::State;
+use crate::dsr::packet::{Content, ICMP, ICMPV6, TCP, UDP, parse};
+
+const OWN: Mac = [2, 0, 0, 0, 0, 1];
+const SERVER: Mac = [2, 0, 0, 0, 0, 2];
+const STRANGER: Mac = [2, 0, 0, 0, 0, 3];
+const PORT: u16 = 61_007;
+const NUMBER: u32 = u32::MAX;
+const VIPS: [&str; 2] = ["192.0.2.10:80", "[2001:db8::10]:80"];
+
+fn vip(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn own(vip: SocketAddr) -> Asker {
+    let ip = if vip.is_ipv4() { "192.0.2.2" } else { "2001:db8::2" };
+    Asker { mac: OWN, ip: ip.parse().unwrap() }
+}
+
+/// Two backends; the second one never answers.
+fn examination(text: &str, transports: Transports) -> Examination {
+    let asker = own(vip("192.0.2.10:80")).ip;
+    let backend = |name: &str, ip: &str| Target { name: name.to_owned(), ip: ip.parse().unwrap(), asker };
+    let backends = vec![backend("a", "192.0.2.21"), backend("b", "192.0.2.22")];
+    let service = Service { interface: "eth0".to_owned(), vip: vip(text), transports, backends };
+    Examination::new(service, own(vip(text)), 1500, (PORT, NUMBER))
+}
+
+/// A packet from the VIP, as a server with it sends them.
+fn from(vip: SocketAddr, protocol: u8, body: &[u8]) -> Vec<u8> {
+    packet(&Asker { mac: SERVER, ip: vip.ip() }, OWN, own(vip).ip, (protocol, 64), body.to_vec()).unwrap()
+}
+
+fn segment(vip: SocketAddr, to: u16, acknowledged: u32, flags: u8) -> Vec<u8> {
+    let mut body =
+        [&vip.port().to_be_bytes()[..], &to.to_be_bytes(), &[0; 4], &acknowledged.to_be_bytes()].concat();
+    body.extend([0x50, flags, 0, 0, 0, 0, 0, 0]);
+    from(vip, TCP, &body)
+}
+
+fn echoed(vip: SocketAddr, id: u8, sequence: u8) -> Vec<u8> {
+    let (protocol, kind) = if vip.is_ipv4() { (ICMP, 0) } else { (ICMPV6, 129) };
+    from(vip, protocol, &[kind, 0, 0, 0, 0, id, 0, sequence])
+}
+
+/// That no process has the port to which this frame was sent.
+fn unreachable(vip: SocketAddr, of: &[u8]) -> Vec<u8> {
+    let (protocol, kind) = if vip.is_ipv4() { (ICMP, [3, 3]) } else { (ICMPV6, [1, 4]) };
+    from(vip, protocol, &[&kind[..], &[0; 6], &of[14..]].concat())
+}
+
+fn claim(ip: &str, mac: Mac) -> Vec<u8> {
+    crate::dsr::owner::announcement(ip.parse().unwrap(), mac)
+}
+
+fn states(found: &[Finding]) -> Vec<(&str, State)> {
+    found.iter().map(|one| (one.check, one.state)).collect()
+}
+
+fn text_of<'a>(found: &'a [Finding], check: &str) -> &'a str {
+    &found.iter().find(|one| one.check == check).unwrap_or_else(|| panic!("{found:?}")).text
+}
+
+/// Sum of all words of a frame above IP with its pseudo header, which is all ones if the checksum is right.
+fn is_right(frame: &[u8]) -> bool {
+    let ip = &frame[14..];
+    let (pseudo, body, protocol) = match ip[0] >> 4 {
+        4 => (&ip[12..20], &ip[20..], ip[9]),
+        _ => (&ip[8..40], &ip[40..], ip[6]),
+    };
+    let mut sum = if protocol == ICMP { 0 } else { u64::from(protocol) + body.len() as u64 };
+    let pseudo = if protocol == ICMP { &[] } else { pseudo };
+    for word in pseudo.chunks(2).chain(body.chunks(2)) {
+        sum += u64::from(word[0]) << 8 | u64::from(word.get(1).copied().unwrap_or(0));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum == 0xffff
+}
+
+#[test]
+fn questions_are_frames_that_other_machines_understand() {
+    for text in VIPS {
+        let (vip, asker) = (vip(text), own(vip(text)));
+        let frame = question(&asker, vip.ip()).unwrap();
+        let Some(Content::Question(asked)) = parse(&frame).map(|packet| packet.content) else {
+            panic!("{frame:x?}")
+        };
+        assert_eq!((asked.target, asked.asker, asked.asker_mac), (vip.ip(), asker.ip, OWN));
+        assert!(vip.is_ipv4() || is_right(&frame));
+        let mut examination = examination(text, Transports::TcpAndUdp);
+        assert!(examination.questions(Step::Packets).is_empty(), "no backend is known");
+        examination.handle(&claim("192.0.2.21", SERVER));
+        let frames = examination.questions(Step::Packets);
+        assert_eq!(frames.len(), 4);
+        for frame in &frames {
+            assert!(is_right(frame) && frame[..12] == [SERVER, OWN].concat(), "{frame:x?}");
+        }
+        let lengths: Vec<_> = frames.iter().map(Vec::len).collect();
+        assert_eq!(lengths[3], 1514, "as long as the MTU: {lengths:?}");
+        for (frame, transport) in frames.iter().zip([Transport::Tcp, Transport::Udp]) {
+            let Some(Content::Segment(segment)) = parse(frame).map(|packet| packet.content) else { panic!() };
+            let flow = segment.flow;
+            assert_eq!(
+                (flow.client, flow.vip, flow.port, flow.transport),
+                (asker.ip, vip.ip(), 80, transport)
+            );
+            assert!(segment.begins);
+        }
+    }
+}
+
+#[test]
+fn a_backend_that_answers_everything_is_well_and_its_connection_is_ended() {
+    for text in VIPS {
+        let vip = vip(text);
+        let mut examination = examination(text, Transports::TcpAndUdp);
+        // Its address is asked by ARP also if the VIP is one of IPv6.
+        examination.handle(&claim("192.0.2.21", SERVER));
+        let udp = examination.questions(Step::Packets)[1].clone();
+        let reset = examination.handle(&segment(vip, PORT, NUMBER.wrapping_add(1), 0x12)).unwrap();
+        let Some(Content::Segment(ended)) = parse(&reset).map(|packet| packet.content) else { panic!() };
+        assert!(ended.ends && is_right(&reset) && reset[..6] == SERVER);
+        let numbers = if vip.is_ipv4() { 38 } else { 58 };
+        assert_eq!(reset[numbers..numbers + 4], NUMBER.wrapping_add(1).to_be_bytes());
+        assert!(!examination.is_done(Step::Packets));
+        examination.handle(&unreachable(vip, &udp));
+        examination.handle(&echoed(vip, 0, 0));
+        examination.handle(&echoed(vip, 0, 1));
+        assert!(examination.is_done(Step::Packets) && examination.questions(Step::Packets).is_empty());
+        let found = examination.findings();
+        assert_eq!(
+            states(&found),
+            [
+                ("vip-owner", State::Ok),
+                ("backend-neighbour", State::Ok),
+                ("backend-tcp", State::Ok),
+                ("backend-udp", State::Fault),
+                ("backend-mtu", State::Ok),
+                ("backend-neighbour", State::Fault),
+            ],
+            "{found:#?}"
+        );
+        assert!(text_of(&found, "backend-udp").contains("no process there has UDP port 80"), "{found:#?}");
+        assert!(found[5].text.starts_with("b: no machine on eth0 answers for 192.0.2.22"), "{found:#?}");
+    }
+}
+
+#[test]
+fn silence_and_refusal_have_their_own_sentences() {
+    for text in VIPS {
+        let vip = vip(text);
+        let known = || {
+            let mut examination = examination(text, Transports::Tcp);
+            examination.handle(&claim("192.0.2.21", SERVER));
+            examination
+        };
+        let silent = known().findings();
+        assert!(
+            text_of(&silent, "backend-tcp").contains("its loopback interface lacks the address, or a filter")
+        );
+        assert_eq!(
+            silent[2].mend,
+            [format!("penstock backend setup --vip {} --apply   # on 192.0.2.21", vip.ip())]
+        );
+        assert_eq!(silent[3].state, State::Unknown, "the MTU: {silent:#?}");
+        let mut filtered = known();
+        filtered.handle(&echoed(vip, 0, 0));
+        let filtered = filtered.findings();
+        assert!(text_of(&filtered, "backend-tcp").contains("drops connections to TCP port 80: a filter"));
+        assert!(text_of(&filtered, "backend-mtu").contains("answers a short packet"), "{filtered:#?}");
+        let mut refused = known();
+        refused.handle(&segment(vip, PORT, NUMBER.wrapping_add(1), 0x14));
+        assert!(text_of(&refused.findings(), "backend-tcp").contains("no process there has TCP port 80"));
+        // Numbers of other connections are no answers.
+        let mut other = known();
+        assert_eq!(other.handle(&segment(vip, PORT, NUMBER.wrapping_add(9), 0x12)), None);
+        assert_eq!(other.findings(), known().findings());
+    }
+}
+
+#[test]
+fn who_else_answers_for_the_vip_is_named_as_a_backend_or_as_a_stranger() {
+    for text in VIPS {
+        let ip = vip(text).ip().to_string();
+        let mut examination = examination(text, Transports::Tcp);
+        examination.handle(&claim("192.0.2.21", SERVER));
+        examination.handle(&claim(&ip, OWN));
+        assert_eq!(examination.findings()[0].state, State::Ok, "our own claim");
+        examination.handle(&claim(&ip, SERVER));
+        let found = examination.findings();
+        assert!(found[0].text.starts_with("the backend a (02:00:00:00:00:02) answers "), "{found:#?}");
+        examination.handle(&claim(&ip, STRANGER));
+        let found = examination.findings();
+        assert!(found[0].text.contains("another machine (02:00:00:00:00:03) answers "), "{found:#?}");
+        examination.handle(&claim("192.0.2.21", STRANGER));
+        let found = examination.findings();
+        assert!(found[1].text.contains("several machines answer for 192.0.2.21"), "{found:#?}");
+    }
+}
+
+#[test]
+fn without_an_address_of_its_own_the_balancer_asks_what_it_can() {
+    let mut examination = examination(VIPS[0], Transports::Tcp);
+    examination.asker.ip = "0.0.0.0".parse().unwrap();
+    examination.handle(&claim("192.0.2.21", SERVER));
+    assert_eq!(examination.questions(Step::Owners).len(), 3);
+    assert!(examination.questions(Step::Packets).is_empty() && examination.is_done(Step::Packets));
+    let found = examination.findings();
+    assert_eq!(found[1].state, State::Unknown, "{found:#?}");
+    assert!(found[1].text.contains("eth0 has no IPv4 address"), "{found:#?}");
+}
+
+#[test]
+fn what_the_balancer_has_of_its_own_is_judged() {
+    let good = Balancer {
+        interface: "eth0".to_owned(),
+        link: Link::Up,
+        vip_on: None,
+        forwarding: Switch::Off,
+        offloads: Some(Offloads {
+            driver: "virtio_net".to_owned(),
+            lro: Switch::Off,
+            on: vec!["tso", "gso"],
+        }),
+    };
+    let ip = vip(VIPS[0]).ip();
+    let found = machine(&good, ip);
+    assert!(found.iter().all(|one| one.state == State::Ok), "{found:#?}");
+    assert!(text_of(&found, "offload").contains("(virtio_net: tso, gso on) need no change"), "{found:#?}");
+    let lro = Offloads { lro: Switch::On, ..good.offloads.clone().unwrap() };
+    for (bad, check, mend) in [
+        (Balancer { link: Link::Down, ..good.clone() }, "link", "ip link set eth0 up"),
+        (
+            Balancer { vip_on: Some(("lo".to_owned(), 32)), ..good.clone() },
+            "vip-not-local",
+            "ip address del 192.0.2.10/32 dev lo",
+        ),
+        (
+            Balancer { forwarding: Switch::On, ..good.clone() },
+            "forwarding",
+            "sysctl -w net/ipv4/conf/eth0/forwarding=0",
+        ),
+        (Balancer { offloads: Some(lro), ..good.clone() }, "offload", "ethtool -K eth0 lro off"),
+    ] {
+        let found = machine(&bad, ip);
+        let faults: Vec<_> = found.iter().filter(|one| one.is_fault()).collect();
+        assert_eq!((faults.len(), faults[0].check, &*faults[0].mend[0]), (1, check, mend), "{found:#?}");
+    }
+}
+
+/// Runs a program of the kernel.
+fn passes(program: &[Instruction], frame: &[u8]) -> bool {
+    let load = |at: u32, size: usize| {
+        let bytes = frame.get(at as usize..at as usize + size)?;
+        Some(bytes.iter().fold(0_u32, |all, byte| all << 8 | u32::from(*byte)))
+    };
+    let (mut a, mut at) = (0_u32, 0);
+    loop {
+        let Instruction { code, jt, jf, k } = program[at];
+        at += 1;
+        let size = match code {
+            0x20 => 4,
+            0x28 => 2,
+            0x30 => 1,
+            0x15 => {
+                at += usize::from(if a == k { jt } else { jf });
+                continue;
+            }
+            _ => return k > 0,
+        };
+        let Some(value) = load(k, size) else { return false };
+        a = value;
+    }
+}
+
+#[test]
+fn the_filter_leaves_answers_and_no_packet_of_a_client() {
+    for text in VIPS {
+        let vip = vip(text);
+        let program = filter(vip.ip());
+        for frame in [
+            segment(vip, PORT, 1, 0x12),
+            from(vip, UDP, &[0, 80, 0, 9, 0, 8, 0, 0]),
+            echoed(vip, 0, 0),
+            claim(&vip.ip().to_string(), SERVER),
+            claim("192.0.2.21", SERVER),
+            claim("2001:db8::21", SERVER),
+        ] {
+            assert!(passes(&program, &frame), "{text}: {frame:x?}");
+            assert!(!passes(&program, &frame[..13]));
+        }
+        let client = Asker { mac: STRANGER, ..own(vip) };
+        for frame in [frames::syn(&client, OWN, vip, 9, 1), frames::datagram(&client, OWN, vip, 9)] {
+            assert!(!passes(&program, &frame.unwrap()), "{text}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn no_frame_makes_a_panic(
+        kind in 0..6_usize,
+        family in 0..2_usize,
+        changes in proptest::collection::vec((0..100_usize, any::<u8>()), 0..6),
+        length in 0..120_usize,
+    ) {
+        let vip = vip(VIPS[family]);
+        let mut examination = examination(VIPS[family], Transports::TcpAndUdp);
+        examination.handle(&claim("192.0.2.21", SERVER));
+        let sent = examination.questions(Step::Packets);
+        let mut frame = match kind {
+            0 => segment(vip, PORT, NUMBER, 0x12),
+            1 => unreachable(vip, &sent[1]),
+            2 => echoed(vip, 0, 1),
+            3 => claim("192.0.2.21", STRANGER),
+            4 => vec![0; length],
+            _ => from(vip, UDP, &[0, 80, 0, 9, 0, 8, 0, 0]),
+        };
+        for (at, byte) in changes {
+            if let Some(place) = frame.get_mut(at) {
+                *place = byte;
+            }
+        }
+        frame.truncate(length.max(1));
+        let _ = heard(&frame, &own(vip), vip);
+        examination.handle(&frame);
+        let _ = examination.findings();
+    }
+}
+
+#[test]
+fn an_answer_to_another_machine_or_of_another_port_is_none() {
+    let at = vip(VIPS[0]);
+    let frame = segment(at, PORT, 8, 0x12);
+    assert_eq!(heard(&frame, &own(at), at), Some(Heard::Accepted { number: 7, next: 8 }));
+    let other = Asker { ip: "192.0.2.3".parse().unwrap(), ..own(at) };
+    assert_eq!(heard(&frame, &other, at), None);
+    assert_eq!(heard(&frame, &own(at), vip("192.0.2.10:81")), None);
+    assert_eq!(heard(&frame, &own(at), vip("192.0.2.11:80")), None);
+}

@@ -1,0 +1,97 @@
+//! `penstock doctor`: proves on this machine that what a configuration needs outside of it is there. Decisions:
+//! `logic::dsr::doctor`; what is sent: `serve::doctor`.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use logic::dsr::finding::Finding;
+use serde_json::json;
+use serve::doctor::{self, Report};
+
+use super::findings;
+use crate::load;
+use crate::output::{Failure, plain, plain_lines, print, print_failed, print_json};
+
+/// Find out what is wrong with the network around this machine, and what mends it
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Dsr(Dsr),
+}
+
+/// Prove each leg of the dsr listeners, from the balancer
+///
+/// Looks at the interface, at who answers for each VIP, and sends to each backend what a client would send: the beginning
+/// of a connection to the VIP (which is reset at once), or an empty datagram, and echo requests as long as the MTU. May run
+/// beside a balancer that serves. Needs CAP_NET_RAW.
+#[derive(Debug, Args)]
+#[command(after_help = DSR_EXAMPLES)]
+struct Dsr {
+    /// The configuration of the balancer; without it the one that PENSTOCK_CONFIG names, or /etc/penstock/penstock.toml
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock doctor dsr --config /etc/penstock/penstock.toml";
+
+const DSR_EXAMPLES: &str = "\
+Examples:
+  penstock doctor dsr
+  penstock doctor dsr --config /etc/penstock/penstock.toml --json
+
+Exit codes: 0 all is well; 1 something is not, or nothing could be asked; 2 wrong usage, or a wrong configuration.";
+
+const USUAL: &str = "/etc/penstock/penstock.toml";
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let Command::Dsr(arguments) = &arguments.command;
+    let named = std::env::var_os("PENSTOCK_CONFIG").filter(|name| !name.is_empty()).map(PathBuf::from);
+    let usual = || Path::new(USUAL).exists().then(|| PathBuf::from(USUAL));
+    let Some(file) = arguments.config.clone().or(named).or_else(usual) else {
+        return Err(Failure::usage("no configuration is named\n  hint: penstock doctor dsr --config FILE"));
+    };
+    let loaded = load::file(&file, &load::environment())?;
+    if !loaded.config.listeners.iter().any(|listener| listener.dsr().is_some()) {
+        return Err(Failure::usage(format_args!(
+            "{} has no listener with protocol = \"dsr\"",
+            plain(&file.display().to_string())
+        )));
+    }
+    let reports = doctor::examine(&loaded.config).map_err(Failure::runtime)?;
+    let faults = reports.iter().flat_map(|report| &report.findings).filter(|one| one.is_fault()).count();
+    if arguments.json {
+        let services: Vec<_> = reports.iter().map(as_json).collect();
+        let report = json!({ "ok": faults == 0, "services": services });
+        print_json(&format!("{report:#}\n"))?;
+        return if faults == 0 { Ok(()) } else { Err(Failure::Status(1)) };
+    }
+    let text: Vec<_> = reports.iter().map(as_text).collect();
+    let text = plain_lines(&text.join("\n"));
+    if faults == 0 { print(&text) } else { Err(print_failed(&text, 1)) }
+}
+
+fn as_text(report: &Report) -> String {
+    let Report { listener, vip, interface, findings } = report;
+    format!("listener.{listener}: {vip} on {interface}\n{}", findings::text(findings))
+}
+
+fn as_json(report: &Report) -> serde_json::Value {
+    json!({
+        "listener": report.listener,
+        "vip": report.vip.to_string(),
+        "interface": report.interface,
+        "ok": !report.findings.iter().any(Finding::is_fault),
+        "findings": findings::json(&report.findings),
+    })
+}
