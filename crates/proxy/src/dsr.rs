@@ -35,9 +35,10 @@ use crate::worker::{Current, Worker};
 mod backends;
 mod kernel;
 mod link;
+mod plane;
 
 use backends::Gauges;
-use kernel::{Kernel, Path};
+use plane::{Kernel, Path};
 
 /// How often the backends are looked at.
 const TICK: Duration = Duration::from_millis(100);

@@ -27,7 +27,7 @@ pub(crate) mod fixture;
 pub mod hsts;
 pub mod html;
 pub mod past;
-mod path;
+pub mod path;
 pub mod pending;
 pub mod sessions;
 pub mod stored;

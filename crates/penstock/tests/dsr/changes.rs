@@ -125,4 +125,9 @@ fn an_interface_that_is_removed_and_made_anew_is_used_again() {
     eventually("nothing is degraded", secs(20), || {
         (server.ctl_json(&["status"])["degraded"].as_array()?.is_empty()).then_some(())
     });
+    // The program went with the interface, and none can be attached any more.
+    let path = server.ctl_json(&["status"])["listeners"][0]["paths"][0].clone();
+    let last = path["refused"].as_array().and_then(|refused| refused.last()).cloned().unwrap_or_default();
+    assert_eq!((path["path"].as_str(), last["path"].as_str()), (Some("af_packet"), Some("tc")), "{path:#}");
+    assert!(last["reason"].as_str().unwrap().contains("a restart of penstock attaches it again"), "{path:#}");
 }

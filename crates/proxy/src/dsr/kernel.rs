@@ -1,96 +1,15 @@
 //! A service whose packets a program in the kernel forwards: tells the program what it must know, and takes over what it
 //! has counted. The packet socket receives only the questions who has the address.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
-use logic::dsr::path::{AtStop, Refusal, Rung};
-use logic::dsr::{BackendId, Director, Dropped, image};
-use state::data_path::{DataPath, PathReport};
+use logic::dsr::{BackendId, Dropped, image};
 use state::ending::Ending;
-use state::events::Level;
-use state::listen::BoundKey;
-use state::lock::lock;
-use sys::bpf::{Counted, Plane, Tallied, coarse_now};
+use sys::bpf::coarse_now;
 use sys::packet;
 
 use super::Server;
-use crate::worker::Worker;
 
 /// Entries of the table of flows that one tick looks at: a million take half a minute.
 const LOOKED_AT: usize = 4096;
-
-/// The path of an address, as long as it is open.
-pub(crate) struct Path {
-    plane: RefCell<Option<Rc<Plane>>>,
-    report: RefCell<PathReport>,
-}
-
-impl Path {
-    pub(super) fn new(path: DataPath) -> Self {
-        let DataPath { plane, report } = path;
-        Self { plane: RefCell::new(plane.map(Rc::new)), report: RefCell::new(report) }
-    }
-
-    /// Says where packets are forwarded.
-    pub(super) fn tell(&self, worker: &Worker, key: &BoundKey) {
-        let report = self.report.borrow();
-        let events = &worker.front.state.events;
-        events.record(Level::Info, format!("listener.{}.{}", key.listener, key.bind), report.line());
-        if let Some(plan) = worker.current().listeners.get(&key.listener) {
-            lock(&plan.state.paths).insert(key.bind.to_string(), report.clone());
-        }
-    }
-
-    /// Ends the path: the program goes away, or stays as the configuration wants it when the process ends.
-    pub(super) fn close(&self, worker: &Worker, key: &BoundKey) {
-        let current = worker.current();
-        let plan = current.listeners.get(&key.listener);
-        if let Some(plan) = plan {
-            lock(&plan.state.paths).remove(&key.bind.to_string());
-        }
-        let served = plan.filter(|plan| plan.settings.binds.contains(&key.bind));
-        let at_stop = served.and_then(|plan| plan.settings.dsr()).map(|settings| settings.at_stop);
-        let Some(plane) = self.plane.take() else { return };
-        if at_stop == Some(AtStop::Keep) {
-            return;
-        }
-        if let Err(error) = plane.detach() {
-            let message = format!("names of the program stay in /sys/fs/bpf/penstock: {error}");
-            worker.front.state.events.record(
-                Level::Warning,
-                format!("listener.{}.{}", key.listener, key.bind),
-                message,
-            );
-        }
-    }
-}
-
-/// The program, and what is known of it.
-pub(super) struct Kernel {
-    plane: Rc<Plane>,
-    /// The table that it uses, and the state of backends that is in it.
-    table: u32,
-    drawn: Option<u32>,
-    counted: Counted,
-    tallied: Vec<Tallied>,
-    place: Option<u32>,
-    flows: Vec<u32>,
-}
-
-impl Kernel {
-    /// Takes over the program, with the flows of an earlier process.
-    pub(super) fn new(path: &Path, director: &mut Director) -> Option<Self> {
-        let plane = path.plane.borrow().clone()?;
-        let shared = plane.shared();
-        let backends = shared.backends();
-        director.adopt(&backends);
-        let counted = shared.counted();
-        let tallied = (0..image::BACKENDS).map(|at| shared.tallied(at)).collect();
-        let table = shared.switched() as u32 & 1;
-        Some(Self { plane, table, drawn: None, counted, tallied, place: None, flows: Vec::new() })
-    }
-}
 
 impl Server {
     /// Tells the program what has changed.
@@ -167,35 +86,12 @@ impl Server {
     pub(super) fn leave_kernel(&mut self, name: &str) {
         let gone = self.kernel.as_ref().is_some_and(|it| packet::index_of(name) != Some(it.plane.index()));
         let Some(kernel) = self.kernel.take_if(|_| gone) else { return };
-        let rung = rung(&kernel.plane);
         drop(kernel);
-        self.path.close_plane();
-        self.director.decide_here();
-        self.interface = None;
-        let mut report = self.path.report.borrow_mut();
         let reason =
             "its interface was removed or is another one now; a restart of penstock attaches it again";
-        report.refused.push(Refusal { rung, reason: reason.to_owned() });
-        report.rung = Rung::AfPacket;
-        drop(report);
+        self.path.leave_plane(reason);
+        self.director.decide_here();
+        self.interface = None;
         self.path.tell(&self.worker, &self.key);
-    }
-}
-
-impl Path {
-    /// Takes the program away.
-    fn close_plane(&self) {
-        if let Some(plane) = self.plane.take() {
-            // Its interface is gone, or will not have it any more.
-            let _ = plane.detach();
-        }
-    }
-}
-
-fn rung(plane: &Plane) -> Rung {
-    match plane.hook() {
-        sys::bpf::Hook::Tc => Rung::Tc,
-        sys::bpf::Hook::Xdp => Rung::Xdp,
-        sys::bpf::Hook::XdpGeneric => Rung::XdpGeneric,
     }
 }

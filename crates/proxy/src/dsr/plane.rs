@@ -1,0 +1,105 @@
+//! The data path of an address as long as it is open, and the program in the kernel that it may be.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use logic::dsr::path::{AtStop, Refusal, Rung};
+use logic::dsr::{Director, image};
+use state::data_path::{DataPath, PathReport};
+use state::events::Level;
+use state::listen::BoundKey;
+use state::lock::lock;
+use sys::bpf::{Counted, Hook, Plane, Tallied};
+
+use crate::worker::Worker;
+
+/// The path of an address, as long as it is open.
+pub(super) struct Path {
+    plane: RefCell<Option<Rc<Plane>>>,
+    report: RefCell<PathReport>,
+}
+
+impl Path {
+    pub(super) fn new(path: DataPath) -> Self {
+        let DataPath { plane, report } = path;
+        Self { plane: RefCell::new(plane.map(Rc::new)), report: RefCell::new(report) }
+    }
+
+    /// Says where packets are forwarded.
+    pub(super) fn tell(&self, worker: &Worker, key: &BoundKey) {
+        let report = self.report.borrow();
+        let events = &worker.front.state.events;
+        events.record(Level::Info, format!("listener.{}.{}", key.listener, key.bind), report.line());
+        if let Some(plan) = worker.current().listeners.get(&key.listener) {
+            lock(&plan.state.paths).insert(key.bind.to_string(), report.clone());
+        }
+    }
+
+    /// Ends the path: the program goes away, or stays as the configuration wants it when the process ends.
+    pub(super) fn close(&self, worker: &Worker, key: &BoundKey) {
+        let current = worker.current();
+        let plan = current.listeners.get(&key.listener);
+        if let Some(plan) = plan {
+            lock(&plan.state.paths).remove(&key.bind.to_string());
+        }
+        let served = plan.filter(|plan| plan.settings.binds.contains(&key.bind));
+        let at_stop = served.and_then(|plan| plan.settings.dsr()).map(|settings| settings.at_stop);
+        let Some(plane) = self.plane.take() else { return };
+        if at_stop == Some(AtStop::Keep) {
+            return;
+        }
+        if let Err(error) = plane.detach() {
+            let message = format!("names of the program stay in /sys/fs/bpf/penstock: {error}");
+            worker.front.state.events.record(
+                Level::Warning,
+                format!("listener.{}.{}", key.listener, key.bind),
+                message,
+            );
+        }
+    }
+}
+
+/// The program, and what is known of it.
+pub(super) struct Kernel {
+    pub(super) plane: Rc<Plane>,
+    /// The table that it uses, and the state of backends that is in it.
+    pub(super) table: u32,
+    pub(super) drawn: Option<u32>,
+    /// What it had counted the last time.
+    pub(super) counted: Counted,
+    pub(super) tallied: Vec<Tallied>,
+    /// How far its flows were looked at, and the numbers of flows until there.
+    pub(super) place: Option<u32>,
+    pub(super) flows: Vec<u32>,
+}
+
+impl Kernel {
+    /// Takes over the program, with the flows of an earlier process.
+    pub(super) fn new(path: &Path, director: &mut Director) -> Option<Self> {
+        let plane = path.plane.borrow().clone()?;
+        let shared = plane.shared();
+        let backends = shared.backends();
+        director.adopt(&backends);
+        let counted = shared.counted();
+        let tallied = (0..image::BACKENDS).map(|at| shared.tallied(at)).collect();
+        let table = shared.switched() as u32 & 1;
+        Some(Self { plane, table, drawn: None, counted, tallied, place: None, flows: Vec::new() })
+    }
+}
+
+impl Path {
+    /// Takes the program away: the process forwards packets from now on.
+    pub(super) fn leave_plane(&self, reason: &str) {
+        let Some(plane) = self.plane.take() else { return };
+        // Its interface is gone, or will not have it any more.
+        let _ = plane.detach();
+        let rung = match plane.hook() {
+            Hook::Tc => Rung::Tc,
+            Hook::Xdp => Rung::Xdp,
+            Hook::XdpGeneric => Rung::XdpGeneric,
+        };
+        let mut report = self.report.borrow_mut();
+        report.refused.push(Refusal { rung, reason: reason.to_owned() });
+        report.rung = Rung::AfPacket;
+    }
+}
