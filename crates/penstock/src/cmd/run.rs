@@ -27,8 +27,8 @@ pub(crate) mod show;
 ///
 /// The output of the hosts is printed on standard output as it arrives, each line with its host before it: `->`
 /// standard output, `=>` standard error, `=:` the exit status, if not 0. All messages about the run go to standard
-/// error. Enter shows the hosts still running, with phase and duration. Ctrl-C ends the command on all hosts; a second
-/// Ctrl-C quits immediately.
+/// error. Enter shows the hosts still running, with phase and duration; any other line is left for the shell, also one that was
+/// pasted with the command. Ctrl-C ends the command on all hosts; a second Ctrl-C quits immediately.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {

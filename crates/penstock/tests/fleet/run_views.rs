@@ -167,12 +167,17 @@ struct Screen {
 
 impl Screen {
     fn start(run: &Command) -> Self {
+        Self::start_before(run, "")
+    }
+
+    /// Starts it in a shell that goes on with `then`.
+    fn start_before(run: &Command, then: &str) -> Self {
         let words = std::iter::once(run.get_program()).chain(run.get_args());
         let quoted: Vec<String> =
             words.map(|word| format!("'{}'", word.to_str().unwrap().replace('\'', "'\\''"))).collect();
         let mut script = Command::new(program("script"));
         clear_environment(&mut script);
-        script.args(["-q", "-e", "-f", "-E", "never", "-c", &quoted.join(" "), "/dev/null"]);
+        script.args(["-q", "-e", "-f", "-E", "never", "-c", &(quoted.join(" ") + then), "/dev/null"]);
         script.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("SHELL", "/bin/sh");
         let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (seen, mut from) = (Arc::new(Mutex::new(Vec::new())), child.stdout.take().unwrap());
@@ -272,6 +277,47 @@ fn terminal_shows_whole_lines_around_the_progress_and_enter_tells_who_runs() {
     };
     assert!(others.iter().all(|line| fits(line)), "{others:?}");
     assert_eq!(others.iter().filter(|line| line.contains(": run for ")).count(), 3, "{others:?}");
+}
+
+#[test]
+fn lines_that_were_pasted_with_the_command_are_left_for_the_shell() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let gate = fleet.home.path().join("gate");
+    let command = format!("echo begun; until [ -e {} ]; do sleep 0.1; done", gate.display());
+    let then = "; read -r one; read -r two; echo \"the shell has <$one> and <$two>\"";
+    let mut screen = Screen::start_before(&fleet.command(&["-w", "h1", &command]), then);
+    screen.wait_for("1 running");
+    screen.press("\n");
+    screen.wait_for("  h1: run for ");
+    screen.press("first line\nsecond line\n");
+    // The keyboard is looked at several times while the line of the progress is drawn so often.
+    let shown = screen.text().len();
+    eventually("the progress goes on", secs(30), || (screen.text().len() > shown + 500).then_some(()));
+    fs::write(&gate, "").unwrap();
+    let (status, lines) = screen.end();
+    assert_eq!(status, Some(0), "{lines:?}");
+    assert!(lines.iter().any(|line| line == "the shell has <first line> and <second line>"), "{lines:?}");
+}
+
+/// A pasted line must not start a wave.
+#[test]
+fn a_pause_is_ended_by_enter_and_by_no_other_line() {
+    let sshd = Sshd::start();
+    let fleet = Fleet::of(&sshd);
+    let mut screen =
+        Screen::start(&fleet.command(&["-w", "h[1-2]", "--waves", "1,all", "--pause", "echo ran"]));
+    screen.wait_for("Enter");
+    screen.press("uptime\n");
+    screen.wait_for("only Enter by itself goes on");
+    assert_eq!(screen.text().matches("ran").count(), 1, "{}", screen.text());
+    screen.press("\n");
+    let (status, lines) = screen.end();
+    assert_eq!(
+        (status, lines.iter().filter(|line| line.ends_with("-> ran")).count()),
+        (Some(0), 2),
+        "{lines:?}"
+    );
 }
 
 #[test]

@@ -116,7 +116,8 @@ impl PreparedRun<'_> {
         }
         let person = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
         if self.keyboard == Keyboard::Free && person {
-            keys::listen(out.clone(), Arc::clone(&enter), terminal);
+            let taken = if self.pace.waits_for_enter() { keys::Taken::Lines } else { keys::Taken::Enter };
+            keys::listen(taken, out.clone(), Arc::clone(&enter), terminal);
         }
         let plan = Plan { hosts, job, engine, limits, steps, journal };
         let mut outcome = fleet::run::run(plan, board, brake, out).await;

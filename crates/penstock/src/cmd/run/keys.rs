@@ -1,38 +1,47 @@
 //! The keyboard during a run: Enter shows the hosts still running, or starts the next wave.
+//!
+//! Lines that were pasted together with the command are for the shell, which reads them when the run has ended. So only an
+//! Enter by itself is taken from the terminal, and nothing that waits behind other text.
 
-use std::io::{self, Read};
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fleet::run::output::Outbox;
 use fleet::run::terminal::Terminal;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{getpgrp, tcgetpgrp};
-use std::os::fd::AsFd;
+use nix::unistd::{getpgrp, read, tcgetpgrp};
 use tokio::sync::Notify;
 
+/// Time until a terminal is looked at again that has nothing for the run.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What may be read from the terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// An Enter by itself.
+    Enter,
+    /// Every line, because the run waits for an answer (`--pause`). Only an Enter by itself is one.
+    Lines,
+}
+
 /// Starts a thread that reads keys until the program ends.
-pub(super) fn listen(out: Outbox, enter: Arc<Notify>, terminal: Arc<Terminal>) {
+pub(super) fn listen(taken: Taken, out: Outbox, enter: Arc<Notify>, terminal: Arc<Terminal>) {
     let listener = move || {
-        let mut input = io::stdin();
-        let mut key = [0; 256];
         loop {
             // A read in the background would stop the whole process (SIGTTIN).
             let foreground = tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp());
             if !foreground {
-                std::thread::sleep(std::time::Duration::from_millis(500));
+                std::thread::sleep(LOOK);
                 continue;
             }
-            let read = terminal.keys(|| {
-                let descriptor = io::stdin();
-                let mut wait = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
-                // Use a short timeout, because the prompt for a passphrase waits for this read.
-                let ready = poll(&mut wait, PollTimeout::from(100_u16));
-                matches!(ready, Ok(1..)).then(|| input.read(&mut key))
-            });
-            match read {
-                None => {}
-                Some(Ok(0) | Err(_)) => return,
-                Some(Ok(_)) => {
+            match terminal.keys(|| look(taken)) {
+                Seen::Nothing => {}
+                Seen::Others => std::thread::sleep(LOOK),
+                Seen::End => return,
+                Seen::Line => out.note("only Enter by itself goes on: the line is left out".to_owned()),
+                Seen::Enter => {
                     out.key();
                     enter.notify_waiters();
                 }
@@ -41,4 +50,38 @@ pub(super) fn listen(out: Outbox, enter: Arc<Notify>, terminal: Arc<Terminal>) {
     };
     // Without the thread only the Enter key does not work.
     let _ = std::thread::Builder::new().name("keys".into()).spawn(listener);
+}
+
+enum Seen {
+    Nothing,
+    Enter,
+    /// A line with text, which was read.
+    Line,
+    /// Text for others, which was not read.
+    Others,
+    /// Nothing can be read any more.
+    End,
+}
+
+fn look(taken: Taken) -> Seen {
+    let input = io::stdin();
+    let mut wait = [PollFd::new(input.as_fd(), PollFlags::POLLIN)];
+    // Use a short timeout, because the prompt for a passphrase waits for this read.
+    if !matches!(poll(&mut wait, PollTimeout::from(100_u16)), Ok(1..)) {
+        return Seen::Nothing;
+    }
+    let mut keys = [0; 256];
+    let most = match (taken, sys::terminal::typed(&input)) {
+        (_, Err(_)) => return Seen::End,
+        (Taken::Enter, Ok(2..)) => return Seen::Others,
+        // More may have come since: the line behind the Enter stays.
+        (Taken::Enter, Ok(_)) => 1,
+        (Taken::Lines, Ok(_)) => keys.len(),
+    };
+    // Not through the buffer of the standard library, which would take more.
+    match read(&input, &mut keys[..most]) {
+        Ok(0) | Err(_) => Seen::End,
+        Ok(1) if keys[0] == b'\n' => Seen::Enter,
+        Ok(_) => Seen::Line,
+    }
 }

@@ -52,6 +52,11 @@ impl Arguments {
         self.connect_timeout.unwrap_or(CONNECT_TIMEOUT)
     }
 
+    /// Whether the run asks for Enter between waves.
+    pub(crate) fn waits_for_enter(&self) -> bool {
+        self.waves.is_some() && self.pause == Some(None)
+    }
+
     /// Limits for a machine that can hold `sessions` sessions.
     pub(crate) fn limits(&self, sessions: usize) -> Limits {
         Limits {
