@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+/// Widest column: the formatting of the standard library panics beyond that.
+const WIDEST: usize = 65_535;
+
 /// Table whose columns are as wide as their widest cell.
 #[derive(Debug, Default)]
 pub struct Table {
@@ -21,7 +24,7 @@ impl Table {
     /// Limits columns to `widest` characters. A longer cell shifts only its own row.
     #[must_use]
     pub fn widest(self, widest: usize) -> Self {
-        Self { widest: Some(widest), ..self }
+        Self { widest: Some(widest.min(WIDEST)), ..self }
     }
 
     /// Sets the first row. `>` before a name aligns the column to the right.
@@ -43,7 +46,7 @@ impl Table {
             (0..count).map(|at| (self.alignment.get(at).copied().unwrap_or(Align::Left), 0)).collect();
         for row in &self.rows {
             for (column, cell) in columns.iter_mut().zip(row) {
-                column.1 = column.1.max(cell.chars().count()).min(self.widest.unwrap_or(usize::MAX));
+                column.1 = column.1.max(cell.chars().count()).min(self.widest.unwrap_or(WIDEST));
             }
         }
         for row in &self.rows {
@@ -98,6 +101,15 @@ mod tests {
         table.row(["a", "1"]);
         table.row(["wide", "2"]);
         assert_eq!(table.render(), "a   1\nwide  2\n");
+    }
+
+    #[test]
+    fn a_cell_may_have_any_length() {
+        let long = "x".repeat(100_000);
+        let mut table = Table::default();
+        table.row([long.as_str(), "1"]);
+        table.row(["short", "2"]);
+        assert!(table.render().starts_with(&format!("{long}  1\nshort ")));
     }
 
     #[test]
