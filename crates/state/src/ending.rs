@@ -79,7 +79,8 @@ text::meanings! {
         NoReply = "no-reply",
         /// A UDP flow whose client had sent nothing after a reply gave its place to a new one.
         FlowEvicted = "flow-evicted",
-        /// A datagram has a source to which no reply can be sent: port 0, or the address of one of our own listeners.
+        /// A datagram has a source to which no reply can be sent: port 0, or the address of one of our own listeners or of a
+        /// backend.
         BadSource = "bad-source",
         /// A datagram was not sent: the network or the kernel's buffer did not take it.
         NotSent = "datagram-not-sent",

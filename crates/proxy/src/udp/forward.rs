@@ -202,6 +202,11 @@ impl Server {
     ) -> Result<(Arc<PoolPlan>, Chosen), Ending> {
         let settings = self.settings().ok_or(Ending::InternalError)?;
         let pool = fallback::serving(&self.worker, &self.known, self.known.pool(settings.pool));
+        // A forged datagram would go round between the two for ever, if the backend answers all that it gets.
+        let sender = canonical(key.sender);
+        if pool.backends.iter().any(|plan| plan.state.addresses.load().contains(&sender)) {
+            return Err(Ending::BadSource);
+        }
         let mut tried = Tried::default();
         let is_left = |state: &Arc<BackendState>| left.is_some_and(|left| Arc::ptr_eq(state, left));
         if let Some(at) = pool.backends.iter().position(|plan| is_left(&plan.state)) {

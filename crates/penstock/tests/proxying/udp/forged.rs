@@ -179,3 +179,20 @@ fn a_datagram_whose_source_is_one_of_our_listeners_is_dropped_and_goes_round_now
     assert_eq!(server.backend(&echo.address.to_string())["sessions"], 0);
     Client::new(&first.to_string()).ask("others are served");
 }
+
+#[test]
+fn a_datagram_whose_source_is_a_backend_is_dropped_and_goes_round_nowhere() {
+    let backend = UdpSocket::bind("127.0.0.1:0").unwrap();
+    backend.set_read_timeout(Some(secs(20))).unwrap();
+    let server = Server::start(&config("", &format!("backends = [\"{}\"]", backend.local_addr().unwrap())));
+    let address = server.address("dns");
+    backend.send_to(b"who are you?", &address).unwrap();
+    eventually("it is dropped", secs(20), || {
+        (listener(&server)["endings"]["bad-source"].as_u64() == Some(1)).then_some(())
+    });
+    // What the backend gets first is from a client.
+    Client::new(&address).send(b"hello");
+    let mut room = [0; 100];
+    let (length, _) = backend.recv_from(&mut room).unwrap();
+    assert_eq!(&room[..length], b"hello");
+}
