@@ -260,10 +260,11 @@ async fn begin(
     };
     let (opening, tried, obtained) = loop {
         let (opening, mut tried) = (opening_to(&pool), Tried::default());
-        let why = match obtain(&snapshot, &pool, &arrival, opening, &mut tried, outcome, now).await {
-            Ok(obtained) => break (opening, tried, obtained),
-            Err(why) => why,
-        };
+        let why =
+            match obtain(&snapshot, &pool, &arrival, Begin { opening, at: now }, &mut tried, outcome).await {
+                Ok(obtained) => break (opening, tried, obtained),
+                Err(why) => why,
+            };
         let next = if is_unreachable(why) { fallback::after(&snapshot, &pool) } else { None };
         match next {
             Some(next) => {
@@ -319,7 +320,8 @@ async fn change_backend(session: &mut Session, backend: &mut Stream) -> Change {
     if retry::when_down(Idempotence::NotIdempotent, nothing, attempts, retries, room) == WhenDown::Move {
         unsent.tried.insert(index);
         let Unsent { current, arrival, opening, tried, .. } = &mut *unsent;
-        let obtaining = obtain(current, &pool, arrival, *opening, tried, outcome, Instant::now());
+        let obtaining =
+            obtain(current, &pool, arrival, Begin { opening: *opening, at: Instant::now() }, tried, outcome);
         let Obtained { stream, chosen, .. } = match obtaining.await {
             Ok(obtained) => obtained,
             Err(why) => {
@@ -351,15 +353,21 @@ struct Obtained {
     at: Instant,
 }
 
+/// What a connection begins with, and when.
+#[derive(Clone, Copy)]
+struct Begin {
+    opening: Opening,
+    at: Instant,
+}
+
 /// Chooses and connects a backend, with retries.
 async fn obtain(
     snapshot: &Snapshot,
     pool: &Arc<PoolPlan>,
     arrival: &Arrival,
-    opening: Opening,
+    Begin { opening, at: mut now }: Begin,
     tried: &mut Tried,
     outcome: &mut Outcome,
-    mut now: Instant,
 ) -> Result<Obtained, Ending> {
     let worker = &outcome.worker().clone();
     let key = match &pool.settings.hash_key {
@@ -396,7 +404,7 @@ async fn obtain(
         (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
         outcome.show_backend(&chosen.backend);
         outcome.queued = chosen.queued.or(outcome.queued);
-        let lacks = match connect(worker, pool, &chosen, arrival, opening, outcome, now).await {
+        let lacks = match connect(worker, pool, &chosen, arrival, Begin { opening, at: now }, outcome).await {
             Ok((stream, at)) => return Ok(Obtained { stream, chosen, at }),
             Err(lacks) => lacks,
         };
@@ -434,9 +442,8 @@ async fn connect(
     pool: &PoolPlan,
     chosen: &Chosen,
     arrival: &Arrival,
-    opening: Opening,
+    Begin { opening, at: began }: Begin,
     outcome: &mut Outcome,
-    began: Instant,
 ) -> Result<(Stream, Instant), NoConnection> {
     let counters = chosen.backend.counters.of(worker.index);
     let header = pool.settings.send_proxy.map(|version| proxy_header(version, arrival)).unwrap_or_default();

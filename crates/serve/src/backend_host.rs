@@ -134,7 +134,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 fn udp(address: SocketAddr) -> Listening {
     let lists = ["/proc/net/udp", "/proc/net/udp6"];
     let has = |list: &&str| std::fs::read_to_string(list).is_ok_and(|text| receives(&text, address));
-    if lists.iter().any(|list| has(&list)) { Listening::Yes } else { Listening::No }
+    if lists.iter().any(has) { Listening::Yes } else { Listening::No }
 }
 
 /// A set-up of this machine.

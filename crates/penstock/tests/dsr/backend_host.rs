@@ -96,7 +96,8 @@ fn verify_names_each_fault_with_the_command_that_mends_it() {
     assert_eq!(faults(&udp)[0]["check"], "port", "nginx takes no datagrams");
     // The configuration of the balancer names the addresses, ports and protocols.
     let file = network.directory.path().join("balancer.toml");
-    fs::write(&file, config(&format!("[\"{VIP}:80\", \"[{VIP6}]:80\"]"), "", "")).unwrap();
+    let text = config(&format!("[\"{VIP}:80\", \"[{VIP6}]:80\"]"), "", "");
+    fs::write(&file, text.replace("@DIR@", "/nowhere")).unwrap();
     let words = ["verify", "--config", file.to_str().unwrap(), "--interface", "eth0"];
     let output = penstock(&network, server, &words);
     let text = said(&output);

@@ -374,7 +374,7 @@ fn each_failed_attempt_has_its_reason_and_a_post_says_why_it_was_not_repeated() 
     };
     for (method, id) in [("GET", "got"), ("POST", "posted")] {
         let mut client = server.client("web");
-        client.send(&format!(
+        client.send(format!(
             "{method} / HTTP/1.1\r\nHost: a\r\nX-Request-Id: {id}\r\nContent-Length: 0\r\n\r\n"
         ));
         assert_eq!(client.response().status, 504, "{method}");

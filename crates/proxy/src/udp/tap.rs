@@ -27,29 +27,19 @@ impl Tapping {
         batch: &Batch,
         slots: std::ops::Range<usize>,
     ) {
-        if let Some(number) = captures.number() {
-            self.record_for(number, captures, whose, from, batch, slots);
-        }
-    }
-
-    #[cold]
-    fn record_for(
-        &mut self,
-        number: u64,
-        captures: &Captures,
-        whose: Whose<'_>,
-        from: From,
-        batch: &Batch,
-        slots: std::ops::Range<usize>,
-    ) {
+        let Some(number) = captures.number() else { return };
         if self.asked != number {
-            let Whose { listener, key, bound } = whose;
-            let tap = captures.tap_datagrams(listener, key.client(), ours(key, bound));
-            (self.asked, self.tap) = (number, tap.map(Box::new));
+            self.ask(number, captures, whose);
         }
         if let Some(tap) = &self.tap {
             slots.for_each(|slot| tap.record(from, batch.datagram(slot)));
         }
+    }
+
+    #[cold]
+    fn ask(&mut self, number: u64, captures: &Captures, Whose { listener, key, bound }: Whose<'_>) {
+        let tap = captures.tap_datagrams(listener, key.client(), ours(key, bound));
+        (self.asked, self.tap) = (number, tap.map(Box::new));
     }
 }
 

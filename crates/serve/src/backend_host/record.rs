@@ -1,4 +1,4 @@
-//! What set-ups of this machine have changed: a file for each address, `backend-ADDRESS.json`.
+//! What set-ups of this machine have changed: a file for each address, such as `/var/lib/penstock/backend-192.0.2.10.json`.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;

@@ -165,7 +165,7 @@ fn undo_gives_back_what_was_there_and_leaves_what_others_need_or_have_changed() 
     assert_eq!(values, ["net.ipv4.conf.all.arp_announce=1", "net.ipv4.conf.all.arp_ignore=0"]);
     assert_eq!((back.address, back.files.len()), (Some(ip(VIP)), 3));
     // Another address needs the settings, and one of the files.
-    let back = undo(&first, &[second.clone()], &now);
+    let back = undo(&first, std::slice::from_ref(&second), &now);
     assert!(back.settings.is_empty() && back.files.len() == 2, "{back:?}");
     let Some((0, handed)) = back.handed_over else { panic!("{back:?}") };
     let mut heir = second;

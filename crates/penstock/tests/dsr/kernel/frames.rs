@@ -95,12 +95,12 @@ pub(crate) fn fragment(
     match is_v6 {
         true => {
             let mut header = vec![protocol, 0];
-            header.extend((place & 0xfff8 | u16::from(more)).to_be_bytes());
+            header.extend(((place & 0xfff8) | u16::from(more)).to_be_bytes());
             header.extend([0, 0, 0, number]);
             ethernet(0x86dd, &ipv6(44, ends, &header, payload))
         }
         false => {
-            let place = place / 8 | if more { 0x2000 } else { 0 };
+            let place = (place / 8) | if more { 0x2000 } else { 0 };
             ethernet(0x0800, &ipv4(protocol, ends, place, 0, payload))
         }
     }
@@ -112,8 +112,7 @@ pub(crate) fn error(
     kind: u8,
     protocol: u8,
     number: u8,
-    from: u16,
-    to: u16,
+    [from, to]: [u16; 2],
     shown: usize,
 ) -> Vec<u8> {
     let inner = &segment(protocol, to, from, ACK);

@@ -63,17 +63,17 @@ pub(crate) fn named(is_v6: bool) -> Vec<Named> {
         false => &[(3, Sent), (11, Sent), (12, Sent), (0, Passed), (4, Passed), (5, Passed), (8, Passed)],
     };
     for (kind, what) in kinds {
-        all.push(("an ICMP message", error(is_v6, *kind, TCP, 1, 1000, 80, 8), *what));
+        all.push(("an ICMP message", error(is_v6, *kind, TCP, 1, [1000, 80], 8), *what));
     }
     let kind = if is_v6 { 2 } else { 3 };
     all.extend([
-        ("about a datagram", error(is_v6, kind, UDP, 1, 1000, 80, 8), Sent),
-        ("about another port", error(is_v6, kind, TCP, 1, 1000, 443, 8), Passed),
-        ("about a flow that is not known", error(is_v6, kind, TCP, 77, 1, 80, 8), Sent),
-        ("with four bytes", error(is_v6, kind, TCP, 1, 1000, 80, 4), Sent),
-        ("with three bytes", error(is_v6, kind, TCP, 1, 1000, 80, 3), Passed),
-        ("with all bytes", error(is_v6, kind, TCP, 1, 1000, 80, 99), Sent),
-        ("about another protocol", error(is_v6, kind, 132, 1, 1000, 80, 8), Passed),
+        ("about a datagram", error(is_v6, kind, UDP, 1, [1000, 80], 8), Sent),
+        ("about another port", error(is_v6, kind, TCP, 1, [1000, 443], 8), Passed),
+        ("about a flow that is not known", error(is_v6, kind, TCP, 77, [1, 80], 8), Sent),
+        ("with four bytes", error(is_v6, kind, TCP, 1, [1000, 80], 4), Sent),
+        ("with three bytes", error(is_v6, kind, TCP, 1, [1000, 80], 3), Passed),
+        ("with all bytes", error(is_v6, kind, TCP, 1, [1000, 80], 99), Sent),
+        ("about another protocol", error(is_v6, kind, 132, 1, [1000, 80], 8), Passed),
     ]);
     match (from, to) {
         (IpAddr::V4(_), _) => {

@@ -30,7 +30,7 @@ impl Random {
             1 => fragment(is_v6, protocol, number, 64, self.is_one_of(2), &[3; 40]),
             2 => {
                 let kind = [1, 2, 3, 4, 11, 12][self.below(6)];
-                error(is_v6, kind, protocol, number, port, to, self.below(20))
+                error(is_v6, kind, protocol, number, [port, to], self.below(20))
             }
             3 if is_v6 => {
                 let ends = [client(true, number), vip(true)];
