@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 pub mod backend_host;
 pub mod doctor;
+pub mod explain;
 pub mod filter;
 pub mod finding;
 mod flows;

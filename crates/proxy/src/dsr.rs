@@ -7,6 +7,7 @@
 //!    `crates/proxy/src/dsr/kernel.rs` tells it what it must know, and counts what it does.
 //! 4. Ten times a second, and when a backend's health changes, `crates/proxy/src/dsr/backends.rs` tells the decision which
 //!    backends there are; it looks up their Ethernet addresses. `crates/proxy/src/dsr/link.rs` follows the network interface.
+//! 5. `crates/proxy/src/dsr/report.rs` tells operators how the service stands.
 
 use std::io;
 use std::net::UdpSocket;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use config::types::DsrSettings;
 use logic::dsr::{Director, Progress, Rules, Service, Verdict, rewrite};
 use state::data_path::DataPath;
+use state::dsr::Question;
 use state::ending::Ending;
 use state::events::Level;
 use state::listen::BoundKey;
@@ -26,6 +28,7 @@ use sys::neighbour::Neighbours;
 use sys::packet::{FrameBatch, Interface, PacketSocket, SLOTS, send_frame};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use crate::accept::CloseSignal;
@@ -36,9 +39,12 @@ mod backends;
 mod kernel;
 mod link;
 mod plane;
+mod report;
+mod totals;
 
 use backends::Gauges;
 use plane::{Kernel, Path};
+use totals::Totals;
 
 /// How often the backends are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -128,6 +134,10 @@ struct Server {
     announcements: u32,
     neighbours: Neighbours,
     gauges: Gauges,
+    totals: Totals,
+    /// Where operators ask, and what they have asked.
+    desk: mpsc::Sender<Question>,
+    questions: mpsc::Receiver<Question>,
     ticks: u32,
     conflict: Option<Instant>,
 }
@@ -148,6 +158,7 @@ async fn serve(
     let hash_key = hash_key(&worker, &plan);
     let mut director = Director::new(service, rules, hash_key, now);
     let kernel = Kernel::new(&path, &mut director);
+    let (desk, questions) = mpsc::channel(state::dsr::WAITING);
     let mut server = Server {
         director,
         path,
@@ -158,6 +169,9 @@ async fn serve(
         announcements: 0,
         neighbours: Neighbours::open()?,
         gauges: Gauges::default(),
+        totals: Totals::default(),
+        desk,
+        questions,
         ticks: 0,
         conflict: None,
         worker,
@@ -182,6 +196,8 @@ impl Server {
                 biased;
                 () = close_signal.closed() => return Ok(()),
                 _ = tick.tick() => self.tick(Instant::now()),
+                // This has a sender of its own.
+                Some(question) = self.questions.recv() => self.answer(question),
                 // The sender lives as long as the state.
                 _ = health.changed() => {
                     self.set_backends(Instant::now());
@@ -268,6 +284,9 @@ impl Server {
             }
         }
         self.gauges.show(&self.director);
+        if is_all {
+            self.publish();
+        }
     }
 
     /// Decides about the first frames of the batch.
@@ -300,6 +319,9 @@ impl Server {
                 Verdict::Conflict(other) => self.tell_conflict(other, now),
             }
         }
+        self.totals.packets += forwarded;
+        self.totals.bytes += bytes;
+        self.totals.passed += passed;
         let counters = self.counters();
         counters.packets_forwarded.add(forwarded);
         counters.packets_passed.add(passed);
@@ -336,7 +358,8 @@ impl Server {
     }
 
     /// Counts packets that are not forwarded.
-    fn drop_packets(&self, count: u64, why: Ending) {
+    fn drop_packets(&mut self, count: u64, why: Ending) {
+        self.totals.drop(count, &why);
         self.counters().packets_dropped.add(count);
         self.plan.state.count_endings(self.worker.index, why.word(), count);
     }

@@ -22,6 +22,7 @@ pub mod certificates;
 pub mod clients;
 pub mod confinement;
 pub mod descriptors;
+pub mod dsr;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod hsts;

@@ -32,6 +32,7 @@ pub mod capture;
 pub mod client_slots;
 pub mod confinement;
 pub mod data_path;
+pub mod dsr;
 pub mod ending;
 pub mod event_log;
 pub mod events;
@@ -120,6 +121,8 @@ pub struct State {
     pub log_level: log_level::LogLevel,
     /// Addresses on which this process receives datagrams.
     pub listening_for_datagrams: ArcSwap<Listening>,
+    /// Services of `dsr` listeners, for operators.
+    pub services: dsr::Services,
     /// Key of the hash of `dsr` listeners without a key file, chosen at random.
     pub hash_key: [u64; 2],
     /// Degraded subjects with the reason; `status` prints them first.
@@ -552,6 +555,7 @@ impl State {
             captures: capture::Captures::default(),
             log_level: log_level::LogLevel::default(),
             listening_for_datagrams: ArcSwap::default(),
+            services: dsr::Services::default(),
             hash_key: [(); 2].map(|()| RandomState::new().build_hasher().finish()),
             degraded: Mutex::default(),
             backends: Mutex::default(),

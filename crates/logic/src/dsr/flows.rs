@@ -47,6 +47,12 @@ impl Flows {
         Some((entry.backend, entry.class))
     }
 
+    /// Time since the last packet of a flow; zero if it is not known.
+    pub(super) fn silent(&self, flow: &Flow, now: Instant) -> Duration {
+        let seen = self.index.get(flow).map(|number| self.entries[*number as usize].seen);
+        seen.map_or(Duration::ZERO, |seen| now.saturating_duration_since(seen))
+    }
+
     /// Notes a packet of a flow.
     pub(super) fn touch(&mut self, flow: &Flow, class: Class, now: Instant) {
         let Some(number) = self.index.get(flow).copied() else { return };

@@ -6,6 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Ethernet address.
 pub type Mac = [u8; 6];
 
+/// An Ethernet address as `ip neighbour` writes it.
+pub fn shown(mac: Mac) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
 const ETHERNET: usize = 14;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;

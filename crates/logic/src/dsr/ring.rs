@@ -34,6 +34,17 @@ pub struct Backend<'a> {
     pub standing: Standing,
 }
 
+/// A backend as the decision sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendView {
+    pub name: String,
+    /// `None`: it is not configured any more, and keeps its flows.
+    pub standing: Option<Standing>,
+    pub weight: u32,
+    pub mac: Option<Mac>,
+    pub flows: u32,
+}
+
 #[derive(Debug)]
 struct Slot {
     name: Box<str>,
@@ -161,9 +172,14 @@ impl Ring {
         before != Some(mac)
     }
 
-    fn build(&self) -> Tables {
+    /// Names and weights, of which those that are not configured any more have none.
+    fn weights(&self) -> Vec<(&str, u32)> {
         let weight = |slot: &Slot| if slot.configured == Configured::Yes { slot.weight } else { 0 };
-        let backends: Vec<_> = self.slots.iter().map(|slot| (&*slot.name, weight(slot))).collect();
+        self.slots.iter().map(|slot| (&*slot.name, weight(slot))).collect()
+    }
+
+    fn build(&self) -> Tables {
+        let backends = self.weights();
         let is_open = |at: usize| self.slots[at].standing == Standing::Open;
         let is_known = |at: usize| self.slots[at].mac.is_some();
         let is_missed = |at: usize| backends[at].1 > 0 && is_open(at) && !is_known(at);
@@ -183,6 +199,24 @@ impl Ring {
         let owner = tables.now.lookup(self.hash(flow));
         self.tables = Some(tables);
         owner.map(|at| BackendId(at as u32))
+    }
+
+    /// The backend of a flow if every configured one took new flows.
+    pub(super) fn home(&self, flow: &Flow) -> Option<BackendId> {
+        let table = Table::new(&self.weights());
+        table.lookup(self.hash(flow)).map(|at| BackendId(at as u32))
+    }
+
+    pub(super) fn views(&self) -> Vec<BackendView> {
+        let used = self.slots.iter().filter(|slot| slot.configured == Configured::Yes || slot.flows > 0);
+        let view = |slot: &Slot| BackendView {
+            name: slot.name.to_string(),
+            standing: (slot.configured == Configured::Yes).then_some(slot.standing),
+            weight: slot.weight,
+            mac: slot.mac,
+            flows: slot.flows,
+        };
+        used.map(view).collect()
     }
 
     /// Whether the backend that [`Self::lookup`] has found has the flow only until the Ethernet address of another one is

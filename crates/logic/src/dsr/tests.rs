@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::*;
 
 mod backends;
+mod explained;
 mod flows;
 mod kernel;
 mod ownership;

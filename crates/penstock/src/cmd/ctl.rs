@@ -13,6 +13,7 @@ use crate::output::{Failure, plain, print, print_failed};
 
 mod capture;
 mod change;
+mod dsr;
 mod save;
 mod sessions;
 mod top;
@@ -86,6 +87,8 @@ enum Command {
     Top(top::Top),
     /// Which backend a session would get, step by step, and why no other one; changes nothing
     Why(why::Why),
+    /// Services of dsr listeners: how they stand, and what would happen with a packet
+    Dsr(dsr::Dsr),
     /// Give a backend no new sessions; its open sessions continue to their end
     #[command(override_usage = "penstock ctl drain [OPTIONS] [POOL] BACKEND")]
     Drain(Target),
@@ -148,6 +151,7 @@ Examples:
   penstock ctl sessions --sort rate --limit 10
   penstock ctl kill 4711
   penstock ctl why --from 203.0.113.7 https://shop.example/cart
+  penstock ctl dsr status
   penstock ctl drain 10.0.0.11:8000            before an update of that server
   penstock ctl ready 10.0.0.11:8000            after it
   penstock ctl weight app unix:/run/app.sock 5
@@ -234,6 +238,7 @@ impl Command {
                 ("kill", words(&owned))
             }
             Command::Why(why) => ("why", why.words()),
+            Command::Dsr(dsr) => ("dsr", dsr.words()),
             Command::Drain(target) => ("drain", words(&target.words)),
             Command::Ready(target) => ("ready", words(&target.words)),
             Command::Weight { words: all } => ("weight", words(all)),
@@ -356,6 +361,11 @@ mod tests {
         (&["weight", "10.0.0.1:80", "7"], "weight 10.0.0.1:80 7"),
         (&["weight", "app", "10.0.0.1:80", "default"], "weight app 10.0.0.1:80 default"),
         (&["certs"], "certs"),
+        (&["dsr", "status", "--json"], "dsr status json"),
+        (
+            &["dsr", "explain", "192.0.2.7:4000", "[2001:db8::1]:80", "tcp"],
+            "dsr explain 192.0.2.7:4000 [2001:db8::1]:80 tcp",
+        ),
         (&["sessions"], "sessions"),
         (
             &[

@@ -6,6 +6,7 @@ mod changes;
 mod doctor;
 mod kernel;
 mod network;
+mod operators;
 mod paths;
 mod refused;
 mod traffic;

@@ -106,7 +106,9 @@ impl Network {
         if !large.exists() {
             fs::write(&large, noise(LARGE)).unwrap();
         }
-        fs::hard_link(&large, root.join("large")).unwrap();
+        if !root.join("large").exists() {
+            fs::hard_link(&large, root.join("large")).unwrap();
+        }
         fs::write(root.join("index.html"), server.to_string()).unwrap();
         let config = root.with_extension("conf");
         let at = root.display();

@@ -26,7 +26,7 @@ pub(super) enum Which {
 }
 
 impl Server {
-    fn pool(&self) -> Option<Arc<PoolPlan>> {
+    pub(super) fn pool(&self) -> Option<Arc<PoolPlan>> {
         Some(self.known.pool(self.settings()?.pool).clone())
     }
 
@@ -123,11 +123,15 @@ struct Gauge {
     shown: u32,
     /// Look-ups in a row that found no Ethernet address of this backend. Starts at 1: none is known yet.
     missing: u32,
+    /// Packets to it, and their bytes.
+    packets: u64,
+    bytes: u64,
 }
 
 /// Frames of one batch for one backend.
 struct Tally {
     backend: BackendId,
+    packets: u64,
     bytes: u64,
     began: u64,
 }
@@ -139,7 +143,8 @@ impl Gauges {
             let same =
                 self.of.get(&plan.state.name).is_some_and(|gauge| Arc::ptr_eq(&gauge.state, &plan.state));
             if !same {
-                let gauge = Gauge { state: plan.state.clone(), shown: 0, missing: 1 };
+                let state = plan.state.clone();
+                let gauge = Gauge { state, shown: 0, missing: 1, packets: 0, bytes: 0 };
                 self.of.insert(plan.state.name.clone(), gauge);
             }
         }
@@ -171,16 +176,25 @@ impl Gauges {
     /// Counts frames for a backend.
     pub(super) fn add(&mut self, backend: BackendId, bytes: u64, began: u64) {
         match self.tallies.iter_mut().find(|tally| tally.backend == backend) {
-            Some(tally) => (tally.bytes, tally.began) = (tally.bytes + bytes, tally.began + began),
-            None => self.tallies.push(Tally { backend, bytes, began }),
+            Some(tally) => {
+                tally.packets += 1;
+                (tally.bytes, tally.began) = (tally.bytes + bytes, tally.began + began);
+            }
+            None => self.tallies.push(Tally { backend, packets: 1, bytes, began }),
         }
+    }
+
+    /// Packets and bytes to a backend, since the service began.
+    pub(super) fn sent(&self, name: &str) -> (u64, u64) {
+        self.of.get(name).map_or((0, 0), |gauge| (gauge.packets, gauge.bytes))
     }
 
     /// Publishes what was counted.
     pub(super) fn flush(&mut self, director: &Director, worker: usize) {
-        for Tally { backend, bytes, began } in self.tallies.drain(..) {
-            let gauge = director.name(backend).and_then(|name| self.of.get(name));
+        for Tally { backend, packets, bytes, began } in self.tallies.drain(..) {
+            let gauge = director.name(backend).and_then(|name| self.of.get_mut(name));
             if let Some(gauge) = gauge {
+                (gauge.packets, gauge.bytes) = (gauge.packets + packets, gauge.bytes + bytes);
                 let counters = gauge.state.counters.of(worker);
                 counters.bytes_in.add(bytes);
                 counters.sessions.add(began);

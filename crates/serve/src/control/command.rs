@@ -19,6 +19,7 @@ use super::words::{Quotes, Word, split};
 use crate::report::{self, Status, tables};
 
 pub(super) mod capture;
+mod dsr;
 mod health;
 mod log_level;
 mod rights;
@@ -188,6 +189,12 @@ const COMMANDS: &[Command] = &[
         arguments: "[OPTIONS] URL|--session ID",
         help: "which backend a session would get, step by step",
         run: why::run,
+    },
+    Command {
+        name: "dsr",
+        arguments: "status|explain SOURCE DESTINATION tcp|udp",
+        help: "services of dsr listeners, or what would happen with a packet",
+        run: services,
     },
     Command {
         name: "drain",
@@ -499,6 +506,23 @@ fn judge_health(call: &Call<'_>) -> Result<Step, Refusal> {
     let pools = report::pools(call.front, None);
     let good = health::judge(phase, &pools, call.arguments).map_err(Refusal::from)?;
     Ok(call.answer(|| good.clone(), || json!({ "healthy": true, "reason": good }).to_string()))
+}
+
+fn services(call: &Call<'_>) -> Result<Step, Refusal> {
+    match dsr::read(call.arguments).map_err(|wrong| wrong.map_or_else(|| call.usage(), Refusal::from))? {
+        dsr::Asked::Status => {
+            let all: Vec<_> = call.front.state.services.all().into_iter().map(|(report, _)| report).collect();
+            Ok(call.answer(|| report::dsr::services(&all), || json!({ "services": all }).to_string()))
+        }
+        dsr::Asked::Explain(flow) => {
+            let (front, format) = (call.front.clone(), call.format);
+            let answer = async move {
+                let report = dsr::explain(&front, flow).await?;
+                Ok(format.of(|| report.text(), || to_json(&report)))
+            };
+            Ok(Step::Later(Later(Box::pin(answer))))
+        }
+    }
 }
 
 fn log_level(call: &Call<'_>) -> Result<Step, Refusal> {

@@ -240,7 +240,7 @@ fn verdicts(out: &mut String, backend: &BackendReport, most: usize) {
 }
 
 /// Width of a terminal in which a line of a usual backend needs no second one.
-const WIDTH: usize = 100;
+pub(super) const WIDTH: usize = 100;
 
 /// A longer name of a backend has a line of its own, so that the others stay within [`WIDTH`].
 const NAME: usize = 23;

@@ -5,8 +5,9 @@ use logic::control_access::Rights;
 use crate::control::client::PeerCredentials;
 
 /// Commands that change nothing and show no line of the configuration.
-const READ: [&str; 10] =
-    ["status", "backends", "certs", "clients", "sessions", "health", "events", "why", "history", "help"];
+const READ: [&str; 11] = [
+    "status", "backends", "certs", "clients", "sessions", "health", "events", "why", "dsr", "history", "help",
+];
 
 /// A command that is not in the list needs the right to change.
 pub(super) fn needed(command: &str, arguments: &[&str]) -> Rights {

@@ -1,0 +1,97 @@
+//! What a service would do with the next packet of a flow, and why; nothing changes.
+
+use std::time::{Duration, Instant};
+
+use super::flows::Class;
+use super::packet::{Flow, Mac};
+use super::{Director, Dropped};
+
+pub use super::ring::BackendView;
+
+/// The decision about the next packet of a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// What is remembered of the flow.
+    pub known: Option<KnownFlow>,
+    /// Backend of the flow in the table, if every configured backend took new flows.
+    pub home: Option<String>,
+    /// Backend of the flow in the table as it is: that of a new flow.
+    pub table: Option<String>,
+    pub decision: Decision,
+    /// Backends that are configured or have flows.
+    pub backends: Vec<BackendView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownFlow {
+    pub backend: String,
+    pub phase: Phase,
+    /// Time since its last packet.
+    pub silent: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Open,
+    /// The client has sent FIN or RST: a SYN begins a new flow.
+    Closing,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    Forward {
+        backend: String,
+        to: Mac,
+        why: Why,
+    },
+    /// No backend takes it.
+    Drop(Dropped),
+    /// The flow has a backend whose Ethernet address is not known.
+    NoEthernetAddress {
+        backend: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The flow is remembered.
+    Known,
+    /// The flow is remembered, and its backend is down.
+    Moved,
+    /// The flow is not remembered.
+    Table,
+}
+
+impl Director {
+    /// Explains the next packet of a flow of this service.
+    pub fn explain(&mut self, flow: &Flow, now: Instant) -> Explanation {
+        let home = self.ring.home(flow).and_then(|id| self.ring.name(id)).map(str::to_owned);
+        let from_table = self.ring.lookup(flow);
+        let name = |id| self.ring.name(id).unwrap_or_default().to_owned();
+        let found = self.flows.lookup(flow);
+        let known = found.map(|(backend, class)| KnownFlow {
+            backend: name(backend),
+            phase: if class == Class::Closing { Phase::Closing } else { Phase::Open },
+            silent: self.flows.silent(flow, now),
+        });
+        let kept = found.map(|(backend, _)| backend).filter(|backend| self.ring.keeps(*backend));
+        let (chosen, why) = match (kept, found) {
+            (Some(kept), _) => (Some(kept), Why::Known),
+            (None, Some(_)) => (from_table, Why::Moved),
+            (None, None) => (from_table, Why::Table),
+        };
+        let decision = match chosen {
+            None => Decision::Drop(Dropped::NoBackend),
+            Some(id) => match self.ring.mac(id) {
+                Some(to) => Decision::Forward { backend: name(id), to, why },
+                None => Decision::NoEthernetAddress { backend: name(id) },
+            },
+        };
+        Explanation { known, home, table: from_table.map(name), decision, backends: self.views() }
+    }
+
+    /// All backends that are configured or have flows.
+    pub fn views(&self) -> Vec<BackendView> {
+        self.ring.views()
+    }
+}

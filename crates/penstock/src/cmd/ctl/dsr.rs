@@ -1,0 +1,46 @@
+//! `penstock ctl dsr`: services of `dsr` listeners.
+
+use clap::{Args, Subcommand};
+
+use super::word::parse_word;
+
+#[derive(Debug, Args)]
+pub(super) struct Dsr {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Each service: what forwards its packets, flows, packets and drops, and its backends with Ethernet addresses and
+    /// whether they accept the virtual address
+    Status,
+    /// What would happen with a packet now, and why: whether its flow is remembered, which backend the table has for it,
+    /// and the state of the backends; changes nothing
+    #[command(after_help = EXAMPLES)]
+    Explain {
+        /// Address and port of the client: 203.0.113.7:40000 or [2001:db8::7]:40000
+        #[arg(value_name = "SOURCE", value_parser = parse_word)]
+        from: String,
+        /// Virtual address and port
+        #[arg(value_name = "DESTINATION", value_parser = parse_word)]
+        to: String,
+        /// tcp or udp
+        #[arg(value_name = "TRANSPORT", value_parser = parse_word)]
+        transport: String,
+    },
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock ctl dsr explain 203.0.113.7:40000 192.0.2.10:80 tcp";
+
+impl Dsr {
+    /// Words of the control command.
+    pub(super) fn words(&self) -> Vec<&str> {
+        match &self.command {
+            Command::Status => vec!["status"],
+            Command::Explain { from, to, transport } => vec!["explain", from, to, transport],
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `penstock ctl dsr`: how services stand, and what would happen with a packet.
+
+use testing::tools::{self, Root};
+use testing::{eventually, secs};
+
+use super::network::{Network, SERVERS, VIP, VIP6, config};
+
+const CHECKED: &str =
+    "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
+
+#[test]
+fn services_are_shown_and_what_is_explained_of_a_packet_is_what_happens() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let bind = format!("[\"{VIP}:80\", \"[{VIP6}]:80\"]");
+    let server = network.balancer(&config(&bind, "", CHECKED));
+    let services = || server.ctl_json(&["dsr", "status"])["services"].clone();
+    eventually("all accept the addresses", secs(20), || {
+        let services = services();
+        let services = services.as_array().filter(|all| all.len() == 2)?;
+        let mut backends = services.iter().flat_map(|one| one["backends"].as_array().unwrap());
+        backends.all(|one| one["ethernet"].is_string()).then_some(())
+    });
+    let before = services()[0].clone();
+    assert_eq!((&before["rung"], &before["interface"]), (&"af_packet".into(), &"eth0".into()), "{before:#}");
+    assert_eq!(before["flows"], 0, "{before:#}");
+    let target = format!("{VIP}:80");
+    let explain =
+        |port: u16| server.ctl_json(&["dsr", "explain", &format!("10.77.0.12:{port}"), &target, "tcp"]);
+    // A connection from each port comes to the backend that was explained.
+    for port in 41_000..41_008 {
+        let said = explain(port);
+        assert_eq!(
+            (&said["verdict"], &said["flow"]),
+            (&"forward".into(), &serde_json::Value::Null),
+            "{said:#}"
+        );
+        let range = format!("{port}-{port}");
+        let output = network.curl(&["-m", "10", "--local-port", &range, &format!("http://{VIP}/")]);
+        let name = if said["backend"] == "10.77.0.14:80" { "2" } else { "3" };
+        assert_eq!(String::from_utf8_lossy(&output.stdout), name, "{said:#}");
+        let known = explain(port);
+        assert_eq!(known["flow"]["backend"], said["backend"], "{known:#}");
+        assert!(known["reason"].to_string().contains("the flow is remembered"), "{known:#}");
+    }
+    eventually("the packets are counted", secs(10), || {
+        let after = services()[0].clone();
+        (after["packets"].as_u64()? > 8 && after["flows"].as_u64()? >= 8).then_some(())
+    });
+    let said = |words: &[&str]| {
+        let output = server.ctl(words);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let text = said(&["dsr", "status"]);
+    for part in ["SERVICE 10.77.0.100:80 tcp (listener.web): by af_packet, eth0", "flows 8 of"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let text = said(&["dsr", "explain", "10.77.0.12:41000", &target, "tcp"]);
+    assert!(text.contains("flow: remembered for 10.77.0.1") && text.contains("=> forwarded to"), "{text}");
+    for (words, part) in [
+        (["10.77.0.12:1", "10.77.0.101:80", "tcp"], "no dsr listener has the address 10.77.0.101"),
+        (["10.77.0.12:1", "10.77.0.100:80", "udp"], "there are: 10.77.0.100:80 tcp"),
+        (["10.77.0.12:1", "10.77.0.100:81", "tcp"], "there are: 10.77.0.100:80 tcp"),
+    ] {
+        let text = said(&[&["dsr", "explain"][..], &words].concat());
+        assert!(text.contains(part), "{text}");
+    }
+    for (words, part) in [
+        (["10.77.0.12", "10.77.0.100:80", "tcp"], "\"10.77.0.12\" is no address and port"),
+        (["10.77.0.12:1", "[fd77::100]:80", "tcp"], "both addresses"),
+        (["10.77.0.12:1", "10.77.0.100:80", "sctp"], "tcp or udp"),
+    ] {
+        let refused = server.ctl(&[&["dsr", "explain"][..], &words].concat());
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && text.contains(part), "{text}");
+    }
+}

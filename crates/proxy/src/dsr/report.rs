@@ -1,0 +1,72 @@
+//! What operators see of a service (`crates/state/src/dsr.rs`), and what they ask it.
+
+use std::time::Instant;
+
+use logic::dsr::Standing;
+use logic::dsr::packet::shown;
+use state::dsr::{BackendOfService, Question, ServiceReport};
+
+use super::Server;
+
+/// What forwards packets here.
+const RUNG: &str = "af_packet";
+
+impl Server {
+    /// Tells operators how it stands.
+    pub(super) fn publish(&self) {
+        let Some(settings) = self.settings() else { return };
+        let report = ServiceReport {
+            listener: self.key.listener.to_string(),
+            address: self.key.bind.to_string(),
+            transport: settings.transports.as_str(),
+            rung: RUNG,
+            interface: settings.interface.to_string(),
+            ethernet: self.interface.map(|it| shown(it.mac)),
+            pool: self.known.pool(settings.pool).settings.name.to_string(),
+            flows: self.director.flows(),
+            max_flows: settings.max_flows,
+            packets: self.totals.packets,
+            bytes: self.totals.bytes,
+            passed: self.totals.passed,
+            dropped: self.totals.dropped.clone(),
+            backends: self.backends_of_service(),
+        };
+        self.worker.front.state.services.publish(report, &self.desk);
+    }
+
+    fn backends_of_service(&self) -> Vec<BackendOfService> {
+        let views = self.director.views().into_iter();
+        let all = views.map(|view| {
+            let (packets, bytes) = self.gauges.sent(&view.name);
+            BackendOfService {
+                state: match view.standing {
+                    Some(Standing::Open) => "open",
+                    Some(Standing::Draining) => "draining",
+                    Some(Standing::Down) => "down",
+                    None => "removed",
+                },
+                ethernet: view.mac.map(shown),
+                flows: view.flows,
+                packets,
+                bytes,
+                vip: None,
+                name: view.name,
+            }
+        });
+        all.collect()
+    }
+
+    /// Answers a question of an operator.
+    pub(super) fn answer(&mut self, question: Question) {
+        let explained = self.director.explain(&question.flow, Instant::now());
+        // Who has asked may have left.
+        let _ = question.answer.send(explained);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let state = &self.worker.front.state;
+        state.services.withdraw(&self.key.listener, &self.key.bind.to_string(), &self.desk);
+    }
+}

@@ -1,0 +1,105 @@
+//! `dsr`: services of `dsr` listeners, and what they would do with a packet.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use logic::dsr::packet::{Flow, Transport};
+use proxy::front::Front;
+use state::dsr::{Question, Served, ServiceReport};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::report::dsr::ExplainReport;
+
+/// Time limit of a worker's answer.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+
+pub(super) enum Asked {
+    Status,
+    Explain(Flow),
+}
+
+/// The error is a refusal with its reason, or `None` for wrong usage.
+pub(super) fn read(arguments: &[&str]) -> Result<Asked, Option<String>> {
+    match *arguments {
+        ["status"] => Ok(Asked::Status),
+        ["explain", from, to, transport] => Ok(Asked::Explain(flow(from, to, transport)?)),
+        _ => Err(None),
+    }
+}
+
+fn flow(from: &str, to: &str, transport: &str) -> Result<Flow, String> {
+    let address = |text: &str| {
+        let shown: String = text.chars().take(60).collect();
+        let read = text.parse::<SocketAddr>().map(|address| (address.ip().to_canonical(), address.port()));
+        read.map_err(|_| format!("\"{shown}\" is no address and port, such as 203.0.113.7:40000"))
+    };
+    let ((client, client_port), (vip, port)) = (address(from)?, address(to)?);
+    if client.is_ipv4() != vip.is_ipv4() {
+        return Err("both addresses of a packet are IPv4, or both are IPv6".into());
+    }
+    let transport = match transport {
+        "tcp" => Transport::Tcp,
+        "udp" => Transport::Udp,
+        _ => return Err("the transport of a packet is tcp or udp".into()),
+    };
+    Ok(Flow { client, client_port, vip, port, transport })
+}
+
+pub(super) async fn explain(front: &Front, flow: Flow) -> Result<ExplainReport, String> {
+    let all = front.state.services.all();
+    let (service, desk) = match found(&all, &flow) {
+        Ok(found) => found,
+        Err(why) => return Ok(ExplainReport::passed(&flow, why)),
+    };
+    let (answer, answered) = oneshot::channel();
+    let busy = || {
+        format!(
+            "the worker of {} has not answered within {} s: it is busy or stopped; ask again",
+            service.address,
+            ANSWER_TIME.as_secs()
+        )
+    };
+    desk.try_send(Question { flow, answer }).map_err(|_| busy())?;
+    let explained = timeout(ANSWER_TIME, answered).await.map_err(|_| busy())?.map_err(|_| busy())?;
+    Ok(ExplainReport::read(&flow, service, explained))
+}
+
+/// The service that takes a packet; the error says why none does.
+fn found<'a>(all: &'a [Served], flow: &Flow) -> Result<&'a Served, String> {
+    let vip = |report: &ServiceReport| vip(&report.address);
+    let here: Vec<_> =
+        all.iter().filter(|(report, _)| vip(report).is_some_and(|it| it.0 == flow.vip)).collect();
+    if here.is_empty() {
+        return Err(format!("passed over: no dsr listener has the address {}", flow.vip));
+    }
+    let has = |report: &ServiceReport| match flow.transport {
+        Transport::Tcp => report.transport.contains("tcp"),
+        Transport::Udp => report.transport.contains("udp"),
+    };
+    let takes = |port: Option<u16>| {
+        here.iter().find(|(report, _)| vip(report).is_some_and(|it| it.1 == port) && has(report)).copied()
+    };
+    // A service of one port is before one of every port.
+    takes(Some(flow.port)).or_else(|| takes(None)).ok_or_else(|| {
+        let services: Vec<_> =
+            here.iter().map(|(report, _)| format!("{} {}", report.address, report.transport)).collect();
+        format!(
+            "passed over: no dsr listener has this port and transport; there are: {}",
+            services.join(", ")
+        )
+    })
+}
+
+/// Address and port of a service; no port: every one.
+fn vip(text: &str) -> Option<(IpAddr, Option<u16>)> {
+    match text.strip_suffix(":*") {
+        Some(ip) => {
+            let ip = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip);
+            Some((ip.parse::<IpAddr>().ok()?.to_canonical(), None))
+        }
+        None => {
+            text.parse::<SocketAddr>().ok().map(|address| (address.ip().to_canonical(), Some(address.port())))
+        }
+    }
+}

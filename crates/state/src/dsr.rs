@@ -1,0 +1,112 @@
+//! Services of `dsr` listeners as their workers last told, for operators; and where to ask such a worker.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use logic::dsr::explain::Explanation;
+use logic::dsr::packet::Flow;
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::lock::lock;
+
+/// Questions that may wait for one service.
+pub const WAITING: usize = 8;
+
+/// Asks a worker what it would do with the next packet of a flow.
+pub struct Question {
+    pub flow: Flow,
+    pub answer: oneshot::Sender<Explanation>,
+}
+
+/// One address of a `dsr` listener.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServiceReport {
+    /// NAME of `[listener.NAME]`.
+    pub listener: String,
+    /// The virtual address with its port, as in `bind`.
+    pub address: String,
+    /// `tcp`, `udp` or `tcp-and-udp`.
+    pub transport: &'static str,
+    /// What forwards the packets: `af_packet`.
+    pub rung: &'static str,
+    pub interface: String,
+    /// Ethernet address of the interface; `None` while it is gone.
+    pub ethernet: Option<String>,
+    pub pool: String,
+    /// Flows that are remembered.
+    pub flows: usize,
+    pub max_flows: usize,
+    /// Packets to backends.
+    pub packets: u64,
+    /// Bytes of frames to backends.
+    pub bytes: u64,
+    /// Packets that were seen and were not for this service.
+    pub passed: u64,
+    /// Packets that were dropped, by reason.
+    pub dropped: BTreeMap<&'static str, u64>,
+    pub backends: Vec<BackendOfService>,
+}
+
+/// A backend of a service.
+#[derive(Clone, Debug, Serialize)]
+pub struct BackendOfService {
+    pub name: String,
+    /// `open`, `draining` or `down`; `removed`: it is not configured any more, and keeps its flows.
+    pub state: &'static str,
+    /// Ethernet address; `None`: it answers no question for it, and gets no new flows.
+    pub ethernet: Option<String>,
+    pub flows: u32,
+    pub packets: u64,
+    pub bytes: u64,
+    /// Whether it accepts the virtual address; `None`: the pool has no check that asks that.
+    pub vip: Option<VipReport>,
+}
+
+/// Result of the probes of a backend.
+#[derive(Clone, Debug, Serialize)]
+pub struct VipReport {
+    /// `unchecked`, `up` or `down`.
+    pub state: &'static str,
+    /// Why it failed last, as long as it is down.
+    pub cause: Option<String>,
+}
+
+/// A service, with the place where its worker is asked.
+pub type Served = (ServiceReport, mpsc::Sender<Question>);
+
+/// All services of this process, by listener and address.
+#[derive(Default)]
+pub struct Services(Mutex<BTreeMap<(String, String), Served>>);
+
+impl Services {
+    pub fn publish(&self, report: ServiceReport, questions: &mpsc::Sender<Question>) {
+        let key = (report.listener.clone(), report.address.clone());
+        lock(&self.0).insert(key, (report, questions.clone()));
+    }
+
+    /// Forgets a service that ends, unless another task serves it already.
+    pub fn withdraw(&self, listener: &str, address: &str, questions: &mpsc::Sender<Question>) {
+        let mut all = lock(&self.0);
+        let key = (listener.to_owned(), address.to_owned());
+        if all.get(&key).is_some_and(|(_, known)| known.same_channel(questions)) {
+            all.remove(&key);
+        }
+    }
+
+    /// Sorted by listener and address.
+    pub fn all(&self) -> Vec<Served> {
+        lock(&self.0).values().cloned().collect()
+    }
+
+    /// What the services say of a backend of a pool: listener, address and result of the probes.
+    pub fn probes(&self, pool: &str, backend: &str) -> Vec<(String, String, VipReport)> {
+        let all = lock(&self.0);
+        let of_pool = all.values().map(|(report, _)| report).filter(|report| report.pool == pool);
+        let result = |report: &ServiceReport| {
+            let found = report.backends.iter().find(|one| one.name == backend)?;
+            Some((report.listener.clone(), report.address.clone(), found.vip.clone()?))
+        };
+        of_pool.filter_map(result).collect()
+    }
+}
