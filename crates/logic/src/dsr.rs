@@ -167,6 +167,12 @@ impl Director {
         self.ring.set_mac(name, mac)
     }
 
+    /// Forgets the Ethernet address of a backend that answers no question about it: new flows go to others, and packets of
+    /// its own are dropped until it is back. Returns whether it was known.
+    pub fn forget_mac(&mut self, name: &str) -> bool {
+        self.ring.forget_mac(name)
+    }
+
     /// Backends that have flows or are configured: name and number of flows.
     pub fn backends(&self) -> impl Iterator<Item = (BackendId, &str, u32)> {
         self.ring.backends()

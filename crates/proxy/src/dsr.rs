@@ -52,11 +52,22 @@ const TICK: Duration = Duration::from_millis(100);
 /// Every so many ticks the interface and all Ethernet addresses are looked at, too.
 const TICKS_OF_ALL: u32 = 10;
 
+/// Every so many ticks the network is asked whether another machine has the address.
+const TICKS_OF_RARE: u32 = 100;
+
+/// How much is looked at in a tick.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// What operators and checks change.
+    Usual,
+    /// Once a second: also the interface and all Ethernet addresses.
+    Second,
+    /// Every ten seconds: also what should not change.
+    Rare,
+}
+
 /// Pause after a panic: its cause may be there still, and events have a limit.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
-
-/// Shortest time between two events about another machine that claims the address.
-const CONFLICT_EVERY: Duration = Duration::from_secs(60);
 
 /// Serves one address until it is closed. When the function returns, the socket is closed.
 pub(crate) async fn run(
@@ -113,6 +124,12 @@ pub(crate) async fn run(
 
 type Frames = AsyncFd<PacketSocket>;
 
+/// Another machine that claims the address.
+struct Conflict {
+    seen: Instant,
+    told: Instant,
+}
+
 /// Forwards the packets for one address in `bind`.
 struct Server {
     worker: Rc<Worker>,
@@ -139,7 +156,7 @@ struct Server {
     desk: mpsc::Sender<Question>,
     questions: mpsc::Receiver<Question>,
     ticks: u32,
-    conflict: Option<Instant>,
+    conflict: Option<Conflict>,
 }
 
 async fn serve(
@@ -265,11 +282,16 @@ impl Server {
     }
 
     fn tick(&mut self, now: Instant) {
-        let is_all = self.ticks.is_multiple_of(TICKS_OF_ALL);
+        let round = match self.ticks {
+            ticks if ticks.is_multiple_of(TICKS_OF_RARE) => Round::Rare,
+            ticks if ticks.is_multiple_of(TICKS_OF_ALL) => Round::Second,
+            _ => Round::Usual,
+        };
+        let is_all = round != Round::Usual;
         self.ticks = self.ticks.wrapping_add(1);
         self.refresh();
         if is_all || self.interface.is_none() {
-            self.follow_interface();
+            self.follow_interface(round);
         }
         // Operators drain and weigh backends.
         self.set_backends(now);
@@ -278,7 +300,7 @@ impl Server {
         self.count_kernel();
         self.director.expire(now);
         if is_all {
-            self.announce();
+            self.announce(round, now);
             if let Ok(lost @ 1..) = self.socket.get_ref().lost() {
                 self.drop_packets(lost.into(), Ending::PacketLost);
             }

@@ -1,10 +1,11 @@
 //! Ethernet addresses of machines on the network, from the neighbour table of the kernel (rtnetlink(7), RTM_GETNEIGH).
 //!
 //! The kernel finds a neighbour by ARP or neighbour discovery when something is sent to it, and asks again when its answer
-//! has become old: [`Neighbours::ask`] sends an empty datagram for that.
+//! has become old: [`Neighbours::ask`] sends an empty datagram for that, through the interface that it is told, whatever the
+//! routing table says.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use nix::libc;
@@ -49,13 +50,24 @@ impl Neighbours {
             Type::RAW.nonblocking(),
             Some(Protocol::from(libc::NETLINK_ROUTE)),
         )?;
-        let nonblocking = |socket: UdpSocket| socket.set_nonblocking(true).map(|()| socket).ok();
-        let v4 = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok().and_then(nonblocking);
-        let v6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).ok().and_then(nonblocking);
-        Ok(Self { kernel, v4, v6, sequence: 0 })
+        Ok(Self { kernel, v4: None, v6: None, sequence: 0 })
     }
 
-    /// Makes the kernel look for a neighbour, unless it is sure of it.
+    /// Asks neighbours on this interface from now on, also where the routing table leads to another one. To be called
+    /// again when the interface was made anew.
+    pub fn use_interface(&mut self, interface: &str) -> io::Result<()> {
+        let open = |domain| -> io::Result<UdpSocket> {
+            let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+            socket.bind_device(Some(interface.as_bytes()))?;
+            Ok(socket.into())
+        };
+        // A kernel without one of the families has no neighbours of it.
+        (self.v4, self.v6) = (None, open(Domain::IPV6).ok());
+        self.v4 = Some(open(Domain::IPV4)?);
+        Ok(())
+    }
+
+    /// Makes the kernel look for a neighbour on the interface, unless it is sure of it.
     pub fn ask(&self, ip: IpAddr) {
         let socket = if ip.is_ipv4() { &self.v4 } else { &self.v6 };
         if let Some(socket) = socket {

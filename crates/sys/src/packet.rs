@@ -48,6 +48,8 @@ pub enum PacketError {
         "the kernel gives no packet socket: {0}; under systemd, RestrictAddressFamilies= of the unit must name AF_PACKET"
     )]
     NoFamily(#[source] io::Error),
+    #[error("Ethernet addresses of backends cannot be asked for on {0}: {1}")]
+    Asks(String, #[source] io::Error),
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -31,7 +31,10 @@ const RETURN: u16 = 0x06;
 
 /// Offsets of what the kernel knows beside the frame (linux/filter.h, SKF_AD_OFF).
 const AD_PACKET_TYPE: u32 = 0xffff_f000 + 4;
-const AD_VLAN_TAG_PRESENT: u32 = 0xffff_f000 + 48;
+const AD_VLAN_TAG: u32 = 0xffff_f000 + 44;
+
+/// Number of a VLAN in its tag. 0 is none: such a tag has a priority only (IEEE 802.1Q).
+const VLAN: u32 = 0x0fff;
 
 /// A frame that was sent to this machine alone (PACKET_HOST).
 const TO_US: u32 = 0;
@@ -78,6 +81,12 @@ impl Program {
         self.push(JUMP_EQUAL, k);
     }
 
+    /// Leaves if the accumulator has any bit of `k`.
+    fn leave_if_any_bit(&mut self, k: u32, to: Target) {
+        self.open.push((self.instructions.len(), true, to));
+        self.push(JUMP_ANY_BIT, k);
+    }
+
     /// Goes on if the 16 or 4 bytes at `at` are the address.
     fn expect_address(&mut self, at: u32, ip: IpAddr) {
         let octets = match ip {
@@ -102,9 +111,9 @@ impl Program {
     /// Accepts questions and claims about the VIP. Of other frames of IPv4 the accumulator has the type afterwards; of IPv6
     /// only they go on.
     fn expect_question(&mut self, vip: IpAddr) {
-        // A tag that the network card has cut off: the frame is of a VLAN, which has an interface of its own.
-        self.push(LD_BYTE, AD_VLAN_TAG_PRESENT);
-        self.expect(0, Target::Reject);
+        // A tag that the kernel has cut off: the frame is of a VLAN, which has an interface of its own.
+        self.push(LD_HALF, AD_VLAN_TAG);
+        self.leave_if_any_bit(VLAN, Target::Reject);
         self.push(LD_HALF, 12);
         match vip {
             IpAddr::V4(ip) => self.when(0x0806, |program| {
@@ -182,8 +191,7 @@ pub fn program(service: &Service) -> Vec<Instruction> {
             program.expect_address(IP + 16, vip);
             // Fragments but the first one have no ports.
             program.push(LD_HALF, IP + 6);
-            program.open.push((program.instructions.len(), true, Target::Accept));
-            program.push(JUMP_ANY_BIT, 0x1fff);
+            program.leave_if_any_bit(0x1fff, Target::Accept);
             program.push(LDX_HEADER, IP);
             program.push(LD_BYTE, IP + 9);
             program.finish_ports(transports, (LD_HALF_INDEXED, IP + 2), port, &BESIDE_IPV4);

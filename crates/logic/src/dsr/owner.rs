@@ -34,6 +34,21 @@ pub fn announcement(vip: IpAddr, own: Mac) -> Vec<u8> {
     }
 }
 
+/// The frame that asks whether another machine has the VIP. It names no address of the asker (RFC 5227 section 2.1.1, RFC
+/// 4862 section 5.4.2), so a machine that has the VIP answers it, which it does not with an announcement.
+pub fn probe(vip: IpAddr, own: Mac) -> Vec<u8> {
+    match vip {
+        IpAddr::V4(vip) => arp(1, BROADCAST, (own, Ipv4Addr::UNSPECIFIED), ([0; 6], vip)),
+        IpAddr::V6(vip) => {
+            let group = solicited_node(vip);
+            let [.., a, b, c, d] = group.octets();
+            let mut icmp = vec![135, 0, 0, 0, 0, 0, 0, 0];
+            icmp.extend(vip.octets());
+            icmpv6([0x33, 0x33, a, b, c, d], own, (Ipv6Addr::UNSPECIFIED, group), icmp)
+        }
+    }
+}
+
 /// Group to which questions about an IPv6 address are sent.
 pub fn solicited_node(vip: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = vip.octets();
@@ -60,21 +75,28 @@ fn advertisement(to: Mac, (own, vip): (Mac, Ipv6Addr), asker: Ipv6Addr, flags: u
     // Option: link-layer address of the target.
     icmp.extend([2, 1]);
     icmp.extend(own);
+    icmpv6(to, own, (vip, asker), icmp)
+}
+
+/// A frame with a message of neighbour discovery, whose checksum is filled in.
+fn icmpv6(to: Mac, own: Mac, (source, destination): (Ipv6Addr, Ipv6Addr), mut icmp: Vec<u8>) -> Vec<u8> {
+    let length = icmp.len() as u8;
     let sum =
-        checksum(&[&vip.octets(), &asker.octets(), &[0, 0, 0, icmp.len() as u8, 0, 0, 0, ICMPV6], &icmp]);
+        checksum(&[&source.octets(), &destination.octets(), &[0, 0, 0, length, 0, 0, 0, ICMPV6], &icmp]);
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut frame = ethernet(to, own, [0x86, 0xdd]);
-    frame.extend([0x60, 0, 0, 0, 0, icmp.len() as u8, ICMPV6, 255]);
-    frame.extend(vip.octets());
-    frame.extend(asker.octets());
+    frame.extend([0x60, 0, 0, 0, 0, length, ICMPV6, 255]);
+    frame.extend(source.octets());
+    frame.extend(destination.octets());
     frame.extend(icmp);
     frame
 }
 
-/// Internet checksum (RFC 1071) of parts of even length.
+/// Internet checksum (RFC 1071) of parts, of which only the last one may have an odd length.
 fn checksum(parts: &[&[u8]]) -> u16 {
-    let words = parts.iter().flat_map(|part| part.chunks_exact(2));
-    let mut sum: u32 = words.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+    let words = parts.iter().flat_map(|part| part.chunks(2));
+    let value = |word: &[u8]| u32::from(u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]));
+    let mut sum: u32 = words.map(value).sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

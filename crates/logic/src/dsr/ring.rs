@@ -172,6 +172,16 @@ impl Ring {
         before != Some(mac)
     }
 
+    /// Forgets an Ethernet address that no machine has any more. Returns whether it was known.
+    pub(super) fn forget_mac(&mut self, name: &str) -> bool {
+        let slot = self.slots.iter_mut().find(|slot| *slot.name == *name);
+        let was_known = slot.is_some_and(|slot| slot.mac.take().is_some());
+        if was_known {
+            self.tables = None;
+        }
+        was_known
+    }
+
     /// Names and weights, of which those that are not configured any more have none.
     fn weights(&self) -> Vec<(&str, u32)> {
         let weight = |slot: &Slot| if slot.configured == Configured::Yes { slot.weight } else { 0 };

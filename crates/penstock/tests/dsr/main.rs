@@ -5,6 +5,7 @@ mod backend_host;
 mod changes;
 mod doctor;
 mod kernel;
+mod link;
 mod network;
 mod operators;
 mod paths;

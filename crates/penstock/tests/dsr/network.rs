@@ -64,6 +64,16 @@ impl Network {
         self.machines[4].ip(&["link", "set", &format!("p{machine}"), state]);
     }
 
+    /// Runs `ip` for a machine.
+    pub(crate) fn ip(&self, machine: usize, arguments: &[&str]) {
+        self.machines[machine].ip(arguments);
+    }
+
+    /// Ethernet address of a machine.
+    pub(crate) fn ethernet(&self, machine: usize) -> String {
+        self.run(machine, &["cat", "/sys/class/net/eth0/address"]).trim().to_owned()
+    }
+
     pub(crate) fn address(&self, machine: usize) -> String {
         format!("10.77.0.{}", 12 + machine)
     }

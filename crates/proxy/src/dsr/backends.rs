@@ -15,7 +15,7 @@ use super::Server;
 use crate::snapshot::PoolPlan;
 use crate::upstream;
 
-/// Looks at an Ethernet address before its absence is told: a machine that is there answers at once.
+/// Looks at an Ethernet address before its absence is told, and it is withdrawn: a machine that is there answers at once.
 const PATIENCE: u32 = 30;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,8 @@ impl Server {
             let subject = missing_subject(&self.key.listener, &plan.state.name);
             match mac {
                 Some(mac) => {
-                    if gauge.missing >= PATIENCE {
+                    if gauge.missing > 0 {
+                        // Also what an earlier task of this address has told.
                         state.restore(&subject);
                     }
                     gauge.missing = 0;
@@ -92,7 +93,8 @@ impl Server {
                 }
                 None => {
                     gauge.missing = gauge.missing.saturating_add(1);
-                    if gauge.missing == PATIENCE {
+                    if gauge.missing.is_multiple_of(PATIENCE) {
+                        self.director.forget_mac(&plan.state.name);
                         let message = format!(
                             "no machine on {} answers for {ip}: a backend must be on the same network as this interface",
                             self.plan.settings.dsr().map_or("", |settings| &*settings.interface)
@@ -105,7 +107,20 @@ impl Server {
     }
 }
 
-fn missing_subject(listener: &str, backend: &str) -> String {
+impl Server {
+    /// Withdraws all Ethernet addresses: they are looked up anew.
+    pub(super) fn forget_neighbours(&mut self) {
+        let names: Vec<_> = self.director.backends().map(|(_, name, _)| name.to_owned()).collect();
+        for name in names {
+            self.director.forget_mac(&name);
+        }
+        for gauge in self.gauges.of.values_mut() {
+            gauge.missing = gauge.missing.max(1);
+        }
+    }
+}
+
+pub(super) fn missing_subject(listener: &str, backend: &str) -> String {
     format!("listener.{listener}.{backend}")
 }
 
@@ -137,7 +152,13 @@ struct Tally {
 }
 
 impl Gauges {
-    /// Begins to count for the backends of a pool, and ends for those that are not in it. Returns the names of these.
+    /// Names of all backends that are counted for.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.of.keys()
+    }
+
+    /// Begins to count for the backends of a pool, and ends for those that are not in it and have no flow. Returns the names
+    /// of those that are not looked for any more.
     fn follow(&mut self, pool: &PoolPlan, director: &Director) -> Vec<Arc<str>> {
         for plan in &pool.backends {
             let same =
@@ -156,7 +177,16 @@ impl Gauges {
         for name in &gone {
             self.of.remove(name);
         }
-        gone
+        let configured: HashSet<&str> = pool.backends.iter().map(|plan| &*plan.state.name).collect();
+        let left = self
+            .of
+            .iter_mut()
+            .filter(|(name, gauge)| gauge.missing >= PATIENCE && !configured.contains(&***name));
+        let left = left.map(|(name, gauge)| {
+            gauge.missing = 1;
+            name.clone()
+        });
+        gone.into_iter().chain(left).collect()
     }
 
     /// Shows operators how many flows each backend has.

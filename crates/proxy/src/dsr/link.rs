@@ -3,21 +3,28 @@
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use logic::dsr::packet::shown;
 use logic::dsr::{Mac, owner};
 use state::events::Level;
 use state::listen::{filter, questions};
-use sys::packet::{self, send_frame};
+use sys::packet::{self, PacketError, send_frame};
 
-use super::{CONFLICT_EVERY, Server};
+use super::{Conflict, Round, Server};
 
 /// Announcements of the address after a start, one a second: one may be lost.
 const ANNOUNCEMENTS: u32 = 3;
 
+/// Shortest time between two events about another machine that claims the address.
+const CONFLICT_EVERY: Duration = Duration::from_secs(60);
+
+/// Time without a claim after which the conflict is over: a few questions were not answered.
+const CONFLICT_LASTS: Duration = Duration::from_secs(30);
+
 impl Server {
     /// Binds the socket to the interface of the configuration, if it is not bound to it.
-    pub(super) fn follow_interface(&mut self) {
+    pub(super) fn follow_interface(&mut self, round: Round) {
         let Some(settings) = self.settings() else { return };
         let name = settings.interface.clone();
         self.leave_kernel(&name);
@@ -30,31 +37,54 @@ impl Server {
                 self.announcements = ANNOUNCEMENTS;
             }
             self.interface = Some(now);
+            if self.group.is_none() || round == Round::Rare {
+                self.join(&name, now.index);
+            }
             return;
         }
         let service = self.director.service();
-        let subject = format!("{}.interface", self.subject());
         let filter = if self.kernel.is_some() { questions(&service) } else { filter(&service) };
-        match socket.bind(&name, &filter) {
+        let bound = socket.bind(&name, &filter);
+        let asks = |error: std::io::Error| PacketError::Asks(name.to_string(), error);
+        match bound.and_then(|it| self.neighbours.use_interface(&name).map(|()| it).map_err(asks)) {
             Ok(interface) => {
-                self.worker.front.state.restore(&subject);
+                self.worker.front.state.restore(&self.interface_subject());
                 self.interface = Some(interface);
                 self.announcements = ANNOUNCEMENTS;
-                self.group = None;
-                if let IpAddr::V6(vip) = service.vip {
-                    match packet::join(owner::solicited_node(vip), interface.index) {
-                        Ok(group) => self.group = Some(group),
-                        Err(error) => self.worker.front.state.degrade(
-                            &subject,
-                            &format!("questions who has {vip} may not arrive on {name}: {error}"),
-                        ),
-                    }
-                }
+                // Machines of another network may have the same addresses.
+                self.forget_neighbours();
+                self.join(&name, interface.index);
                 self.tell_forwarding(&name);
             }
             Err(error) => {
                 self.interface = None;
-                self.worker.front.state.degrade(&subject, &error.to_string());
+                self.worker.front.state.degrade(&self.interface_subject(), &error.to_string());
+            }
+        }
+    }
+
+    fn interface_subject(&self) -> String {
+        format!("{}.interface", self.subject())
+    }
+
+    /// Joins the group of questions about an IPv6 address; anew from time to time, because an interface whose IPv6 was off
+    /// in between has forgotten it.
+    fn join(&mut self, name: &str, index: u32) {
+        let IpAddr::V6(vip) = self.director.service().vip else { return };
+        let state = self.worker.front.state.clone();
+        match packet::join(owner::solicited_node(vip), index) {
+            Ok(group) => {
+                if self.group.replace(group).is_none() {
+                    self.announcements = ANNOUNCEMENTS;
+                }
+                state.restore(&self.interface_subject());
+            }
+            Err(error) => {
+                self.group = None;
+                let message = format!(
+                    "questions who has {vip} may not arrive: the group for them cannot be joined on {name}: {error}; is IPv6 off there?"
+                );
+                state.degrade(&self.interface_subject(), &message);
             }
         }
     }
@@ -72,25 +102,42 @@ impl Server {
         }
     }
 
-    /// Tells the network where the address is, if that is due.
-    pub(super) fn announce(&mut self) {
-        let Some(interface) = self.interface.filter(|_| self.announcements > 0) else { return };
-        self.announcements -= 1;
-        let frame = owner::announcement(self.director.service().vip, interface.mac);
-        // The next one may be sent, and questions are answered in any case.
-        let _ = send_frame(self.socket.get_ref().as_fd(), &frame);
+    /// Tells the network where the address is, if that is due, and asks whether another machine has it.
+    pub(super) fn announce(&mut self, round: Round, now: Instant) {
+        if self.conflict.as_ref().is_some_and(|it| now.duration_since(it.seen) >= CONFLICT_LASTS) {
+            self.conflict = None;
+            self.worker.front.state.restore(&self.conflict_subject());
+        }
+        let Some(interface) = self.interface else { return };
+        let vip = self.director.service().vip;
+        let is_due = self.announcements > 0;
+        // Each may be lost: the next one is sent, and questions are answered in any case.
+        if is_due || round == Round::Rare {
+            let _ = send_frame(self.socket.get_ref().as_fd(), &owner::probe(vip, interface.mac));
+        }
+        if is_due {
+            self.announcements -= 1;
+            let _ = send_frame(self.socket.get_ref().as_fd(), &owner::announcement(vip, interface.mac));
+        }
+    }
+
+    fn conflict_subject(&self) -> String {
+        format!("{}.conflict", self.subject())
     }
 
     pub(super) fn tell_conflict(&mut self, other: Mac, now: Instant) {
-        if self.conflict.is_some_and(|last| now.duration_since(last) < CONFLICT_EVERY) {
-            return;
+        if let Some(conflict) = &mut self.conflict {
+            conflict.seen = now;
+            if now.duration_since(conflict.told) < CONFLICT_EVERY {
+                return;
+            }
         }
-        self.conflict = Some(now);
-        let other = other.map(|byte| format!("{byte:02x}")).join(":");
+        self.conflict = Some(Conflict { seen: now, told: now });
         let message = format!(
-            "the machine with the Ethernet address {other} claims {}: is it a backend that answers ARP for it, or another balancer?",
+            "the machine with the Ethernet address {} claims {}: is it a backend that answers ARP for it, or another balancer?",
+            shown(other),
             self.key.bind
         );
-        self.worker.front.state.events.record(Level::Warning, self.subject(), message);
+        self.worker.front.state.degrade(&self.conflict_subject(), &message);
     }
 }

@@ -1,5 +1,6 @@
 //! What operators see of a service (`crates/state/src/dsr.rs`), and what they ask it.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use logic::dsr::Standing;
@@ -7,6 +8,7 @@ use logic::dsr::packet::shown;
 use state::dsr::{BackendOfService, Question, ServiceReport};
 
 use super::Server;
+use super::backends::missing_subject;
 
 /// What forwards packets here.
 const RUNG: &str = "af_packet";
@@ -65,8 +67,16 @@ impl Server {
 }
 
 impl Drop for Server {
+    /// Of a service that ends nothing is degraded. What another address of the listener misses is told again.
     fn drop(&mut self) {
         let state = &self.worker.front.state;
         state.services.withdraw(&self.key.listener, &self.key.bind.to_string(), &self.desk);
+        let own = self.subject();
+        let missing: HashSet<_> =
+            self.gauges.names().map(|name| missing_subject(&self.key.listener, name)).collect();
+        state.forget_degraded(|degraded| {
+            missing.contains(degraded)
+                || degraded.strip_prefix(&*own).is_some_and(|rest| rest.starts_with('.'))
+        });
     }
 }

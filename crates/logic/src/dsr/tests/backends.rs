@@ -69,6 +69,21 @@ fn a_backend_whose_ethernet_address_is_not_known_gets_nothing() {
 }
 
 #[test]
+fn a_backend_whose_ethernet_address_is_withdrawn_gets_no_new_flows_and_has_its_own_back_with_it() {
+    let (mut director, now) = director(v4());
+    let before: Vec<_> = (1..500).map(|port| sent(&mut director, &tcp(port, SYN), now)).collect();
+    assert!(director.forget_mac("b4") && !director.forget_mac("b4") && !director.forget_mac("none"));
+    assert!((500..1500).all(|port| sent(&mut director, &tcp(port, SYN), now).is_some_and(|at| at != 4)));
+    for (port, before) in (1..500).zip(&before) {
+        let expected = before.filter(|at| *at != 4);
+        assert_eq!(sent(&mut director, &tcp(port, ACK), now), expected, "{port}");
+    }
+    director.set_mac("b4", mac(4));
+    let after: Vec<_> = (1..500).map(|port| sent(&mut director, &tcp(port, ACK), now)).collect();
+    assert_eq!(after, before);
+}
+
+#[test]
 fn a_running_flow_is_back_at_its_backend_once_the_ethernet_address_of_that_is_known() {
     let (mut whole, now) = director(v4());
     let of = |director: &mut Director, flags| -> Vec<_> {

@@ -28,6 +28,7 @@ fn what_is_explained_is_what_is_done() {
         }
         match round {
             0 => director.set_backends(&standing(4, Standing::Down)),
+            1 => assert!(director.forget_mac("b5")),
             _ => {}
         }
     }
@@ -35,6 +36,9 @@ fn what_is_explained_is_what_is_done() {
     let moved = (1..300).map(|port| director.explain(&flow(port), now));
     let moved: Vec<_> = moved.filter(|it| it.home.as_deref() == Some("b4")).collect();
     assert!(!moved.is_empty() && moved.iter().all(|it| it.table.as_deref() != Some("b4")));
+    let without = director.explain(&flow(1), now).backends.into_iter().find(|it| it.name == "b5").unwrap();
+    assert_eq!((without.mac, without.standing), (None, Some(Standing::Open)));
+    assert!(without.flows > 0);
 }
 
 #[test]

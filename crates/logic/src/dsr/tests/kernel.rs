@@ -4,8 +4,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the kernel does with a program (socket filter): whether the frame is accepted.
 fn filtered(program: &[filter::Instruction], frame: &[u8], is_for_us: bool) -> bool {
+    filtered_of(program, frame, is_for_us, 0)
+}
+
+/// What the kernel does with a program (socket filter) and a frame from which it has cut off this VLAN tag: whether the
+/// frame is accepted.
+fn filtered_of(program: &[filter::Instruction], frame: &[u8], is_for_us: bool, tag: u32) -> bool {
     let load = |at: u32, size: usize| {
         let bytes = frame.get(at as usize..at as usize + size)?;
         Some(bytes.iter().fold(0_u32, |all, byte| all << 8 | u32::from(*byte)))
@@ -16,7 +21,7 @@ fn filtered(program: &[filter::Instruction], frame: &[u8], is_for_us: bool) -> b
         at += 1;
         let loaded = match code {
             0x30 if k == 0xffff_f000 + 4 => Some(u32::from(!is_for_us)),
-            0x30 if k == 0xffff_f000 + 48 => Some(0),
+            0x28 if k == 0xffff_f000 + 44 => Some(tag),
             0x20 => load(k, 4),
             0x28 => load(k, 2),
             0x30 => load(k, 1),
@@ -64,6 +69,21 @@ fn the_filter_of_the_kernel_leaves_what_is_for_the_service_and_little_else() {
             &ipv6(&[packet::TCP, 0, 0, 0, 0, 0, 0, 0], extension, vip, &[0; 20]),
             true
         ));
+    }
+}
+
+#[test]
+fn a_tag_that_names_no_vlan_is_no_obstacle() {
+    for service in [Service { transports: Transports::Tcp, ..v4() }, v6()] {
+        let IpAddr::V6(vip) = v6().vip else { panic!() };
+        let frame = match service.vip {
+            IpAddr::V4(_) => tcp(1, SYN),
+            IpAddr::V6(_) => ipv6(&[], packet::TCP, vip, &segment(1, 80, SYN)),
+        };
+        let program = filter::program(&service);
+        // Priority 3, and the bit that a frame may be dropped.
+        assert!(filtered_of(&program, &frame, true, 0x7000));
+        assert!(!filtered_of(&program, &frame, true, 0x6007), "of VLAN 7, which has its own interface");
     }
 }
 

@@ -36,3 +36,21 @@ fn questions_who_has_the_vip_are_answered_and_others_are_not() {
     assert_eq!(owner::answer(&probe, OWN), owner::announcement(vip.into(), OWN));
     assert_eq!(owner::solicited_node(vip), "ff02::1:ff00:10".parse::<Ipv6Addr>().unwrap());
 }
+
+#[test]
+fn the_question_whether_another_machine_has_the_vip_is_answered_by_one_that_has_it_and_is_no_claim() {
+    for service in [v4(), v6()] {
+        let (mut director, now) = director(service);
+        let question = owner::probe(service.vip, OWN);
+        assert_eq!(director.handle(&question, OWN, now), Verdict::Pass, "our own one");
+        // What another machine with the VIP does.
+        let Verdict::Answer(answer) = director.handle(&question, CLIENT, now) else { panic!("no answer") };
+        assert_eq!(director.handle(&answer, OWN, now), Verdict::Conflict(CLIENT));
+    }
+    let IpAddr::V6(vip) = v6().vip else { panic!() };
+    let question = owner::probe(vip.into(), OWN);
+    assert_eq!(question[..14], [&[0x33, 0x33, 0xff, 0, 0, 0x10][..], &OWN, &[0x86, 0xdd]].concat());
+    assert_eq!(question[14 + 40..14 + 44], [135, 0, 0x4c, 0xcf], "with the checksum of RFC 4443");
+    let question = owner::probe(v4().vip, OWN);
+    assert_eq!(question[28..32], [0; 4], "RFC 5227: no address of the asker");
+}
