@@ -11,6 +11,8 @@
 //! 4. `crates/logic/src/dsr/owner.rs` answers the questions of the network who has the VIP (ARP, neighbour discovery).
 //!
 //! `crates/logic/src/dsr/image.rs` has the same decision for programs in the kernel, which hold flows themselves.
+//! `crates/logic/src/dsr/probe.rs` finds out whether backends accept the VIP.
+//!
 //! `crates/logic/src/dsr/filter.rs` is the part of this that the kernel does, so that other frames do not come here.
 //! No sockets, no clock: `crates/proxy/src/dsr.rs` has both.
 
@@ -28,6 +30,7 @@ pub mod image;
 pub mod owner;
 pub mod packet;
 pub mod path;
+pub mod probe;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -176,6 +179,11 @@ impl Director {
     /// Backends that have flows or are configured: name and number of flows.
     pub fn backends(&self) -> impl Iterator<Item = (BackendId, &str, u32)> {
         self.ring.backends()
+    }
+
+    /// The Ethernet address of a backend, if it is known.
+    pub fn mac(&self, name: &str) -> Option<Mac> {
+        self.ring.mac_of(name)
     }
 
     pub fn name(&self, backend: BackendId) -> Option<&str> {

@@ -7,7 +7,8 @@
 //!    `crates/proxy/src/dsr/kernel.rs` tells it what it must know, and counts what it does.
 //! 4. Ten times a second, and when a backend's health changes, `crates/proxy/src/dsr/backends.rs` tells the decision which
 //!    backends there are; it looks up their Ethernet addresses. `crates/proxy/src/dsr/link.rs` follows the network interface.
-//! 5. `crates/proxy/src/dsr/report.rs` tells operators how the service stands.
+//! 5. `crates/proxy/src/dsr/probe.rs` asks backends whether they accept the address, and `crates/proxy/src/dsr/report.rs`
+//!    tells operators how the service stands.
 
 use std::io;
 use std::net::UdpSocket;
@@ -39,12 +40,15 @@ mod backends;
 mod kernel;
 mod link;
 mod plane;
+mod probe;
 mod report;
 mod totals;
+mod way;
 
 use backends::Gauges;
 use plane::{Kernel, Path};
 use totals::Totals;
+use way::{Frames, Probes};
 
 /// How often the backends are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -122,8 +126,6 @@ pub(crate) async fn run(
     worker.accepting.set(worker.accepting.get() - 1);
 }
 
-type Frames = AsyncFd<PacketSocket>;
-
 /// Another machine that claims the address.
 struct Conflict {
     seen: Instant,
@@ -151,6 +153,7 @@ struct Server {
     announcements: u32,
     neighbours: Neighbours,
     gauges: Gauges,
+    probes: Probes,
     totals: Totals,
     /// Where operators ask, and what they have asked.
     desk: mpsc::Sender<Question>,
@@ -186,6 +189,7 @@ async fn serve(
         announcements: 0,
         neighbours: Neighbours::open()?,
         gauges: Gauges::default(),
+        probes: Probes::default(),
         totals: Totals::default(),
         desk,
         questions,
@@ -209,12 +213,14 @@ impl Server {
         // Frames in a row that could not be received.
         let mut faults = 0;
         loop {
+            let probing = self.probes.socket();
             tokio::select! {
                 biased;
                 () = close_signal.closed() => return Ok(()),
                 _ = tick.tick() => self.tick(Instant::now()),
                 // This has a sender of its own.
                 Some(question) = self.questions.recv() => self.answer(question),
+                guard = way::replies(&probing) => self.take_replies(guard, Instant::now()),
                 // The sender lives as long as the state.
                 _ = health.changed() => {
                     self.set_backends(Instant::now());
@@ -299,6 +305,7 @@ impl Server {
         self.draw();
         self.count_kernel();
         self.director.expire(now);
+        self.probe(round, now);
         if is_all {
             self.announce(round, now);
             if let Ok(lost @ 1..) = self.socket.get_ref().lost() {

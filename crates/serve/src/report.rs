@@ -13,6 +13,7 @@ use proxy::front::Front;
 use proxy::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
 use serde::{Serialize, Serializer};
 use state::Admission;
+use state::dsr::Services;
 use state::events::timestamp;
 use state::lock::lock;
 use state::metrics::{Counter, LatencySum, ListenerCounters, PerWorker};
@@ -30,6 +31,7 @@ pub mod html;
 pub mod past;
 pub mod path;
 pub mod pending;
+pub mod probes;
 pub mod sessions;
 pub mod stored;
 pub mod tables;
@@ -39,6 +41,7 @@ use confinement::ConfinementReport;
 use descriptors::Descriptors;
 use hsts::HstsReport;
 use pending::PendingReport;
+use probes::ProbeReport;
 use stored::StoredReport;
 
 #[derive(Clone, Debug, Serialize)]
@@ -257,6 +260,8 @@ pub struct BackendReport {
     /// Addresses of the backend's name; empty for other kinds of address.
     pub addresses: Vec<String>,
     pub last_verdicts: Vec<VerdictReport>,
+    /// Whether it accepts the addresses of `dsr` listeners with its pool.
+    pub services: Vec<ProbeReport>,
 }
 
 /// What must happen before an ejected backend returns.
@@ -369,7 +374,7 @@ pub fn pools(front: &Front, only: Option<&str>) -> Vec<PoolReport> {
         .pools
         .iter()
         .filter(|pool| only.is_none_or(|only| *pool.settings.name == *only))
-        .map(|pool| PoolReport::read(pool, &snapshot.config, now))
+        .map(|pool| PoolReport::read(pool, &snapshot.config, now).with_services(&front.state.services))
         .collect()
 }
 
@@ -458,6 +463,17 @@ impl PoolReport {
     }
 }
 
+impl PoolReport {
+    fn with_services(mut self, services: &Services) -> Self {
+        for backend in &mut self.backends {
+            let all = services.probes(&self.name, &backend.name).into_iter();
+            backend.services =
+                all.map(|(listener, address, vip)| ProbeReport { listener, address, vip }).collect();
+        }
+        self
+    }
+}
+
 impl BackendReport {
     fn read(plan: &BackendPlan, now: Instant) -> Self {
         let state = &plan.state;
@@ -499,6 +515,7 @@ impl BackendReport {
                 BackendAddress::Dns(_) | BackendAddress::Discovered { .. } => Vec::new(),
             },
             last_verdicts,
+            services: Vec::new(),
         }
     }
 

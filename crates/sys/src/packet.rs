@@ -18,8 +18,10 @@ use nix::net::if_::if_nametoindex;
 use socket2::{Domain, SockFilter, Socket, Type};
 
 mod batch;
+mod port;
 
-pub use batch::{FrameBatch, SLOTS, send_frame, send_frames};
+pub use batch::{FrameBatch, SLOTS, receive_frame, send_frame, send_frames};
+pub use port::{PortKind, ReservedPort, own_address, reserve};
 
 /// Bytes asked for as the buffers of a socket: a few hundred large frames. Without CAP_NET_ADMIN the kernel gives at most
 /// `net.core.rmem_max` and `net.core.wmem_max`.

@@ -55,7 +55,7 @@ pub fn solicited_node(vip: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
 }
 
-fn ethernet(to: Mac, from: Mac, ethertype: [u8; 2]) -> Vec<u8> {
+pub(super) fn ethernet(to: Mac, from: Mac, ethertype: [u8; 2]) -> Vec<u8> {
     [&to[..], &from, &ethertype].concat()
 }
 
@@ -93,7 +93,7 @@ fn icmpv6(to: Mac, own: Mac, (source, destination): (Ipv6Addr, Ipv6Addr), mut ic
 }
 
 /// Internet checksum (RFC 1071) of parts, of which only the last one may have an odd length.
-fn checksum(parts: &[&[u8]]) -> u16 {
+pub(super) fn checksum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let value = |word: &[u8]| u32::from(u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]));
     let mut sum: u32 = words.map(value).sum();

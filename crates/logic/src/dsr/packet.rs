@@ -12,9 +12,9 @@ pub fn shown(mac: Mac) -> String {
 }
 
 const ETHERNET: usize = 14;
-const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// Tags of VLANs: IEEE 802.1Q and 802.1ad.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
 
@@ -105,14 +105,7 @@ pub struct Packet {
 
 /// Reads a frame. `None` if it is nothing that a service looks at.
 pub fn parse(frame: &[u8]) -> Option<Packet> {
-    let source = mac(frame, 6)?;
-    let (ethertype, at) = (0..TAGS.len()).fold((be16(frame, 12)?, ETHERNET), |(ethertype, at), _| match TAGS
-        .contains(&ethertype)
-    {
-        true => (be16(frame, at + 2).unwrap_or(0), at + 4),
-        false => (ethertype, at),
-    });
-    let rest = frame.get(at..)?;
+    let (source, ethertype, rest) = open(frame)?;
     let (protocol, content) = match ethertype {
         ETHERTYPE_ARP => (0, arp(rest)?),
         ETHERTYPE_IPV4 => ip(Ip::v4(rest)?, source)?,
@@ -122,14 +115,37 @@ pub fn parse(frame: &[u8]) -> Option<Packet> {
     Some(Packet { source, protocol, content })
 }
 
+/// Sender of a frame, with the type and the bytes of what is in it, behind tags of VLANs.
+fn open(frame: &[u8]) -> Option<(Mac, u16, &[u8])> {
+    let source = mac(frame, 6)?;
+    let (ethertype, at) = (0..TAGS.len()).fold((be16(frame, 12)?, ETHERNET), |(ethertype, at), _| match TAGS
+        .contains(&ethertype)
+    {
+        true => (be16(frame, at + 2).unwrap_or(0), at + 4),
+        false => (ethertype, at),
+    });
+    Some((source, ethertype, frame.get(at..)?))
+}
+
+/// The IP packet that is whole in a frame, with the sender of the frame.
+pub(super) fn whole_ip(frame: &[u8]) -> Option<(Mac, Ip<'_>)> {
+    let (source, ethertype, rest) = open(frame)?;
+    let ip = match ethertype {
+        ETHERTYPE_IPV4 => Ip::v4(rest)?,
+        ETHERTYPE_IPV6 => Ip::v6(rest)?,
+        _ => return None,
+    };
+    (ip.fragment == Fragment::None).then_some((source, ip))
+}
+
 /// An IP packet whose headers were read.
-struct Ip<'a> {
-    source: IpAddr,
-    destination: IpAddr,
-    protocol: u8,
+pub(super) struct Ip<'a> {
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    pub(super) protocol: u8,
     hops: u8,
     fragment: Fragment,
-    payload: &'a [u8],
+    pub(super) payload: &'a [u8],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -307,11 +323,11 @@ fn mac(bytes: &[u8], at: usize) -> Option<Mac> {
     array(bytes, at)
 }
 
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     array(bytes, at).map(u16::from_be_bytes)
 }
 
-fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     array(bytes, at).map(u32::from_be_bytes)
 }
 

@@ -266,6 +266,10 @@ impl Ring {
         self.slots.get(id.0 as usize)?.mac
     }
 
+    pub(super) fn mac_of(&self, name: &str) -> Option<Mac> {
+        self.slots.iter().find(|slot| *slot.name == *name)?.mac
+    }
+
     pub(super) fn name(&self, id: BackendId) -> Option<&str> {
         Some(&*self.slots.get(id.0 as usize)?.name)
     }

@@ -1,6 +1,7 @@
 //! Verdicts about a backend: result, source and cause, with text for operators.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use super::check::DurationText;
@@ -88,6 +89,14 @@ pub enum Cause {
     BadResponse(String),
     /// The response has a status outside the expected range.
     HttpStatus(u16),
+    /// Nothing answers for the virtual address of a `dsr` listener.
+    NoVip {
+        vip: SocketAddr,
+        /// Time limit of the answer.
+        after: Duration,
+    },
+    /// The backend has the virtual address of a `dsr` listener, and nothing listens there.
+    VipRefused(SocketAddr),
     /// Too many sessions failed or were answered with a status of class 5xx.
     ErrorRate {
         errors: u64,
@@ -139,6 +148,12 @@ impl fmt::Display for Cause {
             Cause::WrongReply => f.write_str("it answers, but not as the check expects"),
             Cause::ClosedEarly => f.write_str("connection closed before an answer came"),
             Cause::BadResponse(why) => write!(f, "not a valid HTTP response: {}", OneLine(why, SHORT)),
+            Cause::NoVip { vip, after } => write!(
+                f,
+                "no answer from {vip} within {}: its loopback lacks the address, or a filter drops the packets",
+                DurationText(*after)
+            ),
+            Cause::VipRefused(vip) => write!(f, "no process listens on {vip}"),
             Cause::HttpStatus(status) => http_status(f, *status),
             Cause::ErrorRate { errors, sessions, window } => {
                 write!(f, "{errors} of {sessions} sessions within {} were errors", DurationText(*window))

@@ -11,3 +11,4 @@ mod operators;
 mod paths;
 mod refused;
 mod traffic;
+mod vip;

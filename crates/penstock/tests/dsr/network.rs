@@ -64,6 +64,12 @@ impl Network {
         self.machines[4].ip(&["link", "set", &format!("p{machine}"), state]);
     }
 
+    /// Gives a server a virtual address, or takes it away: `add` or `del`.
+    pub(crate) fn set_vip(&self, server: usize, change: &str, vip: &str) {
+        let prefix = if vip.contains(':') { 128 } else { 32 };
+        self.machines[server].ip(&["addr", change, &format!("{vip}/{prefix}"), "dev", "lo"]);
+    }
+
     /// Runs `ip` for a machine.
     pub(crate) fn ip(&self, machine: usize, arguments: &[&str]) {
         self.machines[machine].ip(arguments);

@@ -22,7 +22,7 @@ fn services_are_shown_and_what_is_explained_of_a_packet_is_what_happens() {
         let services = services();
         let services = services.as_array().filter(|all| all.len() == 2)?;
         let mut backends = services.iter().flat_map(|one| one["backends"].as_array().unwrap());
-        backends.all(|one| one["ethernet"].is_string()).then_some(())
+        backends.all(|one| one["vip"]["state"] == "up" && one["ethernet"].is_string()).then_some(())
     });
     let before = services()[0].clone();
     assert_eq!((&before["rung"], &before["interface"]), (&"af_packet".into(), &"eth0".into()), "{before:#}");
@@ -56,7 +56,7 @@ fn services_are_shown_and_what_is_explained_of_a_packet_is_what_happens() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let text = said(&["dsr", "status"]);
-    for part in ["SERVICE 10.77.0.100:80 tcp (listener.web): by af_packet, eth0", "flows 8 of"] {
+    for part in ["SERVICE 10.77.0.100:80 tcp (listener.web): by af_packet, eth0", "accepted", "flows 8 of"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let text = said(&["dsr", "explain", "10.77.0.12:41000", &target, "tcp"]);

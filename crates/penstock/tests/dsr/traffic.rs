@@ -131,11 +131,12 @@ fn http_passes(path: &str, offloads: &[(&str, &str)]) {
 pub(crate) fn unbound(network: &Network, server: usize) -> Running {
     let file = network.directory.path().join(format!("unbound{server}.conf"));
     let text = format!(
-        "server:\n  interface: {VIP}\n  interface: {VIP6}\n  access-control: 0.0.0.0/0 allow\n\
+        "server:\n  interface: {VIP}\n  interface: {VIP6}\n  interface: {}\n  access-control: 0.0.0.0/0 allow\n\
          \x20 access-control: ::/0 allow\n  do-daemonize: no\n  username: \"\"\n  chroot: \"\"\n  pidfile: \"\"\n\
          \x20 directory: \"\"\n  use-syslog: no\n  num-threads: 1\n  module-config: \"iterator\"\n\
          \x20 local-zone: \"test.\" static\n  local-data: 'who.test. TXT \"{server}\"'\n\
-         remote-control:\n  control-enable: no\n"
+         remote-control:\n  control-enable: no\n",
+        network.address(server)
     );
     fs::write(&file, text).unwrap();
     let mut command = network.command(server, &["unbound", "-d", "-c", file.to_str().unwrap()]);

@@ -8,6 +8,7 @@ use std::time::Instant;
 use config::types::BackendAddress;
 use logic::balance::{Admission, Availability, Unhealthy};
 use logic::dsr::{Backend, BackendId, Director, Progress, Standing};
+use logic::health::State as HealthState;
 use state::BackendState;
 use sys::neighbour::Neighbour;
 
@@ -33,7 +34,16 @@ impl Server {
     /// Tells the decision which backends there are, and what they take.
     pub(super) fn set_backends(&mut self, now: Instant) {
         let Some(pool) = self.pool() else { return };
-        let standings = || upstream::standings(&pool, None, now);
+        let probes = &self.probes;
+        // One that does not accept the VIP is as one whose checks fail.
+        let standings = || {
+            upstream::standings(&pool, None, now).zip(&pool.backends).map(move |(mut one, plan)| {
+                if probes.is_down(&plan.state.name) {
+                    one.health = HealthState::Down;
+                }
+                one
+            })
+        };
         let (_, unhealthy) = logic::balance::candidates(standings, pool.settings.all_down);
         let backends: Vec<_> = pool
             .backends

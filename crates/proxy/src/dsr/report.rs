@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use logic::dsr::Standing;
 use logic::dsr::packet::shown;
-use state::dsr::{BackendOfService, Question, ServiceReport};
+use logic::health::{State as HealthState, VerdictOutcome};
+use state::dsr::{BackendOfService, Question, ServiceReport, VipReport};
 
 use super::Server;
 use super::backends::missing_subject;
@@ -51,11 +52,20 @@ impl Server {
                 flows: view.flows,
                 packets,
                 bytes,
-                vip: None,
+                vip: self.vip_report(&view.name),
                 name: view.name,
             }
         });
         all.collect()
+    }
+
+    fn vip_report(&self, backend: &str) -> Option<VipReport> {
+        let health = self.probes.prober()?.health(backend);
+        let state = health.map_or(HealthState::Unchecked, |health| health.state());
+        let failed = health
+            .filter(|_| state == HealthState::Down)
+            .and_then(|health| health.verdicts().find(|verdict| verdict.outcome == VerdictOutcome::Fail));
+        Some(VipReport { state: state.word(), cause: failed.map(|verdict| verdict.cause.to_string()) })
     }
 
     /// Answers a question of an operator.

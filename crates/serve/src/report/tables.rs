@@ -208,6 +208,10 @@ fn pools_into(out: &mut String, pools: &[PoolReport], most: usize) {
                 let line = format!("  {} returns {}", escaped(&backend.name, WIDTH - 60), condition(needed));
                 push_line(out, &line);
             }
+            for probe in backend.services.iter().filter(|probe| probe.vip.state == "down") {
+                let start = format!("  {} ", escaped(&backend.name, WIDTH - 60));
+                push_line(out, &wrapped(&start, "      ", &probe.line(), WIDTH));
+            }
             verdicts(out, backend, most);
         }
     }

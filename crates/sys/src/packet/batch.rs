@@ -165,6 +165,17 @@ pub fn send_frames<'a>(socket: BorrowedFd<'_>, frames: impl Iterator<Item = &'a 
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
+/// Receives one frame, without a wait: as much of it as `room` holds. Returns its length.
+pub fn receive_frame(socket: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<usize> {
+    let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT;
+    let length = nix::sys::socket::recv(socket.as_raw_fd(), room, flags)?;
+    if length < HEADER {
+        return Ok(0);
+    }
+    room.copy_within(HEADER..length, 0);
+    Ok(length - HEADER)
+}
+
 const NOTHING: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
 fn no_heads() -> [libc::mmsghdr; SLOTS] {

@@ -1,0 +1,241 @@
+use super::*;
+use crate::dsr::packet::{Content, parse};
+use crate::health::dns::Name;
+
+const OWN: Mac = [2, 0, 0, 0, 0, 1];
+const A: Mac = [2, 0, 0, 0, 1, 1];
+const B: Mac = [2, 0, 0, 0, 1, 2];
+const RULE: Rule =
+    Rule { interval: Duration::from_secs(2), timeout: Duration::from_secs(1), rise: 2, fall: 2 };
+
+#[allow(clippy::disallowed_methods, reason = "a time must begin somewhere")]
+fn moment(millis: u64) -> Moment {
+    thread_local!(static START: Instant = Instant::now());
+    let after = Duration::from_millis(millis);
+    Moment { now: START.with(|start| *start) + after, at: SystemTime::UNIX_EPOCH + after }
+}
+
+fn ends(own: &str, vip: &str) -> Ends {
+    Ends { own: own.parse().unwrap(), own_mac: OWN, vip: vip.parse().unwrap() }
+}
+
+fn v4() -> Ends {
+    ends("192.0.2.1:40000", "192.0.2.10:80")
+}
+
+fn v6() -> Ends {
+    ends("[2001:db8::1]:40000", "[2001:db8::10]:80")
+}
+
+/// The other end.
+fn server(ends: Ends) -> Ends {
+    Ends { own: ends.vip, own_mac: A, vip: ends.own }
+}
+
+/// The ones' complement sum of a packet with its pseudo header: all ones, if its checksum is right.
+fn sum(frame: &[u8]) -> u16 {
+    let is_v4 = frame[12] == 8;
+    let (addresses, protocol, payload) = match is_v4 {
+        true => (&frame[26..34], frame[23], &frame[34..]),
+        false => (&frame[22..54], frame[20], &frame[54..]),
+    };
+    let mut all = addresses.to_vec();
+    all.extend((payload.len() as u32).to_be_bytes());
+    all.extend([0, 0, 0, protocol]);
+    all.extend(payload);
+    if all.len() % 2 == 1 {
+        all.push(0);
+    }
+    let mut sum: u32 = all.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+#[test]
+fn probes_are_packets_of_one_hop_with_right_checksums() {
+    for ends in [v4(), v6()] {
+        let frames = [
+            ends.syn(A, 7),
+            ends.reset(A, 8),
+            ends.datagram(A, b"odd").unwrap(),
+            ends.datagram(A, b"").unwrap(),
+        ];
+        for frame in frames {
+            assert_eq!((&frame[..6], &frame[6..12]), (&A[..], &OWN[..]));
+            assert_eq!(sum(&frame), 0xffff, "{frame:?}");
+            let hops = if ends.own.is_ipv4() { frame[22] } else { frame[21] };
+            assert_eq!(hops, 1);
+            let Content::Segment(segment) = parse(&frame).unwrap().content else { panic!("no segment") };
+            let flow = segment.flow;
+            assert_eq!((flow.client, flow.client_port), (ends.own.ip(), ends.own.port()));
+            assert_eq!((flow.vip, flow.port), (ends.vip.ip(), ends.vip.port()));
+            if ends.own.is_ipv4() {
+                let header: u32 =
+                    frame[14..34].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+                assert_eq!((header & 0xffff) + (header >> 16), 0xffff, "the checksum of the header");
+            }
+        }
+        assert_eq!(ends.datagram(A, &[0; 65_536]), None);
+    }
+}
+
+#[test]
+fn replies_are_read_and_other_frames_are_not() {
+    for ends in [v4(), v6()] {
+        let other = server(ends);
+        let flag = |frame: Vec<u8>, flags: u8, acknowledged: u32| {
+            let mut frame = frame;
+            let at = if ends.own.is_ipv4() { 34 } else { 54 };
+            frame[at + 13] = flags;
+            frame[at + 8..at + 12].copy_from_slice(&u32::to_be_bytes(acknowledged));
+            frame
+        };
+        let reply = |said| Some(Reply { from: A, port: 80, said });
+        let accepted = flag(other.syn(OWN, 1), 0x12, 8);
+        assert_eq!(ends.read(&accepted), reply(Said::Accepted(8)));
+        assert_eq!(ends.read(&flag(other.syn(OWN, 1), 0x14, 8)), reply(Said::Refused(8)));
+        assert_eq!(ends.read(&other.datagram(OWN, b"yes").unwrap()), reply(Said::Datagram(b"yes")));
+        assert_eq!(ends.read(&other.syn(OWN, 1)), None, "a SYN");
+        assert_eq!(ends.read(&flag(other.syn(OWN, 1), 0x10, 8)), None, "an ACK");
+        assert_eq!(ends.read(&ends.syn(A, 7)), None, "our own one");
+        let mut port = ends;
+        port.own.set_port(40_001);
+        assert_eq!(port.read(&accepted), None);
+        for length in 0..accepted.len() {
+            ends.read(&accepted[..length]);
+        }
+    }
+    // Port unreachable, about our datagram.
+    let sent = v4().datagram(A, b"question").unwrap();
+    let mut error = server(v4()).datagram(OWN, &[]).unwrap();
+    error.truncate(34);
+    error[23] = crate::dsr::packet::ICMP;
+    error.extend([3, 3, 0, 0, 0, 0, 0, 0]);
+    error.extend(&sent[14..]);
+    let length = (error.len() - 14) as u16;
+    error[16..18].copy_from_slice(&length.to_be_bytes());
+    assert_eq!(v4().read(&error), Some(Reply { from: A, port: 80, said: Said::Unreachable }));
+}
+
+fn prober(check: Check, transport: Transport) -> Prober {
+    Prober::new(check, transport, RULE, "192.0.2.10".parse().unwrap())
+}
+
+fn name(backend: u8) -> Arc<str> {
+    format!("b{backend}").into()
+}
+
+fn reply(from: Mac, said: Said<'_>) -> Reply<'_> {
+    Reply { from, port: 80, said }
+}
+
+#[test]
+fn the_transport_follows_from_the_service_and_the_check() {
+    let dns = Check::Dns { name: Name::new("example.org").unwrap() };
+    for (transports, check, expected) in [
+        (Transports::Tcp, &Check::Tcp, Some(Transport::Tcp)),
+        (Transports::Tcp, &dns, Some(Transport::Tcp)),
+        (Transports::Udp, &Check::Tcp, None),
+        (Transports::Udp, &dns, Some(Transport::Udp)),
+        (Transports::TcpAndUdp, &Check::Tcp, Some(Transport::Tcp)),
+        (Transports::TcpAndUdp, &dns, Some(Transport::Udp)),
+    ] {
+        assert_eq!(transport(transports, check), expected, "{transports:?} {check:?}");
+    }
+}
+
+#[test]
+fn a_backend_that_does_not_answer_is_down_and_returns_by_the_rule_of_the_check() {
+    let mut prober = prober(Check::Tcp, Transport::Tcp);
+    let ask = |prober: &mut Prober, millis| prober.ask(&name(1), A, 80, moment(millis).now, 41);
+    let expire = |prober: &mut Prober, millis| prober.expire(moment(millis), 0.5);
+    let accept = |prober: &mut Prober, millis| {
+        prober.handle(&reply(A, Said::Accepted(42)), moment(millis), 0.5).map(|change| change.event)
+    };
+    assert_eq!(ask(&mut prober, 0), Some(Question::Syn { sequence: 41 }));
+    assert_eq!(ask(&mut prober, 10), None, "one at a time");
+    assert_eq!(accept(&mut prober, 20), Some(Event::WentUp));
+    assert_eq!((ask(&mut prober, 2010), accept(&mut prober, 2011)), (None, None), "it was not asked");
+    assert_eq!(ask(&mut prober, 2020), Some(Question::Syn { sequence: 41 }), "the same one again");
+    assert_eq!(expire(&mut prober, 3019), Expired::None);
+    assert_eq!(expire(&mut prober, 3020), Expired::One(None), "the first failure in a row");
+    assert!(!prober.is_down("b1") && ask(&mut prober, 5020).is_some());
+    let Expired::One(Some(change)) = expire(&mut prober, 6020) else { panic!("no change") };
+    assert_eq!((change.event, &*change.backend), (Event::WentDown, "b1"));
+    assert_eq!(
+        change.cause.to_string(),
+        "no answer from 192.0.2.10:80 within 1 s: its loopback lacks the address, or a filter drops the packets"
+    );
+    assert!(prober.is_down("b1") && ask(&mut prober, 8020).is_some());
+    assert_eq!(accept(&mut prober, 8030), None);
+    assert!(ask(&mut prober, 10_030).is_some());
+    assert_eq!(accept(&mut prober, 10_040), Some(Event::WentUp));
+    prober.retain(&HashSet::new());
+    assert!(prober.health("b1").is_none());
+}
+
+#[test]
+fn a_reply_is_for_the_backend_whose_sequence_number_it_has() {
+    let mut prober = prober(Check::Tcp, Transport::Tcp);
+    assert!(prober.ask(&name(1), A, 80, moment(0).now, 100).is_some());
+    assert!(prober.ask(&name(2), B, 80, moment(0).now, 200).is_some());
+    let refused = reply(A, Said::Refused(201));
+    let change = prober.handle(&refused, moment(5), 0.5).unwrap();
+    assert_eq!((&*change.backend, change.event), ("b2", Event::WentDown), "the first verdict decides");
+    assert_eq!(change.cause.to_string(), "no process listens on 192.0.2.10:80");
+    assert_eq!(prober.handle(&refused, moment(6), 0.5), None, "there is no question any more");
+    let other_port = Reply { port: 81, ..reply(A, Said::Accepted(101)) };
+    assert_eq!(prober.handle(&other_port, moment(6), 0.5), None);
+    assert_eq!(prober.handle(&reply(B, Said::Accepted(102)), moment(6), 0.5), None);
+    assert!(prober.handle(&reply(B, Said::Accepted(101)), moment(6), 0.5).is_some(), "from any card of it");
+}
+
+#[test]
+fn datagrams_are_told_apart_by_their_number_or_by_their_sender() {
+    let asked = Name::new("example.org").unwrap();
+    let mut prober = prober(Check::Dns { name: asked.clone() }, Transport::Udp);
+    let mut ask =
+        |prober: &mut Prober, backend, mac| match prober.ask(&name(backend), mac, 53, moment(0).now, 7 << 32)
+        {
+            Some(Question::Datagram(question)) => u16::from_be_bytes([question[0], question[1]]),
+            other => panic!("{other:?}"),
+        };
+    let ids = (ask(&mut prober, 1, A), ask(&mut prober, 2, B));
+    assert_eq!(ids, (7, 8), "two open questions have two numbers");
+    let answer = |id| {
+        let mut answer = asked.question(id);
+        answer[2] |= 0x80;
+        answer
+    };
+    let (second, neither) = (answer(8), answer(9));
+    let of = |from, datagram| Reply { from, port: 53, said: Said::Datagram(datagram) };
+    assert_eq!(prober.handle(&of(A, &neither), moment(1), 0.5), None);
+    assert_eq!(&*prober.handle(&of(A, &second), moment(1), 0.5).unwrap().backend, "b2");
+    let Expired::One(Some(change)) = prober.expire(moment(1000), 0.5) else { panic!("no change") };
+    assert_eq!((&*change.backend, change.cause), ("b1", Cause::WrongReply));
+
+    let check = Check::Datagram { send: b"ping"[..].into(), expect: b"pong"[..].into() };
+    let mut prober = self::prober(check, Transport::Udp);
+    for (backend, mac) in [(1, A), (2, B)] {
+        let question = prober.ask(&name(backend), mac, 53, moment(0).now, 0);
+        assert_eq!(question, Some(Question::Datagram(b"ping".to_vec())));
+    }
+    assert_eq!(&*prober.handle(&of(B, b"pong!"), moment(1), 0.5).unwrap().backend, "b2");
+    let unreachable = Reply { from: A, port: 53, said: Said::Unreachable };
+    assert_eq!(&*prober.handle(&unreachable, moment(1), 0.5).unwrap().backend, "b1");
+}
+
+#[test]
+fn a_reload_keeps_what_is_known_unless_it_asks_in_another_way() {
+    let mut prober = prober(Check::Tcp, Transport::Tcp);
+    prober.ask(&name(1), A, 80, moment(0).now, 1);
+    prober.handle(&reply(A, Said::Refused(2)), moment(1), 0.5);
+    let vip = "192.0.2.10".parse().unwrap();
+    let faster = Rule { interval: Duration::from_millis(500), ..RULE };
+    assert!(prober.adopt(&Check::Tcp, Transport::Tcp, faster, vip, moment(10).now) && prober.is_down("b1"));
+    assert!(prober.ask(&name(1), A, 80, moment(10).now, 1).is_some(), "with the new interval");
+    let other = "192.0.2.11".parse().unwrap();
+    assert!(!prober.adopt(&Check::Tcp, Transport::Tcp, faster, other, moment(10).now));
+}

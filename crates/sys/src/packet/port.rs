@@ -1,0 +1,71 @@
+//! A port of our own for frames that come from no socket: as long as it is reserved, no program gets it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Any port: nothing is sent there.
+const SOME_PORT: u16 = 9;
+
+/// What the port is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortKind {
+    Tcp,
+    Udp,
+}
+
+/// Our own address and port. What comes there, the kernel answers with RST (TCP) or keeps in a small buffer (UDP).
+#[derive(Debug)]
+pub struct ReservedPort {
+    _socket: Socket,
+    pub address: SocketAddr,
+}
+
+/// The address of ours with which packets go to `to` through an interface.
+pub fn own_address(to: IpAddr, interface: &str) -> io::Result<SocketAddr> {
+    let to = SocketAddr::new(to, SOME_PORT);
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    socket.bind_device(Some(interface.as_bytes()))?;
+    // Sends nothing.
+    socket.connect(&to.into())?;
+    socket.local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+}
+
+/// Reserves a port of an own address.
+pub fn reserve(own: SocketAddr, kind: PortKind) -> io::Result<ReservedPort> {
+    let (socket_type, protocol) = match kind {
+        PortKind::Tcp => (Type::STREAM, Protocol::TCP),
+        PortKind::Udp => (Type::DGRAM, Protocol::UDP),
+    };
+    let socket = Socket::new(Domain::for_address(own), socket_type.nonblocking(), Some(protocol))?;
+    let mut wanted = own;
+    wanted.set_port(0);
+    socket.bind(&wanted.into())?;
+    if kind == PortKind::Udp {
+        // Nobody reads it: the kernel gives the smallest buffer that it has.
+        socket.set_recv_buffer_size(1)?;
+    }
+    let address = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok(ReservedPort { _socket: socket, address })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reserved_port_is_taken_until_it_is_dropped() {
+        for kind in [PortKind::Tcp, PortKind::Udp] {
+            let own = "127.0.0.1:0".parse().unwrap();
+            let port = reserve(own, kind).unwrap();
+            let is_free = || match kind {
+                PortKind::Tcp => std::net::TcpListener::bind(port.address).is_ok(),
+                PortKind::Udp => std::net::UdpSocket::bind(port.address).is_ok(),
+            };
+            assert!(port.address.port() > 0 && !is_free(), "{kind:?}");
+        }
+        assert_eq!(own_address("127.0.0.1".parse().unwrap(), "lo").unwrap().ip().to_string(), "127.0.0.1");
+        assert!(own_address("127.0.0.1".parse().unwrap(), "no-such-card").is_err());
+    }
+}
