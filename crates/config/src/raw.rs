@@ -306,7 +306,8 @@ pub(crate) struct RawAdmin {
 pub(crate) struct RawListener {
     /// Listening addresses: `":80"` (every address, IPv6 and IPv4; `"*:80"` is the same), `"192.0.2.1:80"`,
     /// `"[2001:db8::1]:80"`, `"unix:/path"`, or `"systemd:NAME"` for the sockets that systemd passes under that name.
-    /// With `dsr` it is the virtual address of the service, which no interface of this machine may have.
+    /// With `dsr` it is the virtual address of the service, which no interface of this machine may have; `"192.0.2.10:*"` is
+    /// every port of it that no other `dsr` listener has.
     #[schemars(extend("x-required" = true, "examples" = [":80"]))]
     pub(crate) bind: Key<OneOrMany<BindText>>,
     /// Protocol of the clients. `"tls-passthrough"` is TLS that backends terminate: the server name in the client's

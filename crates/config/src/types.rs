@@ -196,6 +196,8 @@ pub enum BindAddress {
     AnyIp(u16),
     /// One address and port; port 0 lets the kernel choose.
     Ip(SocketAddr),
+    /// `192.0.2.10:*`: one address and every port, of a `dsr` listener.
+    EveryPort(IpAddr),
     /// `unix:/path`.
     Unix(PathBuf),
     /// `systemd:NAME`: every socket that systemd passes under this name.
@@ -609,6 +611,8 @@ impl std::fmt::Display for BindAddress {
         match self {
             Self::AnyIp(port) => write!(f, ":{port}"),
             Self::Ip(address) => address.fmt(f),
+            Self::EveryPort(IpAddr::V4(ip)) => write!(f, "{ip}:*"),
+            Self::EveryPort(IpAddr::V6(ip)) => write!(f, "[{ip}]:*"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Systemd(name) => write!(f, "systemd:{name}"),
         }

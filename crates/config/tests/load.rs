@@ -448,6 +448,46 @@ fn the_form_without_a_file_is_the_same_configuration() {
 }
 
 #[test]
+fn every_port_of_an_address_is_for_packets() {
+    let service = |bind: &str, more: &str| {
+        format!(
+            "[listener.all]\nbind = {bind}\nprotocol = \"dsr\"\ninterface = \"eth0\"\npool = \"a\"\n{more}\
+             [pool.a]\nbackends = [\"192.0.2.21:80\"]\nbalance = \"maglev\"\n"
+        )
+    };
+    let one =
+        "[listener.web]\nbind = \"192.0.2.10:80\"\nprotocol = \"dsr\"\ninterface = \"eth0\"\npool = \"a\"\n";
+    let loaded = good(&service("[\"192.0.2.10:*\", \"[2001:db8::10]:*\"]", one), &[]);
+    let binds = &loaded.config.listeners[0].binds;
+    assert_eq!(binds[0], BindAddress::EveryPort([192, 0, 2, 10].into()));
+    assert_eq!(
+        binds.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["192.0.2.10:*", "[2001:db8::10]:*"]
+    );
+    let again = good(&loaded.print(), &[]);
+    assert_eq!(format!("{:?}", loaded.config), format!("{:?}", again.config));
+    for (text, expected) in [
+        (
+            service("\"192.0.2.10:*\"", &one.replace(":80", ":*")),
+            "this address is already taken by listener.all",
+        ),
+        (service("\"0.0.0.0:*\"", ""), "is not an address that clients send packets to"),
+        (service("\"192.0.2.10:0\"", ""), "needs a port"),
+        (service("\"192.0.2.21:*\"", ""), "is the address of the service itself"),
+        (
+            service(
+                "\"192.0.2.10:*\"",
+                "[listener.t]\nbind = \"127.0.0.1:*\"\nprotocol = \"tcp\"\npool = \"a\"\n",
+            ),
+            "is every port of an address, which only packets are forwarded from",
+        ),
+    ] {
+        let rendered = bad(&text, &[]).render();
+        assert!(rendered.contains(expected), "{expected}: {rendered}");
+    }
+}
+
+#[test]
 fn faults_of_flags_name_the_flag() {
     let flags = Quick {
         listen: vec!["80".into()],

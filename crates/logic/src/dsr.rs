@@ -47,6 +47,7 @@ pub use ring::{Backend, BackendId, Standing};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
     pub vip: IpAddr,
+    /// 0: every port but those of other services, see [`Director::set_others`].
     pub port: u16,
     pub transports: Transports,
 }
@@ -132,6 +133,8 @@ pub struct Director {
     ring: Ring,
     flows: Flows,
     fragments: Fragments,
+    /// Ports of other services with the same VIP, which a service on every port leaves to them.
+    others: Vec<(u16, Transports)>,
     /// Number of flows that were remembered since then.
     pace: (Instant, u32),
 }
@@ -145,6 +148,7 @@ impl Director {
             ring: Ring::new(key),
             flows: Flows::default(),
             fragments: Fragments::default(),
+            others: Vec::new(),
             pace: (now, 0),
         }
     }
@@ -157,6 +161,12 @@ impl Director {
     pub fn set(&mut self, service: Service, rules: Rules, key: [u64; 2]) {
         (self.service, self.rules) = (service, rules);
         self.ring.set_key(key);
+    }
+
+    /// Sets the ports that a service on every port leaves to other services of the same VIP.
+    pub fn set_others(&mut self, mut others: Vec<(u16, Transports)>) {
+        others.sort_unstable_by_key(|(port, _)| *port);
+        self.others = others;
     }
 
     /// Sets the backends. One that is not in the list any more keeps its flows, as one that drains. Flows of a backend that
@@ -246,7 +256,15 @@ impl Director {
 
     fn is_ours(&self, flow: &Flow) -> bool {
         let Service { vip, port, transports } = self.service;
-        flow.vip == vip && flow.port == port && transports.has(flow.transport)
+        let is_port = if port == 0 { !self.is_of_another(flow) } else { flow.port == port };
+        flow.vip == vip && transports.has(flow.transport) && is_port
+    }
+
+    /// Whether a service of one port has the flow.
+    fn is_of_another(&self, flow: &Flow) -> bool {
+        let first = self.others.partition_point(|(port, _)| *port < flow.port);
+        let mut same = self.others[first..].iter().take_while(|(port, _)| *port == flow.port);
+        same.any(|(_, transports)| transports.has(flow.transport))
     }
 
     /// The backend of a flow that goes on, if it still takes its packets.

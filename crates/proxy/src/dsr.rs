@@ -42,11 +42,13 @@ mod link;
 mod plane;
 mod probe;
 mod report;
+mod service;
 mod totals;
 mod way;
 
 use backends::Gauges;
 use plane::{Kernel, Path};
+use service::others;
 use totals::Totals;
 use way::{Frames, Probes};
 
@@ -177,6 +179,7 @@ async fn serve(
     };
     let hash_key = hash_key(&worker, &plan);
     let mut director = Director::new(service, rules, hash_key, now);
+    director.set_others(others(&known, &plan, service));
     let kernel = Kernel::new(&path, &mut director);
     let (desk, questions) = mpsc::channel(state::dsr::WAITING);
     let mut server = Server {
@@ -268,6 +271,7 @@ impl Server {
             let before = (self.director.service(), self.settings().map(|it| it.interface.clone()));
             self.director.set(service, rules, hash_key(&self.worker, &plan));
             (self.plan, self.known) = (plan, current);
+            self.director.set_others(others(&self.known, &self.plan, service));
             if before != (service, self.settings().map(|it| it.interface.clone())) {
                 // Bound again with another filter, or to another interface.
                 self.interface = None;

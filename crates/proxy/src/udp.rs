@@ -351,7 +351,9 @@ fn rules(worker: &Worker, current: &Current, plan: &ListenerPlan) -> Option<Rule
     let of_one = |bind: &BindAddress| match bind {
         // One worker has it.
         BindAddress::Systemd(_) => 1,
-        BindAddress::AnyIp(_) | BindAddress::Ip(_) | BindAddress::Unix(_) => worker.front.state.workers,
+        BindAddress::AnyIp(_) | BindAddress::Ip(_) | BindAddress::EveryPort(_) | BindAddress::Unix(_) => {
+            worker.front.state.workers
+        }
     };
     let sockets = plan.settings.binds.iter().map(of_one).sum::<usize>().max(1);
     Some(Rules {

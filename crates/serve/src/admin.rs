@@ -109,6 +109,10 @@ pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
             .map(|(listener, file)| AdminListener::Unix(listener, SocketPath(file)))
             .map_err(|source| AdminError::Unix { path: path.clone(), source }),
         BindAddress::Systemd(name) => Err(AdminError::Systemd(name.clone())),
+        // `config` allows it for packets alone.
+        BindAddress::EveryPort(_) => {
+            Err(AdminError::Tcp { address: address.clone(), source: io::ErrorKind::Unsupported.into() })
+        }
     }
 }
 

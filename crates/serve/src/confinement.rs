@@ -73,7 +73,7 @@ pub fn capabilities(config: &Config) -> Vec<Capability> {
     let below_1024 = |bind: &BindAddress| match bind {
         BindAddress::AnyIp(port) => (1..1024).contains(port),
         BindAddress::Ip(address) => (1..1024).contains(&address.port()),
-        BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
+        BindAddress::EveryPort(_) | BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
     };
     let (packets, sockets): (Vec<_>, Vec<_>) =
         config.listeners.iter().partition(|listener| listener.dsr().is_some());

@@ -99,6 +99,9 @@ impl OpenAddress {
     /// Bound addresses as text.
     pub fn texts(&self) -> impl Iterator<Item = String> + '_ {
         self.addresses.iter().map(|address| match address {
+            ListenAddress::Packets(address) if address.port() == 0 => {
+                BindAddress::EveryPort(address.ip()).to_string()
+            }
             ListenAddress::Tcp(address) | ListenAddress::Udp(address) | ListenAddress::Packets(address) => {
                 address.to_string()
             }
@@ -117,7 +120,7 @@ impl OpenAddress {
                     .iter()
                     .any(|own| matches!(own, ListenAddress::Unix(own) if own == path));
             }
-            BindAddress::Systemd(_) => return false,
+            BindAddress::Systemd(_) | BindAddress::EveryPort(_) => return false,
         };
         self.addresses.iter().any(|own| match (own, transport) {
             (ListenAddress::Tcp(own), Transport::Stream) | (ListenAddress::Udp(own), Transport::Datagram) => {
@@ -292,7 +295,9 @@ pub fn open(
     }
     match bind {
         // Returned above.
-        BindAddress::Systemd(_) => Err(fail(io::Error::from(io::ErrorKind::Unsupported).to_string())),
+        BindAddress::Systemd(_) | BindAddress::EveryPort(_) => {
+            Err(fail(io::Error::from(io::ErrorKind::Unsupported).to_string()))
+        }
         BindAddress::AnyIp(port) => open_any(key, *port, listener.backlog, holder, workers)
             .map_err(|error| fail(explain(&error, holder, transport))),
         BindAddress::Ip(address) => {
@@ -385,7 +390,9 @@ fn open_datagram(key: BoundKey, bind: &BindAddress, holder: Holder<'_>, workers:
             }
         }
         BindAddress::Ip(address) => open_udp(key, *address, DualStack::V6Only, holder, workers),
-        BindAddress::Unix(_) | BindAddress::Systemd(_) => Err(io::ErrorKind::Unsupported.into()),
+        BindAddress::EveryPort(_) | BindAddress::Unix(_) | BindAddress::Systemd(_) => {
+            Err(io::ErrorKind::Unsupported.into())
+        }
     }
 }
 

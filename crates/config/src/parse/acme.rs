@@ -250,6 +250,8 @@ impl Parser<'_> {
             let at_port = |bind: &BindAddress| match bind {
                 BindAddress::AnyIp(own) => *own == port,
                 BindAddress::Ip(address) => address.port() == port,
+                // It terminates no TLS.
+                BindAddress::EveryPort(_) => false,
                 BindAddress::Unix(_) | BindAddress::Systemd(_) => true,
             };
             if !able.any(|listener| listener.binds.iter().any(at_port)) {

@@ -61,6 +61,14 @@ fn bind_for(audience: Audience, text: &str) -> Result<BindAddress, Refused> {
         });
     }
     let (host, port) = host_and_port(text, "\":80\"")?;
+    if port == "*" {
+        return match ip(host)? {
+            Some(ip) => Ok(BindAddress::EveryPort(ip)),
+            None => {
+                Err(Refused::new("has every port, and needs one address").instead("write \"192.0.2.10:*\""))
+            }
+        };
+    }
     let port = port_number(port)?;
     if host.is_empty() || host == "*" {
         return Ok(BindAddress::AnyIp(port));
@@ -361,6 +369,9 @@ mod tests {
         assert_eq!(bind(":0"), Ok(BindAddress::AnyIp(0)));
         assert_eq!(bind("1.2.3.4:80"), Ok(BindAddress::Ip(([1, 2, 3, 4], 80).into())));
         assert_eq!(bind("[::1]:80"), Ok(BindAddress::Ip((Ipv6Addr::LOCALHOST, 80).into())));
+        assert_eq!(bind("1.2.3.4:*"), Ok(BindAddress::EveryPort([1, 2, 3, 4].into())));
+        assert_eq!(bind("[::1]:*"), Ok(BindAddress::EveryPort(Ipv6Addr::LOCALHOST.into())));
+        assert!(bind(":*").is_err() && bind("*:*").is_err() && bind("web:*").is_err());
         assert_eq!(bind("unix:/run/x.sock"), Ok(BindAddress::Unix("/run/x.sock".into())));
         assert_eq!(bind("systemd:web"), Ok(BindAddress::Systemd("web".into())));
     }

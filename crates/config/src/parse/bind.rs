@@ -33,7 +33,7 @@ impl Reach {
                 };
                 Some((reach, address.port()))
             }
-            BindAddress::Unix(_) | BindAddress::Systemd(_) => None,
+            BindAddress::EveryPort(_) | BindAddress::Unix(_) | BindAddress::Systemd(_) => None,
         }
     }
 
@@ -86,6 +86,8 @@ impl Parser<'_> {
             let first = match &bound.address {
                 BindAddress::Unix(path) => paths.insert(path, bound),
                 BindAddress::Systemd(name) => units.insert((name, bound.transport), bound),
+                // A service of one port is before one of every port.
+                BindAddress::EveryPort(ip) => ones.insert((ip.to_canonical(), 0, bound.transport), bound),
                 BindAddress::AnyIp(0) => None,
                 BindAddress::Ip(address) if address.port() == 0 => None,
                 BindAddress::AnyIp(_) | BindAddress::Ip(_) => match Reach::of(&bound.address) {

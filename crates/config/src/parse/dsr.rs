@@ -49,7 +49,9 @@ impl Parser<'_> {
         if let Some(key) = &raw.bind {
             for bind in binds? {
                 let (message, hint) = match bind.vip() {
-                    Some(vip) if vip.port() == 0 => ("needs a port", "bind = \"192.0.2.10:80\""),
+                    Some(vip) if vip.port() == 0 && matches!(bind, BindAddress::Ip(_)) => {
+                        ("needs a port", "bind = \"192.0.2.10:80\", or \"192.0.2.10:*\" for every port")
+                    }
                     Some(vip)
                         if vip.ip().is_unspecified() || vip.ip().is_multicast() || vip.ip().is_loopback() =>
                     {
@@ -148,7 +150,8 @@ fn wrong_pool(pool: &Pool, binds: &[BindAddress]) -> Option<(String, String)> {
 }
 
 fn wrong_backend(address: SocketAddr, vip: SocketAddr) -> Option<(String, String)> {
-    if address.port() != vip.port() {
+    // To a service on every port, that of a backend says where its checks go.
+    if vip.port() != 0 && address.port() != vip.port() {
         let message = format!("{address} of this pool has another port than {vip}: packets are not changed");
         let right = SocketAddr::new(address.ip(), vip.port()).to_string();
         return Some((message, format!("write {}", quote(&right))));

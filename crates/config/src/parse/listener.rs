@@ -138,6 +138,11 @@ impl Parser<'_> {
 
     fn bind_one(&mut self, text: &At<BindText>, owner: Owner, transport: Transport) -> Option<BindAddress> {
         let bind = self.read(text, address::bind)?;
+        if matches!(bind, BindAddress::EveryPort(_)) && transport != Transport::Packet {
+            let reason = "is every port of an address, which only packets are forwarded from";
+            drop(self.refuse(text, reason).hint("name one port, or use protocol = \"dsr\""));
+            return None;
+        }
         self.note_bind(&bind, text.id, owner, transport);
         Some(bind)
     }
@@ -153,6 +158,8 @@ impl Parser<'_> {
         let is_open = match &bind {
             BindAddress::AnyIp(_) => true,
             BindAddress::Ip(address) => !address.ip().to_canonical().is_loopback(),
+            // Refused above.
+            BindAddress::EveryPort(_) => true,
             BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
         };
         if is_open {
@@ -351,7 +358,7 @@ impl Parser<'_> {
         let is_own = |bind: &BindAddress| match bind {
             BindAddress::AnyIp(own) => *own == port,
             BindAddress::Ip(address) => address.port() == port,
-            BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
+            BindAddress::EveryPort(_) | BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
         };
         if binds.unwrap_or_default().iter().any(is_own) {
             let message = format!(

@@ -172,6 +172,11 @@ impl Parser<'_> {
             BindAddress::AnyIp(port) => {
                 (Listen::Tcp((std::net::Ipv6Addr::UNSPECIFIED, port).into()), Reach::Open)
             }
+            BindAddress::EveryPort(_) => {
+                let reason = "is every port of an address, and a tunnel listens on one";
+                drop(self.refuse(text, reason).hint("\"127.0.0.1:5432\""));
+                return None;
+            }
             BindAddress::Systemd(_) => {
                 let hint = "give an address or a Unix socket: \"127.0.0.1:5432\", \"unix:/run/db.sock\"";
                 let reason = "is a socket of systemd, which only a listener can take over";

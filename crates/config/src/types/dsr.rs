@@ -44,10 +44,11 @@ impl Listener {
 }
 
 impl BindAddress {
-    /// The virtual address of a service, which a `dsr` listener has alone.
+    /// The virtual address of a service, which a `dsr` listener has alone; with port 0 for a service on every port.
     pub fn vip(&self) -> Option<SocketAddr> {
         match self {
             BindAddress::Ip(address) => Some(*address),
+            BindAddress::EveryPort(ip) => Some(SocketAddr::new(*ip, 0)),
             BindAddress::AnyIp(_) | BindAddress::Unix(_) | BindAddress::Systemd(_) => None,
         }
     }

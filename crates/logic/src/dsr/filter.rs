@@ -150,8 +150,10 @@ impl Program {
         };
         for &protocol in wanted {
             self.when(protocol.into(), |program| {
-                program.push(load.0, load.1);
-                program.expect(port.into(), Target::Reject);
+                if port != 0 {
+                    program.push(load.0, load.1);
+                    program.expect(port.into(), Target::Reject);
+                }
                 program.push(RETURN, ALL);
             });
         }

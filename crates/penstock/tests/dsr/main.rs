@@ -4,6 +4,7 @@
 mod backend_host;
 mod changes;
 mod doctor;
+mod every_port;
 mod kernel;
 mod link;
 mod network;

@@ -50,12 +50,13 @@ impl Server {
         let (Some(prober), Some(way)) = (&mut self.probes.prober, &self.probes.way) else { return };
         let service = self.director.service();
         for plan in &pool.backends {
+            let BackendAddress::Ip(address) = plan.state.address else { continue };
             if !prober.is_due(&plan.state.name, now) {
                 continue;
             }
             // Nothing goes to a backend without one.
             let Some(to) = self.director.mac(&plan.state.name) else { continue };
-            let port = service.port;
+            let port = if service.port == 0 { address.port() } else { service.port };
             let question = prober.ask(&plan.state.name, to, port, now, fastrand::u64(..));
             let ends =
                 Ends { own: way.port.address, own_mac: way.own_mac, vip: SocketAddr::new(service.vip, port) };

@@ -96,6 +96,7 @@ proptest! {
         kind in 0..8_usize,
         changes in proptest::collection::vec((0..100_usize, any::<u8>()), 0..4),
         length in 0..120_usize,
+        every_port in any::<bool>(),
     ) {
         let IpAddr::V6(vip) = v6().vip else { panic!() };
         let is_v6 = kind >= 5;
@@ -116,6 +117,7 @@ proptest! {
         }
         frame.truncate(length);
         let service = if is_v6 { v6() } else { v4() };
+        let service = if every_port { Service { port: 0, ..service } } else { service };
         let (mut director, now) = director(service);
         let is_tagged = frame.get(12..14).is_some_and(|kind| matches!(kind, [0x81, 0] | [0x88, 0xa8]));
         if director.handle(&frame, OWN, now) != Verdict::Pass && !is_tagged {

@@ -26,6 +26,31 @@ fn only_packets_for_the_vip_the_port_and_the_transport_are_forwarded() {
 }
 
 #[test]
+fn a_service_on_every_port_leaves_to_others_what_they_have() {
+    let every = Service { port: 0, ..v4() };
+    let (mut director, now) = director(every);
+    let to = |port| ipv4(packet::TCP, 1, 0x4000, &segment(40_000, port, SYN));
+    assert!([1, 80, 443, 65_535].into_iter().all(|port| sent(&mut director, &to(port), now).is_some()));
+    assert!(sent(&mut director, &udp(40_000, 53), now).is_some());
+    director.set_others(vec![
+        (443, Transports::TcpAndUdp),
+        (80, Transports::Udp),
+        (80, Transports::Tcp),
+        (53, Transports::Tcp),
+    ]);
+    for port in [80, 443] {
+        assert_eq!(director.handle(&to(port), OWN, now), Verdict::Pass, "{port}");
+        assert_eq!(director.handle(&udp(40_000, port), OWN, now), Verdict::Pass, "{port}");
+    }
+    assert_eq!(director.handle(&to(53), OWN, now), Verdict::Pass);
+    assert!(sent(&mut director, &udp(40_000, 53), now).is_some(), "the other one has TCP alone");
+    assert!(sent(&mut director, &to(79), now).is_some() && sent(&mut director, &to(444), now).is_some());
+    let tcp_only = Service { transports: Transports::Tcp, ..every };
+    director.set(tcp_only, director.rules, KEY);
+    assert_eq!(director.handle(&udp(40_000, 53), OWN, now), Verdict::Pass);
+}
+
+#[test]
 fn a_frame_is_addressed_to_the_backend_and_nothing_else_changes() {
     let mut frame = tcp(40_000, SYN);
     let before = frame.clone();

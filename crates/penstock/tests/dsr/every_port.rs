@@ -1,0 +1,42 @@
+//! A service on every port of its address.
+
+use testing::tools::{self, Root};
+use testing::{eventually, secs};
+
+use super::network::{CLIENT, Network, SERVERS, VIP, config};
+use super::traffic::{ask, unbound};
+
+#[test]
+fn every_port_and_transport_is_forwarded_but_those_of_a_more_specific_service() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let _dns = unbound(&network, SERVERS[1]);
+    let check = "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
+    let mut config = config(&format!("\"{VIP}:80\""), "", check).replace(", \"10.77.0.15:80\"", "");
+    config.push_str(&format!(
+        "[listener.all]\nbind = \"{VIP}:*\"\nprotocol = \"dsr\"\ninterface = \"eth0\"\n\
+         transport = \"tcp-and-udp\"\npool = \"all\"\n\
+         [pool.all]\nbackends = [\"10.77.0.15:8080\"]\nbalance = \"maglev\"\n{check}\n"
+    ));
+    let server = network.balancer(&config);
+    let visit = |port: u16| network.curl(&["-m", "1", &format!("http://{VIP}:{port}/")]).stdout;
+    eventually("both serve", secs(20), || (visit(80) == b"2" && visit(8080) == b"3").then_some(()));
+    assert!((0..20).all(|_| visit(80) == b"2" && visit(8080) == b"3"));
+    assert_eq!(ask(&network, CLIENT, VIP, None).as_deref(), Some("3"));
+    let explain = |port: u16, transport: &str| {
+        let to = format!("{VIP}:{port}");
+        server.ctl_json(&["dsr", "explain", "10.77.0.12:4000", &to, transport])["listener"].clone()
+    };
+    assert_eq!(explain(80, "tcp"), "web");
+    assert_eq!((explain(80, "udp"), explain(9, "tcp")), ("all".into(), "all".into()));
+    // The port of a backend says where it is checked, and whether it accepts the address.
+    network.set_vip(SERVERS[1], "del", VIP);
+    eventually("it is down", secs(20), || {
+        let services = server.backend("10.77.0.15:8080")["services"].clone();
+        let cause = services[0]["cause"].as_str()?.to_owned();
+        cause.contains(&format!("no answer from {VIP}:8080")).then_some(())
+    });
+}
