@@ -1,13 +1,17 @@
 //! Configuration without a file: flags are converted to a document with one listener `main` and one pool `main`.
 
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+
 use crate::error::Report;
 use crate::quote::quote;
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
 
 /// Variables of the flags below, after `PENSTOCK_`: a flag that is not given has the value of its variable.
-pub const VARIABLES: [&str; 10] = [
+pub const VARIABLES: [&str; 11] = [
     "LISTEN",
     "BACKEND",
+    "DSR",
     "PROTOCOL",
     "BALANCE",
     "HEALTH",
@@ -25,7 +29,9 @@ pub struct Quick {
     pub listen: Vec<String>,
     /// `--backend`: `ADDRESS`, or `ADDRESS,weight=2,max-connections=10`; at least one.
     pub backends: Vec<String>,
-    /// `--protocol`
+    /// `--dsr`: network interface; packets are forwarded then, and backends without a port have that of the first `--listen`.
+    pub dsr: Option<String>,
+    /// `--protocol`; with `--dsr` the transport.
     pub protocol: Option<String>,
     /// `--balance`
     pub balance: Option<String>,
@@ -90,8 +96,17 @@ impl Quick {
                 .map(|(at, text)| writer.entry(list, at, "--listen", Value::Text(text.clone())))
                 .collect()
         });
-        if let Some(protocol) = &self.protocol {
-            writer.put(table, id, "protocol", "--protocol", Value::Text(protocol.clone()));
+        let text = |text: &str| Value::Text(text.to_owned());
+        match (&self.dsr, &self.protocol) {
+            (Some(interface), transport) => {
+                writer.put(table, id, "protocol", "--dsr", text("dsr"));
+                writer.put(table, id, "interface", "--dsr", text(interface));
+                if let Some(transport) = transport.as_ref().filter(|word| *word != "dsr") {
+                    writer.put(table, id, "transport", "--protocol", text(transport));
+                }
+            }
+            (None, Some(protocol)) => writer.put(table, id, "protocol", "--protocol", text(protocol)),
+            (None, None) => {}
         }
         if let Some(directory) = &self.certificates {
             writer.table(table, id, "tls", "--certificates", |writer, id, tls| {
@@ -104,10 +119,13 @@ impl Quick {
     fn pool(&self, writer: &mut Writer<'_>, id: NodeId, table: &mut Table) {
         writer.list(table, id, "backends", "--backend", |writer, list| {
             let entries = self.backends.iter().enumerate();
-            entries.filter_map(|(at, text)| writer.backend(list, at, text)).collect()
+            entries.filter_map(|(at, text)| writer.backend(list, at, &self.with_port(text))).collect()
         });
-        if let Some(balance) = &self.balance {
-            writer.put(table, id, "balance", "--balance", Value::Text(balance.clone()));
+        match (&self.balance, &self.dsr) {
+            (Some(balance), _) => writer.put(table, id, "balance", "--balance", Value::Text(balance.clone())),
+            // The only one that a dsr listener has.
+            (None, Some(_)) => writer.put(table, id, "balance", "--dsr", Value::Text("maglev".into())),
+            (None, None) => {}
         }
         match &self.health {
             Some(path) if path.starts_with('/') => {
@@ -117,6 +135,20 @@ impl Quick {
             }
             Some(word) => writer.put(table, id, "health", "--health", Value::Text(word.clone())),
             None => {}
+        }
+    }
+}
+
+impl Quick {
+    /// A backend of a `dsr` listener has the port of the service, unless it is written.
+    fn with_port<'t>(&self, backend: &'t str) -> Cow<'t, str> {
+        let port = self.listen.first().and_then(|listen| listen.rsplit_once(':')?.1.parse().ok());
+        let (Some(_), Some(port)) = (&self.dsr, port) else { return backend.into() };
+        let (address, options) = backend.split_at(backend.find(',').unwrap_or(backend.len()));
+        let inside = address.strip_prefix('[').and_then(|inside| inside.strip_suffix(']'));
+        match inside.unwrap_or(address).parse::<IpAddr>() {
+            Ok(ip) => format!("{}{options}", SocketAddr::new(ip, port)).into(),
+            Err(_) => backend.into(),
         }
     }
 }

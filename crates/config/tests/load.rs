@@ -448,6 +448,34 @@ fn the_form_without_a_file_is_the_same_configuration() {
 }
 
 #[test]
+fn with_dsr_flags_make_a_service_whose_backends_need_no_port() {
+    let flags = Quick {
+        listen: vec!["192.0.2.10:80".into(), "[2001:db8::10]:80".into()],
+        backends: vec![
+            "192.0.2.21".into(),
+            "192.0.2.22,weight=2".into(),
+            "2001:db8::23".into(),
+            "[2001:db8::24]".into(),
+        ],
+        dsr: Some("eth1".into()),
+        protocol: Some("tcp-and-udp".into()),
+        ..Quick::default()
+    };
+    let loaded = quick(&flags, &Environment::default()).unwrap_or_else(|faults| panic!("{faults}"));
+    let config = &loaded.config;
+    let dsr = config.listeners[0].dsr().unwrap();
+    assert_eq!((&*dsr.interface, dsr.transports.as_str()), ("eth1", "tcp-and-udp"));
+    let backends: Vec<_> = config.pools[0].backends.iter().map(|one| one.address.to_string()).collect();
+    assert_eq!(backends, ["192.0.2.21:80", "192.0.2.22:80", "[2001:db8::23]:80", "[2001:db8::24]:80"]);
+    assert_eq!(config.pools[0].backends[1].weight, 2);
+    let again = good(&loaded.print(), &[]);
+    assert_eq!(format!("{:?}", config), format!("{:?}", again.config));
+    let wrong = Quick { dsr: Some("eth 1".into()), ..flags };
+    let rendered = quick(&wrong, &Environment::default()).unwrap_err().render();
+    assert!(rendered.contains("error: --dsr: listener.main.interface"), "{rendered}");
+}
+
+#[test]
 fn every_port_of_an_address_is_for_packets() {
     let service = |bind: &str, more: &str| {
         format!(

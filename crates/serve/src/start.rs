@@ -60,7 +60,7 @@ pub enum ConfigSource {
     /// A file, read again at each reload.
     File(PathBuf),
     /// The command line: a reload does not change it.
-    Quick(Quick),
+    Quick(Box<Quick>),
     /// A text that was made from another program's command line: a reload does not change it.
     Text(Source),
 }

@@ -46,6 +46,11 @@ pub(crate) struct Arguments {
     /// repeated, and followed by its own settings: 10.0.0.11:8000,weight=2,max-connections=100
     #[arg(long, short, value_name = "ADDRESS", help_heading = QUICK)]
     backend: Vec<String>,
+    /// Forward packets that come in at this network interface to the backends, which reply straight to the clients (direct
+    /// server return); --listen is then the virtual address, backends need no port, and --protocol is tcp, udp or
+    /// tcp-and-udp
+    #[arg(long, value_name = "INTERFACE", help_heading = QUICK)]
+    dsr: Option<String>,
     #[arg(long, value_name = "PROTOCOL", help_heading = QUICK,
         help = format!("What clients speak: {}", alternatives(ProtocolName::WORDS)))]
     protocol: Option<String>,
@@ -83,6 +88,7 @@ Examples:
   penstock serve --listen :8080 --backend 10.0.0.11:8000 --backend unix:/run/app.sock
   penstock serve --listen :8080 --backend ssh:web1/127.0.0.1:8000
   penstock serve --listen :8080 --backend 10.0.0.11:8000 --health /healthz --admin 127.0.0.1:9900
+  penstock serve --dsr eth1 --listen 192.0.2.10:80 --backend 192.0.2.21 --backend 192.0.2.22
   penstock serve --listen :5432 --protocol tcp --backend 10.0.0.21:5432 --balance least-connections";
 
 /// Serves until the process is told to stop.
@@ -145,7 +151,7 @@ fn configuration(
             (false, false) => {
                 let loaded = config::quick(&quick, environment);
                 let loaded = loaded.map_err(|faults| Failure::Usage(faults.render()))?;
-                return Ok((ConfigSource::Quick(quick), loaded));
+                return Ok((ConfigSource::Quick(Box::new(quick)), loaded));
             }
         }
     }
@@ -187,8 +193,10 @@ fn missing(given: &str, flag: &str, variable: &str) -> String {
 
 /// Returns a flag that was given and has a meaning only without a file. For --control there is a better message.
 fn of_quick(arguments: &Arguments) -> Option<&'static str> {
-    let Arguments { protocol, balance, workers, health, certificates, admin, access_log, .. } = arguments;
+    let Arguments { dsr, protocol, balance, workers, health, certificates, admin, access_log, .. } =
+        arguments;
     let given = [
+        ("--dsr", dsr),
         ("--protocol", protocol),
         ("--balance", balance),
         ("--workers", workers),
@@ -212,11 +220,12 @@ fn quick(arguments: &Arguments, environment: &Environment) -> Quick {
         [] => variable(name).unwrap_or_default().split_whitespace().map(str::to_owned).collect(),
         given => given.to_vec(),
     };
-    let Arguments { listen, backend, protocol, balance, workers, health, .. } = arguments;
+    let Arguments { listen, backend, dsr, protocol, balance, workers, health, .. } = arguments;
     let Arguments { certificates, control, admin, access_log, .. } = arguments;
     Quick {
         listen: list(listen, "LISTEN"),
         backends: list(backend, "BACKEND"),
+        dsr: one(dsr, "DSR"),
         protocol: one(protocol, "PROTOCOL"),
         balance: one(balance, "BALANCE"),
         health: one(health, "HEALTH"),

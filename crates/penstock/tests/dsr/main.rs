@@ -10,6 +10,7 @@ mod link;
 mod network;
 mod operators;
 mod paths;
+mod quick;
 mod refused;
 mod traffic;
 mod vip;
