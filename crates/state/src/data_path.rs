@@ -56,6 +56,12 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
                 return Ok(DataPath { plane: None, report });
             }
         };
+        if vip.port() == 0 {
+            let reason =
+                "a program in the kernel forwards one port, and this address has every port".to_owned();
+            refused.push(Refusal { rung, reason });
+            continue;
+        }
         match open_plane(&name, hook, settings, index) {
             Ok((plane, unpinned)) => {
                 let report = PathReport { rung, refused, unpinned };

@@ -28,7 +28,7 @@ pub struct ServiceReport {
     pub address: String,
     /// `tcp`, `udp` or `tcp-and-udp`.
     pub transport: &'static str,
-    /// What forwards the packets: `af_packet`.
+    /// What forwards the packets: a word of `logic::dsr::path::Rung`.
     pub rung: &'static str,
     pub interface: String,
     /// Ethernet address of the interface; `None` while it is gone.

@@ -90,7 +90,7 @@ struct counters {
 };
 
 struct tally {
-	u64 bytes, began;
+	u64 packets, bytes, began, unused;
 };
 
 struct flow {
@@ -420,6 +420,7 @@ INLINE int to_backend(
 	u32 key = processor() * BACKENDS + number;
 	struct tally *tally = map_lookup(&tallies, &key);
 	if (tally) {
+		tally->packets += 1;
 		tally->bytes += length;
 		tally->began += began;
 	}

@@ -38,7 +38,7 @@ const TABLE: usize = 65_537_usize.div_ceil(2);
 const BACKENDS: usize = 4096;
 const BACKEND: usize = 3;
 const COUNTERS: usize = 8;
-const TALLY: usize = 2;
+const TALLY: usize = 4;
 
 /// Fewest flows of a table: the kernel throws away many at once when it is full.
 const FEWEST_FLOWS: u32 = 4096;
@@ -308,6 +308,7 @@ pub struct Counted {
 /// The same for one backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tallied {
+    pub packets: u64,
     pub bytes: u64,
     pub began: u64,
 }
@@ -382,7 +383,8 @@ impl Shared<'_> {
         let mut all = Tallied::default();
         for cpu in 0..self.0.cpus {
             let at = (cpu * BACKENDS + backend) * TALLY;
-            if let Some([bytes, began]) = self.0.tallies.words().get(at..at + TALLY) {
+            if let Some([packets, bytes, began, _]) = self.0.tallies.words().get(at..at + TALLY) {
+                all.packets += packets.load(RELAXED);
                 all.bytes += bytes.load(RELAXED);
                 all.began += began.load(RELAXED);
             }

@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn every_rung_is_compared_with_pen_and_every_balancer_with_none() {
-        let ways = [Way::Direct, Way::Penstock(&RUNGS[0]), Way::Pen];
+        let ways = [Way::Direct, Way::Penstock(&RUNGS[1]), Way::Pen];
         let Pairing::Pairs(found) = pairs(&ways) else { panic!("not pairs") };
         let expected = [("penstock-af_packet", "direct"), ("pen", "direct"), ("penstock-af_packet", "pen")];
         assert_eq!(found, expected.map(|(one, other)| (one.to_owned(), other.to_owned())));

@@ -153,12 +153,13 @@ struct Gauge {
     bytes: u64,
 }
 
-/// Frames of one batch for one backend.
-struct Tally {
-    backend: BackendId,
-    packets: u64,
-    bytes: u64,
-    began: u64,
+/// Frames for one backend since they were published last.
+pub(super) struct Tally {
+    pub(super) backend: BackendId,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    /// Flows that began.
+    pub(super) began: u64,
 }
 
 impl Gauges {
@@ -210,17 +211,17 @@ impl Gauges {
 
     /// Counts a frame for a backend.
     pub(super) fn count(&mut self, backend: BackendId, bytes: u64, flow: Progress) {
-        self.add(backend, bytes, u64::from(flow == Progress::Began));
+        self.add(Tally { backend, packets: 1, bytes, began: u64::from(flow == Progress::Began) });
     }
 
     /// Counts frames for a backend.
-    pub(super) fn add(&mut self, backend: BackendId, bytes: u64, began: u64) {
-        match self.tallies.iter_mut().find(|tally| tally.backend == backend) {
+    pub(super) fn add(&mut self, more: Tally) {
+        match self.tallies.iter_mut().find(|tally| tally.backend == more.backend) {
             Some(tally) => {
-                tally.packets += 1;
-                (tally.bytes, tally.began) = (tally.bytes + bytes, tally.began + began);
+                tally.packets += more.packets;
+                (tally.bytes, tally.began) = (tally.bytes + more.bytes, tally.began + more.began);
             }
-            None => self.tallies.push(Tally { backend, packets: 1, bytes, began }),
+            None => self.tallies.push(more),
         }
     }
 

@@ -7,6 +7,7 @@ use sys::bpf::coarse_now;
 use sys::packet;
 
 use super::Server;
+use super::backends::Tally;
 
 /// Entries of the table of flows that one tick looks at: a million take half a minute.
 const LOOKED_AT: usize = 4096;
@@ -39,17 +40,26 @@ impl Server {
         for (at, before) in kernel.tallied.iter_mut().take(backends).enumerate() {
             let now = shared.tallied(at);
             if now != *before {
-                let (bytes, began) =
-                    (now.bytes.saturating_sub(before.bytes), now.began.saturating_sub(before.began));
-                self.gauges.add(BackendId::at(at), bytes, began);
+                self.gauges.add(Tally {
+                    backend: BackendId::at(at),
+                    packets: now.packets.saturating_sub(before.packets),
+                    bytes: now.bytes.saturating_sub(before.bytes),
+                    began: now.began.saturating_sub(before.began),
+                });
                 *before = now;
             }
         }
         self.gauges.flush(&self.director, self.worker.index);
+        let forwarded = now.forwarded.saturating_sub(before.forwarded);
+        let passed = now.passed.saturating_sub(before.passed);
+        let bytes = now.bytes.saturating_sub(before.bytes);
+        self.totals.packets += forwarded;
+        self.totals.bytes += bytes;
+        self.totals.passed += passed;
         let counters = self.counters();
-        counters.packets_forwarded.add(now.forwarded.saturating_sub(before.forwarded));
-        counters.packets_passed.add(now.passed.saturating_sub(before.passed));
-        counters.bytes_in.add(now.bytes.saturating_sub(before.bytes));
+        counters.packets_forwarded.add(forwarded);
+        counters.packets_passed.add(passed);
+        counters.bytes_in.add(bytes);
         counters.sessions.add(now.began.saturating_sub(before.began));
         let dropped = now.no_backend.saturating_sub(before.no_backend);
         if dropped > 0 {

@@ -25,6 +25,10 @@ impl Path {
         Self { plane: RefCell::new(plane.map(Rc::new)), report: RefCell::new(report) }
     }
 
+    pub(super) fn rung(&self) -> Rung {
+        self.report.borrow().rung
+    }
+
     /// Says where packets are forwarded.
     pub(super) fn tell(&self, worker: &Worker, key: &BoundKey) {
         let report = self.report.borrow();

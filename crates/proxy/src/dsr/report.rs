@@ -11,9 +11,6 @@ use state::dsr::{BackendOfService, Question, ServiceReport, VipReport};
 use super::Server;
 use super::backends::missing_subject;
 
-/// What forwards packets here.
-const RUNG: &str = "af_packet";
-
 impl Server {
     /// Tells operators how it stands.
     pub(super) fn publish(&self) {
@@ -22,7 +19,7 @@ impl Server {
             listener: self.key.listener.to_string(),
             address: self.key.bind.to_string(),
             transport: settings.transports.as_str(),
-            rung: RUNG,
+            rung: self.path.rung().as_str(),
             interface: settings.interface.to_string(),
             ethernet: self.interface.map(|it| shown(it.mac)),
             pool: self.known.pool(settings.pool).settings.name.to_string(),

@@ -138,7 +138,7 @@ pub fn low_port(confinement: &Confinement, error: BindError) -> BindError {
     let port = match &error.bind {
         BindAddress::AnyIp(port) => *port,
         BindAddress::Ip(address) => address.port(),
-        BindAddress::Unix(_) | BindAddress::Systemd(_) => return error,
+        BindAddress::Unix(_) | BindAddress::Systemd(_) | BindAddress::EveryPort(_) => return error,
     };
     let gave_up = confinement.given_up.contains(&Capability::NetBindService.name());
     if !(1..1024).contains(&port) || !gave_up || !error.reason.contains("Permission denied") {

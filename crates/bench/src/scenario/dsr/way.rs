@@ -28,8 +28,11 @@ pub struct Rung {
     pub percent_of_pen: u8,
 }
 
-/// All that the configuration offers. Limit of those that forward in the kernel (BPF): 10.
-pub const RUNGS: &[Rung] = &[Rung { name: "penstock-af_packet", selection: "", percent_of_pen: 50 }];
+/// Those that virtual network cards have, the fastest first.
+pub const RUNGS: &[Rung] = &[
+    Rung { name: "penstock-tc", selection: "data-path = \"tc\"\n", percent_of_pen: 10 },
+    Rung { name: "penstock-af_packet", selection: "data-path = \"af_packet\"\n", percent_of_pen: 50 },
+];
 
 /// Transport protocol of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -196,7 +196,7 @@ fn a_reply_is_for_the_backend_whose_sequence_number_it_has() {
 fn datagrams_are_told_apart_by_their_number_or_by_their_sender() {
     let asked = Name::new("example.org").unwrap();
     let mut prober = prober(Check::Dns { name: asked.clone() }, Transport::Udp);
-    let mut ask =
+    let ask =
         |prober: &mut Prober, backend, mac| match prober.ask(&name(backend), mac, 53, moment(0).now, 7 << 32)
         {
             Some(Question::Datagram(question)) => u16::from_be_bytes([question[0], question[1]]),
