@@ -21,7 +21,7 @@ mod calls;
 mod memory;
 mod pins;
 
-pub use calls::{LOOK_AT_ENTRIES, coarse_now};
+pub use calls::{READING, coarse_now};
 use memory::Memory;
 pub use pins::{Pins, Unpinned};
 
@@ -390,6 +390,11 @@ impl Shared<'_> {
             }
         }
         all
+    }
+
+    /// The entry of a flow in the table of flows.
+    pub fn look_up_flow(&self, key: &[u8; calls::KEY]) -> io::Result<Option<[u8; calls::VALUE]>> {
+        calls::look_up(self.0.flows.as_fd(), key)
     }
 
     /// A part of the table of flows, behind `place`, with the values of its entries. `place` moves on; the end is `Ok(true)`.

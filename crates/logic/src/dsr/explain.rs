@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::flows::Class;
 use super::packet::{Flow, Mac};
+use super::ring::BackendId;
 use super::{Director, Dropped};
 
 pub use super::ring::BackendView;
@@ -62,19 +63,37 @@ pub enum Why {
     Table,
 }
 
+/// What is remembered of a flow.
+pub(super) struct Found {
+    pub(super) backend: BackendId,
+    pub(super) class: Class,
+    pub(super) silent: Duration,
+}
+
 impl Director {
     /// Explains the next packet of a flow of this service.
     pub fn explain(&mut self, flow: &Flow, now: Instant) -> Explanation {
+        let found = self.flows.lookup(flow);
+        let silent = self.flows.silent(flow, now);
+        self.explain_found(flow, found.map(|(backend, class)| Found { backend, class, silent }))
+    }
+
+    /// The same if a program in the kernel has the flows: by the value of the flow's entry there, and the program's clock.
+    pub fn explain_in_kernel(&mut self, flow: &Flow, entry: Option<&[u8]>, now: u64) -> Explanation {
+        let found = entry.and_then(|entry| self.remembered(entry, now));
+        self.explain_found(flow, found)
+    }
+
+    fn explain_found(&mut self, flow: &Flow, found: Option<Found>) -> Explanation {
         let home = self.ring.home(flow).and_then(|id| self.ring.name(id)).map(str::to_owned);
         let from_table = self.ring.lookup(flow);
         let name = |id| self.ring.name(id).unwrap_or_default().to_owned();
-        let found = self.flows.lookup(flow);
-        let known = found.map(|(backend, class)| KnownFlow {
-            backend: name(backend),
-            phase: if class == Class::Closing { Phase::Closing } else { Phase::Open },
-            silent: self.flows.silent(flow, now),
+        let known = found.as_ref().map(|found| KnownFlow {
+            backend: name(found.backend),
+            phase: if found.class == Class::Closing { Phase::Closing } else { Phase::Open },
+            silent: found.silent,
         });
-        let kept = found.map(|(backend, _)| backend).filter(|backend| self.ring.keeps(*backend));
+        let kept = found.as_ref().map(|found| found.backend).filter(|backend| self.ring.keeps(*backend));
         let (chosen, why) = match (kept, found) {
             (Some(kept), _) => (Some(kept), Why::Known),
             (None, Some(_)) => (from_table, Why::Moved),

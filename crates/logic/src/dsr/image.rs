@@ -4,10 +4,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::explain::Found;
 use super::filter::{self, Instruction};
-use super::flows::CLOSING;
+use super::flows::{CLOSING, Class};
 use super::fragments::LONGEST;
-use super::packet::{Mac, Transport};
+use super::packet::{Flow, Mac, Transport};
 use super::ring::{BackendId, Standing};
 use super::{Director, NEW_FLOWS_PER_SECOND};
 
@@ -95,6 +96,36 @@ impl Director {
             ((is_known == 1).then_some([a, b, c, d, e, f]), standing, turn as u32, identity)
         }));
         self.ring.count_elsewhere();
+    }
+
+    /// The key of a flow in the program's table: `struct flow`.
+    pub fn flow_key(flow: &Flow) -> [u8; 24] {
+        let client = match flow.client {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        let transport = match flow.transport {
+            Transport::Tcp => 6,
+            Transport::Udp => 17,
+        };
+        let mut key = [0; 24];
+        key[..16].copy_from_slice(&client);
+        key[16..18].copy_from_slice(&flow.client_port.to_be_bytes());
+        key[18] = transport;
+        key
+    }
+
+    /// What the program remembers of a flow, by the value of its entry.
+    pub(super) fn remembered(&self, known: &[u8], now: u64) -> Option<Found> {
+        let backend = self.owner(known, now)?;
+        let (head, seen) = known.split_first_chunk::<8>()?;
+        let seen = u64::from_ne_bytes(seen.try_into().ok()?);
+        let class = match head[2] {
+            0 => Class::Tcp,
+            1 => Class::Closing,
+            _ => Class::Udp,
+        };
+        Some(Found { backend, class, silent: Duration::from_nanos(now.saturating_sub(seen)) })
     }
 
     /// The backend of a flow in the program's table, unless the program would forget it. `now` is its clock, in nanoseconds.

@@ -15,8 +15,14 @@ fn services_are_shown_and_what_is_explained_of_a_packet_is_what_happens() {
     }
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
+    for path in ["tc", "af_packet"] {
+        show_and_explain(&network, path);
+    }
+}
+
+fn show_and_explain(network: &Network, path: &str) {
     let bind = format!("[\"{VIP}:80\", \"[{VIP6}]:80\"]");
-    let server = network.balancer(&config(&bind, "", CHECKED));
+    let server = network.balancer(&config(&bind, &format!("data-path = \"{path}\""), CHECKED));
     let services = || server.ctl_json(&["dsr", "status"])["services"].clone();
     eventually("all accept the addresses", secs(20), || {
         let services = services();
@@ -25,7 +31,7 @@ fn services_are_shown_and_what_is_explained_of_a_packet_is_what_happens() {
         backends.all(|one| one["vip"]["state"] == "up" && one["ethernet"].is_string()).then_some(())
     });
     let before = services()[0].clone();
-    assert_eq!((&before["rung"], &before["interface"]), (&"af_packet".into(), &"eth0".into()), "{before:#}");
+    assert_eq!((&before["rung"], &before["interface"]), (&path.into(), &"eth0".into()), "{before:#}");
     assert_eq!(before["flows"], 0, "{before:#}");
     let target = format!("{VIP}:80");
     let explain =
@@ -56,7 +62,8 @@ fn services_are_shown_and_what_is_explained_of_a_packet_is_what_happens() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let text = said(&["dsr", "status"]);
-    for part in ["SERVICE 10.77.0.100:80 tcp (listener.web): by af_packet, eth0", "accepted", "flows 8 of"] {
+    let service = format!("SERVICE 10.77.0.100:80 tcp (listener.web): by {path}, eth0");
+    for part in [&*service, "accepted", "flows 8 of"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let text = said(&["dsr", "explain", "10.77.0.12:41000", &target, "tcp"]);

@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use logic::dsr::Standing;
 use logic::dsr::packet::shown;
+use logic::dsr::{Director, Standing};
 use logic::health::{State as HealthState, VerdictOutcome};
 use state::dsr::{BackendOfService, Question, ServiceReport, VipReport};
+use sys::bpf::coarse_now;
 
 use super::Server;
 use super::backends::missing_subject;
@@ -67,7 +68,15 @@ impl Server {
 
     /// Answers a question of an operator.
     pub(super) fn answer(&mut self, question: Question) {
-        let explained = self.director.explain(&question.flow, Instant::now());
+        let flow = &question.flow;
+        let explained = match &self.kernel {
+            None => self.director.explain(flow, Instant::now()),
+            Some(kernel) => {
+                // A kernel that does not show it to this user: the flow is told as a new one.
+                let entry = kernel.plane.shared().look_up_flow(&Director::flow_key(flow)).ok().flatten();
+                self.director.explain_in_kernel(flow, entry.as_ref().map(|entry| &entry[..]), coarse_now())
+            }
+        };
         // Who has asked may have left.
         let _ = question.answer.send(explained);
     }

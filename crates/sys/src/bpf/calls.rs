@@ -11,9 +11,11 @@ use std::path::Path;
 
 use nix::libc;
 
-/// Reads many entries of a map at once: the one command that a process makes after its start.
-pub const LOOK_AT_ENTRIES: u32 = 24;
+/// Reads one entry of a map, and many at once: the commands that a process makes after its start.
+pub const READING: [u32; 2] = [LOOK_UP, LOOK_AT_ENTRIES];
 
+const LOOK_UP: u32 = 1;
+const LOOK_AT_ENTRIES: u32 = 24;
 const PIN: u32 = 6;
 const GET: u32 = 7;
 const INFO: u32 = 15;
@@ -21,8 +23,8 @@ const ATTACH: u32 = 28;
 const REPLACE: u32 = 29;
 
 /// Bytes of a key and a value of the table of flows.
-const KEY: usize = 24;
-const VALUE: usize = 16;
+pub(super) const KEY: usize = 24;
+pub(super) const VALUE: usize = 16;
 
 fn call<T>(command: u32, attributes: &mut T) -> io::Result<libc::c_long> {
     // SAFETY: the attributes are a struct of this command with its true size; pointers in it live until the call returns.
@@ -72,6 +74,32 @@ pub(super) fn look_at_entries(
     values.iter().take(batch.count as usize).for_each(&mut each);
     *place = (!is_end).then_some(after);
     Ok(is_end)
+}
+
+#[repr(C)]
+struct Entry {
+    map: u32,
+    unused: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// Reads the value of a key. `None`: the map does not have it.
+pub(super) fn look_up(map: BorrowedFd<'_>, key: &[u8; KEY]) -> io::Result<Option<[u8; VALUE]>> {
+    let mut value = [0_u8; VALUE];
+    let mut entry = Entry {
+        map: map.as_raw_fd() as u32,
+        unused: 0,
+        key: key.as_ptr() as u64,
+        value: value.as_mut_ptr() as u64,
+        flags: 0,
+    };
+    match call(LOOK_UP, &mut entry) {
+        Ok(_) => Ok(Some(value)),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[repr(C)]

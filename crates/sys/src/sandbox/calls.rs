@@ -11,7 +11,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-use crate::bpf::LOOK_AT_ENTRIES;
+use crate::bpf::READING;
 
 /// Programs that this process starts. They inherit the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +67,8 @@ fn allowed(packets: Packets) -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_socket, sockets);
     if packets == Packets::Used {
         // Of the programs that forward packets the table of flows is read, and nothing else is done with them.
-        let looks = SeccompRule::new(vec![is(0, LOOK_AT_ENTRIES.cast_signed())?])?;
-        rules.insert(libc::SYS_bpf, vec![looks]);
+        let reads = READING.map(|command| SeccompRule::new(vec![is(0, command.cast_signed())?]));
+        rules.insert(libc::SYS_bpf, reads.into_iter().collect::<Result<_, _>>()?);
     }
     // A new namespace would give all capabilities in it.
     let no_namespace = SeccompCondition::new(
@@ -111,9 +111,11 @@ fn refused(packets: Packets) -> Result<Rules, BackendError> {
     }
     rules.insert(libc::SYS_socket, sockets);
     if packets == Packets::Used {
-        let other =
-            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, LOOK_AT_ENTRIES.into())?;
-        rules.insert(libc::SYS_bpf, vec![SeccompRule::new(vec![other])?]);
+        let other = READING.map(|command| {
+            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, command.into())
+        });
+        let others = other.into_iter().collect::<Result<_, _>>()?;
+        rules.insert(libc::SYS_bpf, vec![SeccompRule::new(others)?]);
     }
     let namespaces = NAMESPACES.iter().map(|flag| {
         let is_set = SeccompCmpOp::MaskedEq(bits(*flag));
