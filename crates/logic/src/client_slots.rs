@@ -4,6 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+mod party;
+
+pub use party::Party;
+use party::Shares;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientActivity {
     /// The client has just connected, and was not checked yet.
@@ -28,6 +33,9 @@ pub enum Admitted {
     InsteadOf(ClientId, ClientId),
     /// Every client is active or has just connected. The caller asks again after a change, or after [`GRACE`].
     Full,
+    /// The party of the client, or all parties but the owner together, hold as many slots as they may, and none of
+    /// those can be freed now. Free slots are kept for others.
+    OverShare,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +52,7 @@ pub enum ClientDecision {
 pub struct ClientSlots {
     most: usize,
     most_following: usize,
+    shares: Shares,
     taken: BTreeMap<ClientId, Taken>,
     wanted: Option<Wanted>,
     next: u64,
@@ -59,10 +68,13 @@ struct Wanted {
     open: bool,
     /// Slots that were freed and are not taken yet.
     given: usize,
+    /// The party that is over its share: only its clients can give way.
+    of: Option<Party>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Taken {
+    party: Party,
     doing: ClientActivity,
     since: Instant,
     /// The client has sent a request, so it is likely to send another. Clients that have not lose their slots first.
@@ -85,11 +97,19 @@ impl ClientSlots {
     /// Creates `most` slots; at most `most_following` clients may follow events. Those are never disconnected for
     /// others, because following has no end, so they must leave slots for other clients.
     pub fn new(most: usize, most_following: usize) -> Self {
-        Self { most, most_following, taken: BTreeMap::new(), wanted: None, next: 0 }
+        let shares = Shares::of(most);
+        Self { most, most_following, shares, taken: BTreeMap::new(), wanted: None, next: 0 }
     }
 
-    pub fn admit(&mut self, now: Instant) -> Admitted {
-        let evicted = match self.taken.len() < self.most {
+    /// Whether [`Self::admit`] would say [`Admitted::OverShare`].
+    pub fn is_over_share(&self, party: Party, now: Instant) -> bool {
+        let limit = self.shares.reached(party, self.taken.values().map(|taken| taken.party));
+        limit.is_some_and(|limit| self.least_needed(now, |other| limit.covers(party, other)).is_none())
+    }
+
+    pub fn admit(&mut self, party: Party, now: Instant) -> Admitted {
+        let limit = self.shares.reached(party, self.taken.values().map(|taken| taken.party));
+        let evicted = match self.taken.len() < self.most && limit.is_none() {
             true => {
                 match &mut self.wanted {
                     Some(wanted) if wanted.given > 0 => wanted.given -= 1,
@@ -97,16 +117,18 @@ impl ClientSlots {
                 }
                 None
             }
-            false => match self.least_needed(now) {
-                None => {
-                    self.want(now);
-                    return Admitted::Full;
+            false => {
+                match self.least_needed(now, |other| limit.is_none_or(|limit| limit.covers(party, other))) {
+                    None => {
+                        self.want(now, limit.map(|_| party));
+                        return limit.map_or(Admitted::Full, |_| Admitted::OverShare);
+                    }
+                    evicted => {
+                        self.wanted = None;
+                        evicted
+                    }
                 }
-                evicted => {
-                    self.wanted = None;
-                    evicted
-                }
-            },
+            }
         };
         self.next += 1;
         let id = ClientId(self.next);
@@ -114,6 +136,7 @@ impl ClientSlots {
             self.taken.remove(&evicted);
         }
         let taken = Taken {
+            party,
             doing: ClientActivity::Arriving,
             since: now,
             asked: false,
@@ -150,12 +173,12 @@ impl ClientSlots {
 
     /// Records that a client found no slot. During the first two [`GRACE`] times a client without a request may lose
     /// its slot to it; after that also clients that have had a response.
-    fn want(&mut self, now: Instant) {
+    fn want(&mut self, now: Instant, of: Option<Party>) {
         match &mut self.wanted {
             Some(wanted) if now.saturating_duration_since(wanted.last) <= 2 * GRACE => {
-                (wanted.last, wanted.open) = (now, true);
+                (wanted.last, wanted.open, wanted.of) = (now, true, of);
             }
-            wanted => *wanted = Some(Wanted { since: now, last: now, open: true, given: 0 }),
+            wanted => *wanted = Some(Wanted { since: now, last: now, open: true, given: 0, of }),
         }
     }
 
@@ -169,6 +192,7 @@ impl ClientSlots {
         match &mut self.wanted {
             Some(wanted)
                 if wanted.open
+                    && wanted.of.is_none_or(|party| party == slot.party)
                     && now.saturating_duration_since(wanted.last) <= 2 * GRACE
                     && now.saturating_duration_since(wanted.since) >= 2 * GRACE =>
             {
@@ -202,15 +226,21 @@ impl ClientSlots {
         self.taken.contains_key(&id)
     }
 
-    /// Returns the client that may lose its slot: the one waiting longest of those without a request, else of those
-    /// with one, else the one that has been reading its response longest.
-    fn least_needed(&self, now: Instant) -> Option<ClientId> {
+    /// Returns the client that may lose its slot, of the parties that are `among`: the one waiting longest of those
+    /// without a request, else of those with one, else the one that has been reading its response longest.
+    fn least_needed(&self, now: Instant, among: impl Fn(Party) -> bool) -> Option<ClientId> {
+        let mut many = BTreeMap::<Party, usize>::new();
+        for taken in self.taken.values() {
+            *many.entry(taken.party).or_default() += 1;
+        }
         let may_go = |taken: &Taken| {
-            let least = match taken.asked {
+            let held = many.get(&taken.party).copied().unwrap_or_default();
+            let least = match taken.asked && self.shares.is_patient(taken.party, held) {
                 true => STALLED,
                 false => GRACE,
             };
-            matches!(taken.doing, ClientActivity::Waiting | ClientActivity::Writing)
+            among(taken.party)
+                && matches!(taken.doing, ClientActivity::Waiting | ClientActivity::Writing)
                 && now.saturating_duration_since(taken.since) >= least
                 && (!taken.due || taken.served >= taken.since + least)
         };
@@ -229,12 +259,12 @@ mod tests {
     fn slot(admitted: Admitted) -> ClientId {
         match admitted {
             Admitted::Free(id) | Admitted::InsteadOf(id, _) => id,
-            Admitted::Full => panic!("no slot"),
+            Admitted::Full | Admitted::OverShare => panic!("no slot"),
         }
     }
 
     fn busy(slots: &mut ClientSlots, now: Instant) -> ClientId {
-        let id = slot(slots.admit(now));
+        let id = slot(slots.admit(Party::Owner, now));
         assert_eq!(slots.set(id, ClientActivity::Working, now), ClientDecision::Keeps);
         id
     }
@@ -243,8 +273,9 @@ mod tests {
     fn the_one_that_waits_longest_goes_and_none_in_the_middle_of_something() {
         let (mut slots, start) = (ClientSlots::new(5, 1), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
-        let [first, second, working, writing, following] = [(); 5].map(|()| slot(slots.admit(start)));
-        assert_eq!(slots.admit(after(100)), Admitted::Full, "not one was looked at");
+        let [first, second, working, writing, following] =
+            [(); 5].map(|()| slot(slots.admit(Party::Owner, start)));
+        assert_eq!(slots.admit(Party::Owner, after(100)), Admitted::Full, "not one was looked at");
         assert_eq!(slots.set(second, ClientActivity::Waiting, after(1)), ClientDecision::Keeps);
         assert_eq!(slots.set(first, ClientActivity::Waiting, after(2)), ClientDecision::Keeps);
         // The client sends one byte of a head that never ends.
@@ -253,30 +284,32 @@ mod tests {
         assert_eq!(slots.set(writing, ClientActivity::Working, after(4)), ClientDecision::Keeps);
         assert_eq!(slots.set(writing, ClientActivity::Writing, after(4)), ClientDecision::Keeps);
         assert_eq!(slots.set(following, ClientActivity::Following, after(1)), ClientDecision::Keeps);
-        let Admitted::InsteadOf(third, evicted) = slots.admit(after(4)) else { panic!() };
+        let Admitted::InsteadOf(third, evicted) = slots.admit(Party::Owner, after(4)) else { panic!() };
         assert_eq!(evicted, second);
         assert!(!slots.holds(second) && slots.holds(third));
         assert_eq!(slots.set(third, ClientActivity::Working, after(4)), ClientDecision::Keeps);
-        let Admitted::InsteadOf(fourth, evicted) = slots.admit(after(4)) else { panic!() };
+        let Admitted::InsteadOf(fourth, evicted) = slots.admit(Party::Owner, after(4)) else { panic!() };
         assert_eq!(evicted, first);
         assert_eq!(slots.set(fourth, ClientActivity::Working, after(4)), ClientDecision::Keeps);
-        assert_eq!(slots.admit(after(4)), Admitted::Full);
-        assert!(matches!(slots.admit(after(5)), Admitted::InsteadOf(_, evicted) if evicted == writing));
-        assert_eq!(slots.admit(after(1000)), Admitted::Full);
+        assert_eq!(slots.admit(Party::Owner, after(4)), Admitted::Full);
+        assert!(
+            matches!(slots.admit(Party::Owner, after(5)), Admitted::InsteadOf(_, evicted) if evicted == writing)
+        );
+        assert_eq!(slots.admit(Party::Owner, after(1000)), Admitted::Full);
         slots.leave(following);
-        assert!(matches!(slots.admit(after(1000)), Admitted::Free(_)));
+        assert!(matches!(slots.admit(Party::Owner, after(1000)), Admitted::Free(_)));
     }
 
     #[test]
     fn one_that_has_just_come_or_has_asked_before_keeps_its_place_longer() {
         let (mut slots, start) = (ClientSlots::new(3, 1), Instant::now());
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
-        let [person, idle, new] = [(); 3].map(|()| slot(slots.admit(start)));
+        let [person, idle, new] = [(); 3].map(|()| slot(slots.admit(Party::Owner, start)));
         assert_eq!(slots.set(person, ClientActivity::Working, start), ClientDecision::Keeps);
         assert_eq!(slots.set(person, ClientActivity::Waiting, start), ClientDecision::Keeps);
         assert_eq!(slots.set(idle, ClientActivity::Waiting, after(1)), ClientDecision::Keeps);
         assert_eq!(slots.set(new, ClientActivity::Waiting, after(100)), ClientDecision::Keeps);
-        let evicts = |slots: &mut ClientSlots, at| match slots.admit(after(at)) {
+        let evicts = |slots: &mut ClientSlots, at| match slots.admit(Party::Owner, after(at)) {
             Admitted::InsteadOf(_, evicted) => Some(evicted),
             _ => None,
         };
@@ -301,22 +334,22 @@ mod tests {
             ClientDecision::Keeps,
             "no other client wants its slot"
         );
-        assert_eq!(slots.admit(start), Admitted::Full);
+        assert_eq!(slots.admit(Party::Owner, start), Admitted::Full);
         assert_eq!(answered(&mut slots, all[0], start), ClientDecision::Keeps, "a silent one may be found");
-        assert_eq!(slots.admit(start + GRACE), Admitted::Full);
+        assert_eq!(slots.admit(Party::Owner, start + GRACE), Admitted::Full);
         let then = start + 2 * GRACE;
-        assert_eq!(slots.admit(then), Admitted::Full);
+        assert_eq!(slots.admit(Party::Owner, then), Admitted::Full);
         assert_eq!(answered(&mut slots, all[0], then), ClientDecision::GivesWay);
         assert_eq!(answered(&mut slots, all[1], then), ClientDecision::Keeps, "one slot was wanted");
         // The next client does not have to wait again.
         busy(&mut slots, then);
-        assert_eq!(slots.admit(then), Admitted::Full);
+        assert_eq!(slots.admit(Party::Owner, then), Admitted::Full);
         assert_eq!(answered(&mut slots, all[1], then), ClientDecision::GivesWay);
         busy(&mut slots, then);
-        assert_eq!(slots.admit(then), Admitted::Full);
+        assert_eq!(slots.admit(Party::Owner, then), Admitted::Full);
         let later = then + 3 * GRACE;
         assert_eq!(answered(&mut slots, all[2], later), ClientDecision::Keeps, "it has gone meanwhile");
-        assert_eq!(slots.admit(later), Admitted::Full);
+        assert_eq!(slots.admit(Party::Owner, later), Admitted::Full);
         assert_eq!(answered(&mut slots, all[2], later), ClientDecision::Keeps, "a silent one may be found");
     }
 
@@ -326,11 +359,11 @@ mod tests {
         let all = [busy(&mut slots, start), busy(&mut slots, start)];
         let then = start + 2 * GRACE;
         for now in [start, start + GRACE, then] {
-            assert_eq!(slots.admit(now), Admitted::Full);
+            assert_eq!(slots.admit(Party::Owner, now), Admitted::Full);
         }
         assert_eq!(slots.give_way(all[0], then), ClientDecision::GivesWay);
         // A second client finds no slot before the first has left.
-        assert_eq!(slots.admit(then), Admitted::Full);
+        assert_eq!(slots.admit(Party::Owner, then), Admitted::Full);
         assert_eq!(slots.give_way(all[0], then), ClientDecision::Keeps);
         assert_eq!(slots.set(all[0], ClientActivity::Waiting, then), ClientDecision::Keeps);
         assert_eq!(slots.give_way(all[1], then), ClientDecision::GivesWay);
@@ -339,37 +372,39 @@ mod tests {
     #[test]
     fn one_that_stands_in_the_line_is_heard_once_more_and_not_for_ever() {
         let (mut slots, start) = (ClientSlots::new(1, 1), Instant::now());
-        let dripping = slot(slots.admit(start));
+        let dripping = slot(slots.admit(Party::Owner, start));
         assert_eq!(slots.set(dripping, ClientActivity::Waiting, start), ClientDecision::Keeps);
         slots.was_served(dripping, start);
         slots.stands_in_line(dripping);
-        assert_eq!(slots.admit(start + 9 * GRACE), Admitted::Full);
+        assert_eq!(slots.admit(Party::Owner, start + 9 * GRACE), Admitted::Full);
         slots.was_served(dripping, start + 9 * GRACE);
         slots.stands_in_line(dripping);
         assert!(
-            matches!(slots.admit(start + 9 * GRACE), Admitted::InsteadOf(_, evicted) if evicted == dripping)
+            matches!(slots.admit(Party::Owner, start + 9 * GRACE), Admitted::InsteadOf(_, evicted) if evicted == dripping)
         );
     }
 
     #[test]
     fn followers_leave_places_for_others() {
         let (mut slots, now) = (ClientSlots::new(4, 3), Instant::now());
-        let all = [(); 4].map(|()| slot(slots.admit(now)));
+        let all = [(); 4].map(|()| slot(slots.admit(Party::Owner, now)));
         for id in &all[..3] {
             assert_eq!(slots.set(*id, ClientActivity::Following, now), ClientDecision::Keeps);
             assert_eq!(slots.set(*id, ClientActivity::Following, now), ClientDecision::Keeps);
         }
         assert_eq!(slots.set(all[3], ClientActivity::Following, now), ClientDecision::TooManyFollow);
         assert_eq!(slots.set(all[3], ClientActivity::Waiting, now), ClientDecision::Keeps);
-        assert!(matches!(slots.admit(now + GRACE), Admitted::InsteadOf(_, evicted) if evicted == all[3]));
+        assert!(
+            matches!(slots.admit(Party::Owner, now + GRACE), Admitted::InsteadOf(_, evicted) if evicted == all[3])
+        );
     }
 
     #[test]
     fn one_that_lost_its_place_changes_nothing_any_more() {
         let (mut slots, now) = (ClientSlots::new(1, 1), Instant::now());
-        let first = slot(slots.admit(now));
+        let first = slot(slots.admit(Party::Owner, now));
         assert_eq!(slots.set(first, ClientActivity::Waiting, now), ClientDecision::Keeps);
-        let second = slot(slots.admit(now + GRACE));
+        let second = slot(slots.admit(Party::Owner, now + GRACE));
         assert_eq!(slots.set(first, ClientActivity::Working, now), ClientDecision::GivesWay);
         slots.leave(first);
         assert!(slots.holds(second) && !slots.holds(first));

@@ -21,6 +21,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use config::types::{BindAddress, Transport};
 use logic::acl::{AccessList, Verdict};
+use logic::client_slots::Party;
 use logic::peers::Peer;
 use proxy::front::Front;
 use state::client_slots::Size;
@@ -126,7 +127,9 @@ pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), Admin
             loop {
                 clients.accepting.turn().await;
                 match listener.accept().await {
-                    Ok((stream, peer)) => clients.serve(stream, Peer::Ip(peer)).await,
+                    Ok((stream, peer)) => {
+                        clients.serve(stream, Peer::Ip(peer), Party::source(peer.ip())).await;
+                    }
                     Err(_) => sleep(ACCEPT_PAUSE).await,
                 }
             }
@@ -138,12 +141,21 @@ pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), Admin
             loop {
                 clients.accepting.turn().await;
                 match listener.accept().await {
-                    Ok((stream, _)) => clients.serve(stream, Peer::Unix).await,
+                    Ok((stream, _)) => {
+                        let party = stream.peer_cred().map_or(Party::User(u32::MAX), |peer| user(peer.uid()));
+                        clients.serve(stream, Peer::Unix, party).await;
+                    }
                     Err(_) => sleep(ACCEPT_PAUSE).await,
                 }
             }
         }
     }
+}
+
+/// The party of a client at the Unix socket.
+fn user(uid: u32) -> Party {
+    let is_owner = uid == 0 || uid == nix::unistd::geteuid().as_raw();
+    if is_owner { Party::Owner } else { Party::User(uid) }
 }
 
 /// The slots of admin clients and the pace of their work.
@@ -176,7 +188,7 @@ impl Clients {
         }
     }
 
-    async fn serve<S>(&mut self, stream: S, peer: Peer)
+    async fn serve<S>(&mut self, stream: S, peer: Peer, party: Party)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -187,7 +199,7 @@ impl Clients {
             self.accepting.charge(thread_time().saturating_sub(start));
             return;
         }
-        let slot = Arc::new(self.slots.slot().await);
+        let slot = Arc::new(self.slots.slot(party).await);
         let start = thread_time();
         let id = slot.id();
         let serve = timeout(CONNECTION_LIMIT, connection::serve(stream, self.router.clone(), slot.clone()));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use logic::client_slots::{Admitted, ClientActivity, ClientDecision, ClientId, ClientSlots, GRACE};
+use logic::client_slots::{Admitted, ClientActivity, ClientDecision, ClientId, ClientSlots, GRACE, Party};
 use state::client_slots::Size;
 use state::lock::lock;
 use tokio::sync::Notify;
@@ -22,6 +22,13 @@ pub(crate) struct ClientSlotSet {
     changed: Notify,
     /// Number of clients that lost their slot to a new client.
     evicted: Arc<AtomicU64>,
+}
+
+/// Why a client gets no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoSlot {
+    AllBusy,
+    OverShare,
 }
 
 #[derive(Debug)]
@@ -42,9 +49,9 @@ impl ClientSlotSet {
     }
 
     /// Waits for a free slot, or for one that its client must give up.
-    pub(crate) async fn slot(self: &Arc<Self>) -> ClientSlot {
+    pub(crate) async fn slot(self: &Arc<Self>, party: Party) -> ClientSlot {
         loop {
-            if let Some(slot) = self.admit() {
+            if let Ok(slot) = self.admit(party) {
                 return slot;
             }
             // A slot may become free, or the grace period of a busy client may end.
@@ -52,16 +59,29 @@ impl ClientSlotSet {
         }
     }
 
-    pub(crate) async fn slot_within(self: &Arc<Self>, limit: Duration) -> Option<ClientSlot> {
-        timeout(limit, self.slot()).await.ok()
+    /// The same with a time limit. A client beyond the share of its party does not wait: those behind it would wait too.
+    pub(crate) async fn slot_within(
+        self: &Arc<Self>,
+        party: Party,
+        limit: Duration,
+    ) -> Result<ClientSlot, NoSlot> {
+        match self.admit(party) {
+            Err(NoSlot::AllBusy) => timeout(limit, self.slot(party)).await.map_err(|_| NoSlot::AllBusy),
+            result => result,
+        }
     }
 
-    fn admit(self: &Arc<Self>) -> Option<ClientSlot> {
+    /// Whether a client of this party would get [`NoSlot::OverShare`].
+    pub(crate) fn is_over_share(&self, party: Party) -> bool {
+        lock(&self.inner).slots.is_over_share(party, Instant::now())
+    }
+
+    fn admit(self: &Arc<Self>, party: Party) -> Result<ClientSlot, NoSlot> {
         let mut inner = lock(&self.inner);
         if inner.open >= self.size.slots + self.size.ending() {
-            return None;
+            return Err(NoSlot::AllBusy);
         }
-        let id = match inner.slots.admit(Instant::now()) {
+        let id = match inner.slots.admit(party, Instant::now()) {
             Admitted::Free(id) => id,
             Admitted::InsteadOf(id, evicted) => {
                 if let Some(end) = inner.ends.remove(&evicted) {
@@ -70,10 +90,11 @@ impl ClientSlotSet {
                 self.evicted.fetch_add(1, Relaxed);
                 id
             }
-            Admitted::Full => return None,
+            Admitted::Full => return Err(NoSlot::AllBusy),
+            Admitted::OverShare => return Err(NoSlot::OverShare),
         };
         inner.open += 1;
-        Some(ClientSlot { slots: self.clone(), id })
+        Ok(ClientSlot { slots: self.clone(), id })
     }
 
     /// Stores the abort handle of a client's task, if the client still holds its slot.
@@ -156,12 +177,12 @@ mod tests {
         let slots = ClientSlotSet::new(size, Arc::default());
         let mut held = Vec::new();
         for _ in 0..size.slots + size.ending() {
-            let slot = slots.slot_within(20 * GRACE).await.unwrap();
+            let slot = slots.slot_within(Party::Owner, 20 * GRACE).await.unwrap();
             slot.set(ClientActivity::Waiting);
             held.push(slot);
         }
-        assert!(slots.slot_within(4 * GRACE).await.is_none());
+        assert!(slots.slot_within(Party::Owner, 4 * GRACE).await.is_err());
         held.remove(0);
-        assert!(slots.slot_within(4 * GRACE).await.is_some());
+        assert!(slots.slot_within(Party::Owner, 4 * GRACE).await.is_ok());
     }
 }

@@ -27,7 +27,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use crate::client_slots::ClientSlotSet;
+use crate::client_slots::{ClientSlotSet, NoSlot};
 use crate::pace::{Pace, Paced};
 
 mod change;
@@ -42,6 +42,9 @@ use client::Shared;
 use session::Session;
 
 /// Largest number of clients. When all slots are taken, a new client replaces the one silent longest.
+///
+/// One user gets a part of the slots, and some are left to root and the user of the process: who may only read must not
+/// keep them out.
 ///
 /// Clients that follow events keep their slots: an operator who watches must not lose later events because another
 /// operator connects. Some slots are therefore never given to followers.
@@ -183,17 +186,26 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>, part: u32) {
             continue;
         };
         let start = thread_time();
+        // Before its rights are looked up: a flood of these must cost little, because others wait behind it.
+        if let Ok(peer) = stream.peer_cred()
+            && slots.is_over_share(shared.party(peer.uid()))
+        {
+            refuse(stream, &over_share(peer.uid()));
+            accepting.charge(thread_time().saturating_sub(start));
+            continue;
+        }
         let mut costs = 1;
         match shared.admit(&stream) {
-            Ok(admitted) => match slots.slot_within(PLACE_LIMIT).await {
-                Some(slot) => {
+            Ok(admitted) => match slots.slot_within(shared.party(admitted.who.uid), PLACE_LIMIT).await {
+                Ok(slot) => {
                     let id = slot.id();
                     let slot = Arc::new(slot);
                     let session = Session::new(shared.clone(), admitted, stream, slot.clone());
                     let task = Paced::new(work.client(), session.run()).tells(slot);
                     slots.keep(id, tokio::spawn(task).abort_handle());
                 }
-                None => refuse(stream, "too many control clients, and all are busy"),
+                Err(NoSlot::AllBusy) => refuse(stream, "too many control clients, and all are busy"),
+                Err(NoSlot::OverShare) => refuse(stream, &over_share(admitted.who.uid)),
             },
             Err(reason) => {
                 let state = &shared.front.state;
@@ -206,6 +218,12 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>, part: u32) {
         }
         accepting.charge(thread_time().saturating_sub(start) * costs);
     }
+}
+
+fn over_share(uid: u32) -> String {
+    format!(
+        "too many control clients of uid {uid}, or of all users but root and the server's: close some of them, or try again later"
+    )
 }
 
 /// Sends the reason and closes without waiting: the message must fit into the socket's empty send buffer.

@@ -1,9 +1,11 @@
 //! The admin listener beside silent, slow and flooding clients: a client that asks gets its answer soon.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use testing::attack::connect_from;
 use testing::client::Stream;
 use testing::tools::run;
 use testing::{Client, Scripted, Server, eventually, millis, secs};
@@ -187,4 +189,21 @@ fn a_client_in_the_middle_of_an_answer_keeps_its_place_beside_silent_ones() {
         (counts.next().unwrap().parse::<u64>().unwrap() > 200).then_some(())
     });
     drop(silent);
+}
+
+#[test]
+fn an_address_with_hundreds_of_connections_that_have_asked_holds_up_no_other() {
+    let (server, _backend) = start("127.0.0.1:0", 0);
+    let address = server.admin();
+    let crowd: Vec<_> = (0..900)
+        .map(|_| {
+            let mut stream = connect_from("127.0.0.7", &address).unwrap();
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    let (status, took) = asked(&address, "/healthz");
+    assert_eq!(status, "200");
+    assert!(took < secs(6), "{took:?}");
+    drop(crowd);
 }

@@ -112,6 +112,79 @@ fn a_change_of_the_lists_holds_for_clients_that_are_connected_too() {
     assert!(kept.ask("status").contains("uid 12346 may not control this process"));
 }
 
+/// Keeps as many connections open as its second argument says, each of which asks once, and follows events on as many as it may.
+const CROWD: &str = "
+import os, select, socket, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+path, count = sys.argv[1], int(sys.argv[2])
+poll, clients = select.poll(), {}
+def connect(line):
+    client = socket.socket(socket.AF_UNIX)
+    client.setblocking(False)
+    try:
+        client.connect(path)
+        client.send(line)
+    except OSError:
+        return
+    clients[client.fileno()] = client
+    poll.register(client, select.POLLRDHUP | select.POLLHUP)
+for _ in range(56):
+    connect(b'events follow\\n')
+said = False
+while True:
+    while len(clients) < count:
+        before = len(clients)
+        connect(b'help\\n')
+        if len(clients) == before:
+            break
+    if not said:
+        print('all are there', flush=True)
+        said = True
+    for number, _ in poll.poll(20):
+        poll.unregister(number)
+        clients.pop(number).close()
+";
+
+#[test]
+fn a_reader_with_hundreds_of_connections_keeps_root_out_no_more_than_a_moment() {
+    if tools::root("becomes other users") == Root::LeftOut {
+        return;
+    }
+    let backend = Scripted::answering("one");
+    let server = start(&backend);
+    let socket = server.control_socket();
+    let crowd = std::process::Command::new(tools::program("python3"))
+        .args(["-c", CROWD])
+        .arg(&socket)
+        .arg("600")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut crowd = Ended(crowd);
+    let mut said = [0; 13];
+    crowd.0.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"all are there");
+    // It gives up after ten seconds.
+    for _ in 0..3 {
+        let output = server.ctl(&["status"]);
+        assert!(output.status.success(), "{output:?}");
+    }
+    // A reader beyond its share is told so.
+    let (done, said) = ctl_as(&server, NOBODY, &["status"]);
+    assert!(done || said.contains("too many control clients of uid 65534"), "{said}");
+}
+
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A connection of another user, through socat.
 struct KeptReader {
     child: std::process::Child,

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use logic::client_slots::Party;
 use logic::control_access::{Accounts, Peer, Rights};
 use logic::transaction::Operator;
 use proxy::front::Front;
@@ -85,9 +86,19 @@ impl Shared {
         }
     }
 
+    /// Whose slots a client of this user takes.
+    pub(super) fn party(&self, uid: u32) -> Party {
+        if self.is_owner(uid) { Party::Owner } else { Party::User(uid) }
+    }
+
+    /// Whether a user is root or the one of this process.
+    fn is_owner(&self, uid: u32) -> bool {
+        [0, self.owner, nix::unistd::geteuid().as_raw()].contains(&uid)
+    }
+
     /// What a user may do, as the configuration that is served says. `None`: nothing.
     pub(super) fn rights(&self, uid: u32, groups: &[u32]) -> Option<Rights> {
-        if [0, self.owner, nix::unistd::geteuid().as_raw()].contains(&uid) {
+        if self.is_owner(uid) {
             return Some(Rights::Change);
         }
         let snapshot = self.front.snapshot.load();
