@@ -190,8 +190,13 @@ impl Socket {
                     }
                     // It is a socket of streams.
                     Err(error) if error.raw_os_error() == Some(nix::libc::EPROTOTYPE) => {
-                        let stream = UnixStream::connect(path)?;
-                        stream.set_nonblocking(true)?;
+                        // A connection that blocks would wait for a receiver that hangs, without a limit.
+                        let stream = sys::socket::connect_unix(path).map_err(|error| match error.kind() {
+                            ErrorKind::WouldBlock => {
+                                io::Error::other("it accepts no connection: its queue is full")
+                            }
+                            _ => error,
+                        })?;
                         Self::Stream(stream)
                     }
                     Err(error) => return Err(error),
@@ -249,6 +254,7 @@ fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
 
     use super::*;
 
@@ -297,6 +303,32 @@ mod tests {
             at += blank + 1 + length;
         }
         assert_eq!(at, all.len());
+    }
+
+    #[test]
+    fn a_receiver_that_accepts_no_connection_is_away_and_holds_up_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let listener = UnixListener::bind(&path).unwrap();
+        nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(stream) = sys::socket::connect_unix(&path) {
+            waiting.push(stream);
+        }
+        let mut sender = sender(SyslogAddress::Unix(path));
+        let (said, heard) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let error = sender.write(b"x\n").unwrap_err();
+            said.send((sender, error.to_string())).unwrap();
+        });
+        let (mut sender, error) = heard.recv_timeout(Duration::from_secs(10)).expect("it waits");
+        assert!(error.contains("is away: it accepts no connection: its queue is full"), "{error}");
+        // The receiver goes on.
+        for _ in &waiting {
+            drop(listener.accept().unwrap());
+        }
+        std::thread::sleep(PAUSE.0 + Duration::from_millis(100));
+        assert_eq!(sender.write(b"x\n").unwrap(), 2);
     }
 
     #[test]

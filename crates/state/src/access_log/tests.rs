@@ -127,3 +127,38 @@ fn a_log_that_is_off_makes_no_lines() {
     let mut batch = Batch::new(log);
     batch.push(|_| panic!("a line was made without a reader"));
 }
+
+#[test]
+fn a_receiver_that_hangs_is_said_and_a_new_target_is_used_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, file) = (dir.path().join("log"), dir.path().join("access.log"));
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = sys::socket::connect_unix(&socket) {
+        waiting.push(stream);
+    }
+    let state = Arc::new(State::new(1));
+    let target = LogTarget::Syslog(config::types::Syslog {
+        to: config::types::SyslogAddress::Unix(socket),
+        facility: 16,
+        severity: 6,
+        app_name: "test".to_owned(),
+        max_length: 1024,
+    });
+    let log = AccessLog::open(&target, state.clone()).unwrap();
+    log.try_send(b"one\n".to_vec());
+    let start = Instant::now();
+    while state.degraded().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(10), "nothing is said");
+        thread::yield_now();
+    }
+    assert!(state.degraded()[0].1.contains("its queue is full"), "{:?}", state.degraded());
+    log.set_target(&LogTarget::File(file.clone()));
+    log.try_send(b"two\n".to_vec());
+    while fs::read_to_string(&file).unwrap_or_default() != "one\ntwo\n" {
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", fs::read_to_string(&file));
+        thread::yield_now();
+    }
+    assert!(state.degraded().is_empty());
+}
