@@ -3,10 +3,14 @@
 //! A token bucket in whole byte-nanoseconds, so that nothing is rounded away however long it runs. A session that has a
 //! piece takes its bytes at once, also those that the bucket does not have yet, and is told how long to hold the piece:
 //! so the pieces of the sessions that share a bucket go in the order in which they came, and sessions with pieces of
-//! one size get equal parts.
+//! one size get equal parts. [`Waiting`] has those that wait: when a session ends, those behind its piece go earlier.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
+
+mod waiting;
+
+pub use waiting::{Ticket, Waiting};
 
 /// `bandwidth` of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +102,12 @@ impl Bucket {
     /// Gives back bytes that were taken and did not go.
     pub fn give_back(&mut self, bytes: usize) {
         self.level = self.level.saturating_add(scaled(bytes)).min(self.limit.full());
+    }
+
+    /// Bytes a second.
+    #[must_use]
+    pub fn rate(&self) -> NonZeroU64 {
+        self.limit.rate
     }
 
     /// Whether the bucket is like a new one at `now`.

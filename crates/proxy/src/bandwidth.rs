@@ -12,12 +12,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use logic::balance::StickyKey;
-use logic::bandwidth::{Bandwidth, Limit};
+use logic::bandwidth::{Bandwidth, Limit, Ticket};
 use state::ListenerState;
-use state::bandwidth::{Buckets, Way};
+use state::bandwidth::{Buckets, Taken, Way};
 use tokio::time::Sleep;
 
-/// Longest time for which a session that waits does not look whether both sides are still there.
+/// Longest time for which a session that waits does not look whether both sides are still there, and whether sessions
+/// before it have gone.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Limits of one session.
@@ -101,7 +102,7 @@ enum TurnState {
     #[default]
     None,
     /// The piece may go at this time.
-    Waits { bytes: usize, due: Instant },
+    Waits { bytes: usize, due: Instant, ticket: Ticket },
     /// The piece may go.
     Goes,
 }
@@ -115,25 +116,36 @@ impl Pace {
     /// Waits until a piece of `bytes` may go. To be called again with the same piece until [`Self::gone`].
     pub(crate) fn poll_turn(&self, cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
         let mut turn = self.turn.borrow_mut();
-        let due = match turn.state {
+        let (mut due, ticket) = match turn.state {
             TurnState::Goes => return Poll::Ready(()),
-            TurnState::Waits { due, .. } => due,
+            TurnState::Waits { due, ticket, .. } => (due, ticket),
             TurnState::None => {
                 let now = Instant::now();
-                let wait = self.buckets.take(self.way, bytes, now.saturating_duration_since(self.started));
-                if wait.is_zero() {
-                    turn.state = TurnState::Goes;
-                    return Poll::Ready(());
+                match self.buckets.take(self.way, bytes, now.saturating_duration_since(self.started)) {
+                    Taken::Goes => {
+                        turn.state = TurnState::Goes;
+                        return Poll::Ready(());
+                    }
+                    Taken::Waits(ticket, wait) => {
+                        self.count(bytes);
+                        let due = now + wait.min(MOST_WAIT);
+                        turn.state = TurnState::Waits { bytes, due, ticket };
+                        (due, ticket)
+                    }
                 }
-                self.count(bytes);
-                let due = now + wait.min(MOST_WAIT);
-                turn.state = TurnState::Waits { bytes, due };
-                due
             }
         };
         loop {
             let now = Instant::now();
+            // It is time to look whether those before it are still there.
+            if turn.sleep.as_ref().is_some_and(|sleep| sleep.is_elapsed()) {
+                let since_start = now.saturating_duration_since(self.started);
+                let earlier = self.buckets.earlier(self.way, ticket, since_start);
+                due = due.checked_sub(earlier).unwrap_or(now);
+                turn.state = TurnState::Waits { bytes, due, ticket };
+            }
             if now >= due {
+                self.buckets.goes(self.way, ticket);
                 turn.state = TurnState::Goes;
                 return Poll::Ready(());
             }
@@ -181,8 +193,9 @@ const MOST_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Drop for Pace {
     fn drop(&mut self) {
-        if let TurnState::Waits { bytes, .. } = self.turn.get_mut().state {
-            self.buckets.give_back(self.way, bytes);
+        if let TurnState::Waits { bytes, ticket, .. } = self.turn.get_mut().state {
+            let now = Instant::now().saturating_duration_since(self.started);
+            self.buckets.give_back(self.way, ticket, bytes, now);
         }
     }
 }
@@ -235,5 +248,20 @@ mod tests {
         assert!(waiting.is_pending() && one_down.waits() && !down.waits());
         drop(one);
         turn(down, 1).await;
+    }
+
+    #[tokio::test]
+    async fn a_session_behind_many_that_have_ended_no_longer_waits_for_them() {
+        let limits = limits(1000, 1000, Per::Listener);
+        let before: Vec<_> = (0..100).map(|_| limits()).collect();
+        for one in &before {
+            let _ = poll_fn(|cx| Poll::Ready(one.down.as_ref().unwrap().poll_turn(cx, 1000))).await;
+        }
+        let last = limits();
+        let last = last.down.as_ref().unwrap();
+        assert!(poll_fn(|cx| Poll::Ready(last.poll_turn(cx, 1000))).await.is_pending());
+        drop(before);
+        // The first of them has gone, 98 have ended: one second is left of a hundred.
+        tokio::time::timeout(Duration::from_secs(10), turn(last, 1000)).await.unwrap();
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use logic::balance::StickyKey;
-use logic::bandwidth::{Bandwidth, Bucket, Per};
+use logic::bandwidth::{Bandwidth, Bucket, Limit, Per, Ticket, Waiting};
 
 use crate::lock::lock;
 
@@ -34,26 +34,64 @@ pub struct Buckets(Mutex<Both>);
 
 struct Both {
     of: Bandwidth,
-    down: Option<Bucket>,
-    up: Option<Bucket>,
+    down: Option<Line>,
+    up: Option<Line>,
+}
+
+/// A bucket, and the pieces that wait for it.
+struct Line {
+    bucket: Bucket,
+    waiting: Waiting,
+}
+
+impl Line {
+    fn new(limit: Limit, now: Duration) -> Self {
+        Self { bucket: Bucket::new(limit, now), waiting: Waiting::default() }
+    }
+}
+
+/// Whether a piece may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    Goes,
+    /// The piece must be held for this time, less what [`Buckets::earlier`] says.
+    Waits(Ticket, Duration),
 }
 
 impl Buckets {
     /// Full buckets at `now`, the time since the start of the process.
     pub fn new(of: Bandwidth, now: Duration) -> Self {
-        let bucket = |limit: Option<_>| limit.map(|limit| Bucket::new(limit, now));
-        Self(Mutex::new(Both { of, down: bucket(of.down), up: bucket(of.up) }))
+        let line = |limit: Option<_>| limit.map(|limit| Line::new(limit, now));
+        Self(Mutex::new(Both { of, down: line(of.down), up: line(of.up) }))
     }
 
-    /// Takes bytes, and returns the time for which they must be held.
-    pub fn take(&self, way: Way, bytes: usize, now: Duration) -> Duration {
-        lock(&self.0).bucket(way).as_mut().map_or(Duration::ZERO, |bucket| bucket.take(bytes, now))
+    /// Takes bytes.
+    pub fn take(&self, way: Way, bytes: usize, now: Duration) -> Taken {
+        let mut both = lock(&self.0);
+        let Some(line) = both.line(way) else { return Taken::Goes };
+        let wait = line.bucket.take(bytes, now);
+        if wait.is_zero() { Taken::Goes } else { Taken::Waits(line.waiting.join(), wait) }
     }
 
-    /// Gives back bytes that were taken and did not go.
-    pub fn give_back(&self, way: Way, bytes: usize) {
-        if let Some(bucket) = lock(&self.0).bucket(way) {
-            bucket.give_back(bytes);
+    /// How much earlier a piece that waits may go, because others before it have left since it last asked.
+    pub fn earlier(&self, way: Way, ticket: Ticket, now: Duration) -> Duration {
+        let mut both = lock(&self.0);
+        let Some(line) = both.line(way) else { return Duration::ZERO };
+        line.waiting.earlier(ticket, line.bucket.rate(), now)
+    }
+
+    /// A piece that waited goes.
+    pub fn goes(&self, way: Way, ticket: Ticket) {
+        if let Some(line) = lock(&self.0).line(way) {
+            line.waiting.goes(ticket);
+        }
+    }
+
+    /// Gives back the bytes of a piece that waited and does not go.
+    pub fn give_back(&self, way: Way, ticket: Ticket, bytes: usize, now: Duration) {
+        if let Some(line) = lock(&self.0).line(way) {
+            line.bucket.give_back(bytes);
+            line.waiting.leaves(ticket, bytes, now);
         }
     }
 
@@ -65,22 +103,22 @@ impl Buckets {
         }
         both.of = of;
         for (way, limit) in [(Way::Down, of.down), (Way::Up, of.up)] {
-            let bucket = both.bucket(way);
-            match (bucket.as_mut(), limit) {
-                (Some(bucket), Some(limit)) => bucket.set(limit, now),
-                (_, limit) => *bucket = limit.map(|limit| Bucket::new(limit, now)),
+            let line = both.line(way);
+            match (line.as_mut(), limit) {
+                (Some(line), Some(limit)) => line.bucket.set(limit, now),
+                (_, limit) => *line = limit.map(|limit| Line::new(limit, now)),
             }
         }
     }
 
     fn is_full(&self, now: Duration) -> bool {
         let both = lock(&self.0);
-        [&both.down, &both.up].into_iter().flatten().all(|bucket| bucket.is_full(now))
+        [&both.down, &both.up].into_iter().flatten().all(|line| line.bucket.is_full(now))
     }
 }
 
 impl Both {
-    fn bucket(&mut self, way: Way) -> &mut Option<Bucket> {
+    fn line(&mut self, way: Way) -> &mut Option<Line> {
         match way {
             Way::Down => &mut self.down,
             Way::Up => &mut self.up,
@@ -160,8 +198,15 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(1);
 
+    fn take(buckets: &Buckets, way: Way, bytes: usize) -> Duration {
+        match buckets.take(way, bytes, NOW) {
+            Taken::Goes => Duration::ZERO,
+            Taken::Waits(_, wait) => wait,
+        }
+    }
+
     fn wait(buckets: &Buckets) -> Duration {
-        buckets.take(Way::Down, 1000, NOW)
+        take(buckets, Way::Down, 1000)
     }
 
     #[test]
@@ -172,7 +217,7 @@ mod tests {
             let of = |number| shared.of(bandwidth(per, 1000), source(number), NOW);
             let waited = [1, 1, 2].map(|number| wait(&of(number)).as_secs());
             assert_eq!(waited, waits, "{per}");
-            assert_eq!(of(1).take(Way::Up, usize::MAX, NOW), Duration::ZERO, "up has no limit");
+            assert_eq!(take(&of(1), Way::Up, usize::MAX), Duration::ZERO, "up has no limit");
         }
     }
 
@@ -191,9 +236,9 @@ mod tests {
         let more = Bandwidth { up: bandwidth(Per::Listener, 10).down, ..bandwidth(Per::Listener, 10_000) };
         let second = shared.of(more, source(2), NOW);
         assert_eq!(wait(&first), Duration::from_millis(100));
-        assert_eq!(second.take(Way::Up, 20, NOW), Duration::from_secs(1));
+        assert_eq!(take(&second, Way::Up, 20), Duration::from_secs(1));
         drop(shared.of(bandwidth(Per::Listener, 10_000), source(1), NOW));
-        assert_eq!(second.take(Way::Up, 20, NOW), Duration::ZERO);
+        assert_eq!(take(&second, Way::Up, 20), Duration::ZERO);
     }
 
     #[test]
@@ -206,7 +251,7 @@ mod tests {
             drop(of(number, NOW));
         }
         assert!(known() <= PARTS * MOST, "{}", known());
-        assert!(of(0, NOW).take(Way::Down, 0, NOW) > Duration::ZERO, "it still owes bytes");
+        assert!(take(&of(0, NOW), Way::Down, 0) > Duration::ZERO, "it still owes bytes");
         let held: Vec<_> = (0..200_000).map(|number| of(number, NOW)).collect();
         assert_eq!(known(), PARTS * MOST);
         drop(held);
