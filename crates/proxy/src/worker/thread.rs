@@ -22,6 +22,10 @@ use crate::udp;
 /// Interval at which a worker writes its access-log lines and returns unused memory.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How long the supervisor waits for the flows of UDP sockets that are being closed: other changes wait meanwhile. The
+/// sockets go on without it (`crates/proxy/src/udp.rs`).
+const LAST_REPLIES: Duration = Duration::from_millis(200);
+
 pub enum Command {
     /// Serve this snapshot from now on; open and close these sockets.
     Apply {
@@ -29,7 +33,8 @@ pub enum Command {
         open: Vec<(BoundKey, Socket)>,
         /// Sockets to close, after the connections in their queues were accepted.
         close: Vec<BoundKey>,
-        /// Notified when every new session uses the new snapshot and the sockets of `close` are closed.
+        /// Notified when every new session uses the new snapshot and the sockets of `close` are closed, but those of UDP
+        /// that wait for replies for longer than a moment.
         done: oneshot::Sender<()>,
     },
     /// Take no new sessions, wait for the open ones, then end the thread.
@@ -41,6 +46,15 @@ pub enum Command {
 struct Accepting {
     close_signal: Rc<accept::CloseSignal>,
     task: JoinHandle<()>,
+    ends: Ends,
+}
+
+/// When the task of a closed socket ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    AtOnce,
+    /// After the replies that are due, or some seconds.
+    AfterReplies,
 }
 
 /// The accept loops of a worker by address. systemd may pass several sockets for one address.
@@ -54,17 +68,18 @@ impl Loops {
         worker: &Rc<Worker>,
         open: Vec<(BoundKey, Socket)>,
         close: Vec<BoundKey>,
-    ) -> Vec<JoinHandle<()>> {
+    ) -> Vec<(JoinHandle<()>, Ends)> {
         let mut ending = Vec::new();
         for key in close {
-            for Accepting { close_signal, task } in self.0.remove(&key).unwrap_or_default() {
+            for Accepting { close_signal, task, ends } in self.0.remove(&key).unwrap_or_default() {
                 close_signal.close();
-                ending.push(task);
+                ending.push((task, ends));
             }
         }
         for (key, socket) in open {
             let close_signal = Rc::new(accept::CloseSignal::default());
             let (worker, signal) = (worker.clone(), close_signal.clone());
+            let ends = if matches!(socket, Socket::Udp(_)) { Ends::AfterReplies } else { Ends::AtOnce };
             let task = match socket {
                 Socket::Udp(socket) => {
                     tokio::task::spawn_local(udp::run(worker, key.clone(), socket, signal))
@@ -74,7 +89,7 @@ impl Loops {
                 }
                 socket => tokio::task::spawn_local(accept::run(worker, key.clone(), socket, signal)),
             };
-            self.0.entry(key).or_default().push(Accepting { close_signal, task });
+            self.0.entry(key).or_default().push(Accepting { close_signal, task, ends });
         }
         ending
     }
@@ -120,9 +135,13 @@ pub fn run(
                         worker.adopt(snapshot);
                         let ending = loops.change(&worker, open, close);
                         tokio::task::spawn_local(async move {
-                            for task in ending {
+                            let until = tokio::time::Instant::now() + LAST_REPLIES;
+                            for (task, ends) in ending {
                                 // A task that panicked has closed its socket too.
-                                let _ = task.await;
+                                let _ = match ends {
+                                    Ends::AtOnce => Ok(task.await),
+                                    Ends::AfterReplies => tokio::time::timeout_at(until, task).await,
+                                };
                             }
                             // The send fails if the supervisor has stopped waiting.
                             let _ = done.send(());
