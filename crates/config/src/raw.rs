@@ -667,7 +667,8 @@ pool = "app"
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawLimits {
-    /// Total size of request line and header fields; also for responses of backends.
+    /// Total size of request line and header fields; also for responses of backends. Trailers have at most
+    /// 8 KiB and 32 lines, over HTTP/2 too.
     #[schemars(extend("default" = "32KiB"))]
     pub(crate) head: Key<SizeText>,
     /// Number of header fields.

@@ -67,7 +67,7 @@ pub enum ChunkFault {
     #[error("trailer holds a field for framing, routing or authentication")]
     ForbiddenTrailer,
     /// The trailers have more than [`ChunkLimits::trailers`] bytes, or more than 32 lines.
-    #[error("trailers are larger than allowed")]
+    #[error("trailers have more than 8 KiB or 32 lines")]
     TrailersTooLarge,
 }
 

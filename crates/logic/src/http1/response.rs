@@ -75,7 +75,7 @@ pub enum ResponseFault {
     #[error("backend switched protocols without saying to which")]
     UnnamedUpgrade,
     /// The body violates the chunked coding, before any byte of the response was forwarded.
-    #[error("backend sent a body that breaks the chunked coding")]
+    #[error("backend sent a body that breaks the chunked coding, or trailers of more than 8 KiB or 32 lines")]
     Body,
     #[error("backend sent too many interim responses")]
     Interim,

@@ -87,9 +87,11 @@ impl Forwarding<'_> {
             body::Broken::TooLarge => {
                 (413, "The body of the request is larger than allowed.", Ending::BodyTooLarge)
             }
-            body::Broken::SourceFault => {
-                (400, "The body of the request breaks the chunked coding.", Ending::BodyMalformed)
-            }
+            body::Broken::SourceFault => (
+                400,
+                "The body of the request is malformed, or its trailers have more than 8 KiB or 32 lines.",
+                Ending::BodyMalformed,
+            ),
             body::Broken::SourceTimeout => {
                 (408, "The body of the request did not arrive in time.", Ending::ClientTimeout)
             }
