@@ -10,7 +10,7 @@ use import::{Effect, Outside, Translation};
 
 use super::serve;
 use crate::load;
-use crate::output::{Failure, complain, print, print_failed};
+use crate::output::{Failure, complain, plain, print, print_failed};
 
 /// Translate the command line or file of another load balancer into a configuration
 ///
@@ -138,11 +138,11 @@ pub(crate) fn serve(words: &[OsString]) -> Result<(), Failure> {
     let words = words.iter().map(|word| word.clone().into_string());
     let words: Vec<_> = words
         .collect::<Result<_, _>>()
-        .map_err(|word| Failure::usage(format_args!("{} is not UTF-8", word.to_string_lossy())))?;
+        .map_err(|word| Failure::usage(format_args!("{} is not UTF-8", plain(&word.to_string_lossy()))))?;
     let translation = of_pen(&words)?;
     if translation.missing().next().is_some() {
         for note in translation.missing() {
-            complain(&format!("error: {}: {}\n", note.place, note.text));
+            complain(&format!("error: {}: {}\n", plain(&note.place), plain(&note.text)));
         }
         return Err(Failure::Usage(
             "error: penstock does not start as pen without these, because clients may notice\n  \
@@ -151,7 +151,7 @@ pub(crate) fn serve(words: &[OsString]) -> Result<(), Failure> {
         ));
     }
     for note in translation.notes.iter().filter(|note| note.effect == Effect::Dropped) {
-        complain(&format!("note: {}: {}\n", note.place, note.text));
+        complain(&format!("note: {}: {}\n", plain(&note.place), plain(&note.text)));
     }
     complain(
         "note: penstock serves as pen, and stays in the foreground; `penstock import pen` prints its configuration\n",

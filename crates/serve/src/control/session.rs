@@ -331,7 +331,8 @@ impl Session {
         }
         self.deliver(&wire, FOLLOWER_TIME).await?;
         loop {
-            if self.renew_rights().is_err() {
+            // A line may have come in one piece with the command.
+            if self.renew_rights().is_err() || !self.input.is_empty() {
                 return self.send(framing::END).await;
             }
             let mut wire = Vec::new();
@@ -401,6 +402,9 @@ impl Session {
         loop {
             if self.renew_rights().is_err() || self.who.rights != Rights::Change {
                 return Ok(CaptureEnd::NoRights);
+            }
+            if !self.input.is_empty() {
+                return Ok(CaptureEnd::Client);
             }
             sent.add(&bytes);
             framing::push_text(&mut wire, &Base64::encode_string(&bytes));

@@ -323,6 +323,16 @@ fn events_are_followed_without_gap_until_the_client_speaks() {
 }
 
 #[test]
+fn a_line_that_comes_in_one_piece_with_follow_ends_it() {
+    let server = server();
+    let mut client = Client::connect(&server);
+    client.send(b"events follow\nhelp\n").unwrap();
+    assert_eq!(client.answer().0, "ok");
+    let (first, text) = client.answer();
+    assert!(first == "ok" && text.contains("events"), "{first}: {text}");
+}
+
+#[test]
 fn a_refused_reload_shows_its_faults_and_a_good_one_its_answer() {
     let mut server = server();
     let path = server.thread.path().to_owned();

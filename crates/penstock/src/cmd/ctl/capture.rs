@@ -61,16 +61,18 @@ impl Capture {
             let bytes = Base64::decode_vec(line).map_err(|_| {
                 Failure::runtime("the server sent something else than packets: are both of one version?")
             })?;
-            written += bytes.len() as u64;
             match out.write_all(&bytes).and_then(|()| out.flush()) {
-                Ok(()) => Ok(()),
+                Ok(()) => {
+                    written += bytes.len() as u64;
+                    Ok(())
+                }
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
                 Err(error) => Err(unwritable(&self.to, &error)),
             }
         });
         if let Err(failure) = result {
             if written == 0 && !self.is_standard_output() {
-                // Nothing was captured. An error only means that the empty file stays.
+                // Nothing was captured, or the disk is full from the start. An error only means that the empty file stays.
                 let _ = std::fs::remove_file(&self.to);
             }
             return Err(failure);
