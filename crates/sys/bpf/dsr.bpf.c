@@ -592,7 +592,8 @@ SECTION("xdp.frags") int penstock_dsr(struct frame *frame) { return decide(frame
 SECTION("classifier") int penstock_dsr(struct frame *frame)
 {
 	// The network card has cut off the tag of a VLAN, which has an interface of its own.
-	return frame->vlan_present ? PASS : decide(frame, frame->len);
+	// A tag without a VLAN has a priority alone.
+	return frame->vlan_present && (frame->vlan_tci & 0xfff) ? PASS : decide(frame, frame->len);
 }
 #endif
 

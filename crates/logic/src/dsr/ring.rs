@@ -177,7 +177,7 @@ impl Ring {
         let slot = self.slots.iter_mut().find(|slot| *slot.name == *name);
         let was_known = slot.is_some_and(|slot| slot.mac.take().is_some());
         if was_known {
-            self.tables = None;
+            self.outdate();
         }
         was_known
     }
@@ -345,6 +345,12 @@ impl Ring {
     /// From now on flows are counted elsewhere.
     pub(super) fn count_elsewhere(&mut self) {
         self.counted = Counted::Elsewhere;
+    }
+
+    /// Number of all flows, if a program in the kernel has them.
+    pub(super) fn flows_elsewhere(&self) -> Option<usize> {
+        let sum = || self.slots.iter().map(|slot| slot.flows as usize).sum();
+        (self.counted == Counted::Elsewhere).then(sum)
     }
 
     /// Numbers of flows by backend.

@@ -15,12 +15,12 @@ fn services_are_shown_and_what_is_explained_of_a_packet_is_what_happens() {
     }
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
-    for path in ["tc", "af_packet"] {
-        show_and_explain(&network, path);
+    for (path, ports) in [("tc", 41_000..41_008), ("af_packet", 42_000..42_008)] {
+        show_and_explain(&network, path, ports);
     }
 }
 
-fn show_and_explain(network: &Network, path: &str) {
+fn show_and_explain(network: &Network, path: &str, ports: std::ops::Range<u16>) {
     let bind = format!("[\"{VIP}:80\", \"[{VIP6}]:80\"]");
     let server = network.balancer(&config(&bind, &format!("data-path = \"{path}\""), CHECKED));
     let services = || server.ctl_json(&["dsr", "status"])["services"].clone();
@@ -37,7 +37,7 @@ fn show_and_explain(network: &Network, path: &str) {
     let explain =
         |port: u16| server.ctl_json(&["dsr", "explain", &format!("10.77.0.12:{port}"), &target, "tcp"]);
     // A connection from each port comes to the backend that was explained.
-    for port in 41_000..41_008 {
+    for port in ports.clone() {
         let said = explain(port);
         assert_eq!(
             (&said["verdict"], &said["flow"]),
@@ -66,7 +66,7 @@ fn show_and_explain(network: &Network, path: &str) {
     for part in [&*service, "accepted", "flows 8 of"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let text = said(&["dsr", "explain", "10.77.0.12:41000", &target, "tcp"]);
+    let text = said(&["dsr", "explain", &format!("10.77.0.12:{}", ports.start), &target, "tcp"]);
     assert!(text.contains("flow: remembered for 10.77.0.1") && text.contains("=> forwarded to"), "{text}");
     for (words, part) in [
         (["10.77.0.12:1", "10.77.0.101:80", "tcp"], "no dsr listener has the address 10.77.0.101"),

@@ -244,6 +244,9 @@ impl Server {
         if changes.is_empty() {
             return;
         }
+        // First what becomes of packets: what is told is so.
+        self.set_backends(now);
+        self.draw();
         let state = self.worker.front.state.clone();
         for Change { backend, event, cause } in changes {
             let subject = self.probe_subject(&backend);
@@ -256,7 +259,6 @@ impl Server {
                 }
             }
         }
-        self.set_backends(now);
         self.publish();
     }
 

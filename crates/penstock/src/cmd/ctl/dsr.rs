@@ -19,7 +19,7 @@ enum Command {
     /// and the state of the backends; changes nothing
     #[command(after_help = EXAMPLES)]
     Explain {
-        /// Address and port of the client: 203.0.113.7:40000 or [2001:db8::7]:40000
+        /// Address and port of the client, as 203.0.113.7:40000; an IPv6 address is in brackets
         #[arg(value_name = "SOURCE", value_parser = parse_word)]
         from: String,
         /// Virtual address and port
