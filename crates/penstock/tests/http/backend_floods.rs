@@ -7,6 +7,7 @@ use testing::http2::{
     CONTINUATION, DATA, END_HEADERS, HEADERS, Http2, PING, PRIORITY, RST_STREAM, SETTINGS, WINDOW_UPDATE,
     block, frame,
 };
+use testing::server::Setup;
 use testing::{BackendConnection, Scripted, Server, eventually, millis, secs};
 
 use crate::backend_http2::backend;
@@ -21,6 +22,11 @@ fn config(bad: &str, good: &str, more: &str) -> String {
          [pool.good]\nbackends = [\"{good}\"]\n\
          [pool.bad]\nbackends = [\"{bad}\"]\nretries = 0\npassive = \"off\"\nhttp2 = \"on\"\n{more}\n"
     )
+}
+
+/// A server without huge pages of memory: the first byte in one would count as 2 MiB.
+fn start(config: &str) -> Server {
+    Setup::new(config).env("MIMALLOC_ALLOW_THP", "0").start()
 }
 
 /// 1 MiB for each connection and 4 MiB for the process.
@@ -82,7 +88,7 @@ fn each_flood_ends_the_connection_and_costs_other_clients_nothing() {
         talk.send(flood);
     });
     let good = Scripted::answering("good");
-    let server = Server::start(&config(&bad.address, &good.address, ""));
+    let server = start(&config(&bad.address, &good.address, ""));
     let mut beside = server.client("web");
     assert_eq!(beside.get("/good", &[]).text(), "good");
     let mut before = None;
@@ -123,7 +129,7 @@ fn bytes_one_by_one_hold_little_and_end_no_request_of_others() {
         count.fetch_add(1, SeqCst);
     });
     let good = Scripted::answering("good");
-    let server = Server::start(&config(&bad.address, &good.address, ""));
+    let server = start(&config(&bad.address, &good.address, ""));
     assert_eq!(server.client("web").get("/good", &[]).text(), "good");
     let before = anonymous(&server);
     // Clients that read nothing: their windows are closed.
@@ -179,7 +185,7 @@ fn interim_responses_for_a_client_that_reads_nothing_hold_little() {
     // The connection goes on, so that what waits for the client is bounded by the limits of the stream alone.
     let all_heads = "http2 = { flood = { heads = { burst = 1000000 } } }";
     let text = config(&bad.address, &good.address, "").replace("http2 = \"on\"", all_heads);
-    let server = Server::start(&text);
+    let server = start(&text);
     let mut client = Http2::connect(&server.address("web"));
     // Windows that never close: the client's socket does.
     client.send(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]);
