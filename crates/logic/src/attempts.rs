@@ -1,4 +1,4 @@
-//! Why the attempts of a session failed, in eight bytes: every open session has them, and a record of every past one.
+//! Why the attempts of a session failed, in four bytes: every open session has them, and a record of every past one.
 
 use crate::health::Cause;
 
@@ -72,41 +72,40 @@ impl Fault {
     }
 }
 
-/// The first three failed attempts, and the last one.
+/// The first three failed attempts, and the last one. Each has the cause plus one in its low half, 0 for none, and the
+/// index of the backend in its high half.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Failed {
-    /// The cause of each plus one; 0 for none.
-    faults: [u8; SLOTS],
-    backends: [u8; SLOTS],
-}
+pub struct Failed([u8; SLOTS]);
 
 const SLOTS: usize = 4;
 
-/// A backend of another pool, or with a number that has no room.
-const UNKNOWN: u8 = u8::MAX;
+/// A backend of another pool, or with an index that has no room.
+const UNKNOWN: u8 = 15;
 
 impl Failed {
     /// Notes that the attempt at the backend with this index failed.
     pub fn note(&mut self, backend: usize, fault: Fault) {
-        let slot = self.faults.iter().position(|fault| *fault == 0).unwrap_or(SLOTS - 1);
-        self.faults[slot] = fault as u8 + 1;
-        self.backends[slot] = u8::try_from(backend).unwrap_or(UNKNOWN);
+        let slot = self.0.iter().position(|slot| *slot == 0).unwrap_or(SLOTS - 1);
+        let backend = u8::try_from(backend).map_or(UNKNOWN, |backend| backend.min(UNKNOWN));
+        self.0[slot] = backend << 4 | (fault as u8 + 1);
     }
 
     /// The session goes to another pool, in which the indices mean other backends.
     pub fn leave_pool(&mut self) {
-        self.backends = [UNKNOWN; SLOTS];
+        self.0.iter_mut().filter(|slot| **slot != 0).for_each(|slot| *slot |= UNKNOWN << 4);
     }
 
     pub fn is_empty(&self) -> bool {
-        self.faults[0] == 0
+        self.0[0] == 0
     }
 
-    /// The attempts in their order. The index is `None` for a backend of another pool.
+    /// The attempts in their order. The index is `None` for a backend of another pool, or beyond the first 15.
     pub fn iter(&self) -> impl Iterator<Item = (Option<usize>, Fault)> + '_ {
-        let fault = |code: &u8| ALL.get(usize::from(*code).checked_sub(1)?).copied();
-        let each = self.faults.iter().map_while(fault).zip(self.backends);
-        each.map(|(fault, backend)| ((backend != UNKNOWN).then_some(usize::from(backend)), fault))
+        self.0.iter().map_while(|slot| {
+            let fault = *ALL.get(usize::from(slot & 15).checked_sub(1)?)?;
+            let backend = slot >> 4;
+            Some(((backend != UNKNOWN).then_some(usize::from(backend)), fault))
+        })
     }
 
     /// The words of the causes, with commas.
@@ -120,17 +119,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_three_and_the_last_are_kept_in_eight_bytes() {
-        assert_eq!(size_of::<Failed>(), 8);
+    fn the_first_three_and_the_last_are_kept_in_four_bytes() {
+        assert_eq!(size_of::<Failed>(), 4);
         let mut failed = Failed::default();
         assert!(failed.is_empty() && failed.list().is_empty());
         for (at, fault) in ALL.into_iter().enumerate() {
             assert_eq!(fault as usize, at, "ALL has the order of the variants");
-            failed.note(at + 250, fault);
+            failed.note(at + 12, fault);
         }
         assert_eq!(failed.list(), "refused,connect-timeout,unreachable,no-resources");
         let backends: Vec<_> = failed.iter().map(|(backend, _)| backend).collect();
-        assert_eq!(backends, [Some(250), Some(251), Some(252), None]);
+        assert_eq!(backends, [Some(12), Some(13), Some(14), None]);
         failed.leave_pool();
         assert!(failed.iter().all(|(backend, _)| backend.is_none()));
     }

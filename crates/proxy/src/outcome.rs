@@ -52,9 +52,9 @@ pub struct Outcome {
     /// Why attempts failed.
     pub failed: Failed,
     /// How often the request left a backend that was judged down.
-    pub moved: u32,
+    pub moved: u16,
     /// Copies of the request that were sent to another backend because the first was slow.
-    pub hedged: u32,
+    pub hedged: u16,
     /// In a box: few sessions have one, and every open session has an outcome.
     pub tls_detail: Option<Box<TlsDetail>>,
     pub bytes_in: u64,
@@ -315,7 +315,8 @@ impl Outcome {
             }
             std::mem::swap(&mut entry.pool, &mut self.pool);
             (entry.backend, entry.view, entry.status) = (self.backend, self.view, self.status);
-            (entry.attempts, entry.moved, entry.hedged) = (self.attempts, self.moved, self.hedged);
+            (entry.attempts, entry.moved, entry.hedged) =
+                (self.attempts, u32::from(self.moved), u32::from(self.hedged));
             entry.failed = self.failed;
             (entry.started, entry.took, entry.queued) = (Some(self.started), took, self.queued);
             entry.ending = ending.word();
@@ -391,8 +392,8 @@ impl Outcome {
                 .map(|(pool, backend)| &*pool.backends[backend].state.name),
             attempts: self.attempts,
             failed: failed.as_deref(),
-            moved: self.moved,
-            hedged: self.hedged,
+            moved: u32::from(self.moved),
+            hedged: u32::from(self.hedged),
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
             duration: took,

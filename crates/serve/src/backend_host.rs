@@ -147,7 +147,7 @@ pub struct Order {
     pub state: PathBuf,
 }
 
-/// Does what this machine lacks. `tell` is called after each step. After an error, [`undo`] takes back what was done.
+/// Does what this machine lacks. `tell` is called after each step. After an error, [`undo()`] takes back what was done.
 pub fn apply(order: &Order, mut tell: impl FnMut(&str)) -> Result<(), HostError> {
     let facts = facts(order.interface.as_deref())?;
     let conf = order.interface.as_deref().unwrap_or(ALL);

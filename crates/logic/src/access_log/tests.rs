@@ -72,8 +72,8 @@ fn a_request_reads_well_as_json() {
         "at": "2026-03-01T12:00:00.123Z", "listener": "web", "client": "192.0.2.1:4711", "kind": "http",
         "status": 200, "outcome": "ok", "id": "0f3a", "method": "GET", "host": "app.example.com",
         "target": "/search?q=1&p=2", "version": "HTTP/1.1", "tls": "TLSv1.3", "sni": "a.example", "pool": "app",
-        "backend": "unix:/run/app.sock", "attempts": 2, "moved": 1, "hedged": 1, "bytes_in": 120, "bytes_out": 5120,
-        "duration_ms": 12.345, "connect_ms": 0.007, "first_byte_ms": 1000.0, "user_agent": "curl/8.5.0",
+        "backend": "unix:/run/app.sock", "attempts": 2, "failed": "refused", "moved": 1, "hedged": 1, "bytes_in": 120,
+        "bytes_out": 5120, "duration_ms": 12.345, "connect_ms": 0.007, "first_byte_ms": 1000.0, "user_agent": "curl/8.5.0",
     });
     assert_eq!(value, expected);
     assert_eq!(line.matches('\n').count(), 1);

@@ -101,12 +101,24 @@ impl Refused {
                 ("there is a transaction: its changes are not served yet".to_owned(), "`abort` drops them")
             }
             Self::TakesOthers { number, also } => (
-                format!(
-                    "undo {number} would undo {} too, made after it: nothing was undone",
-                    super::target::named(also)
-                ),
+                format!("undo {number} would undo {} too, made after it: nothing was undone", named(also)),
                 "`undo N --and-later` undoes all of them; to take back only N, `history N` shows its lines",
             ),
         }
+    }
+}
+
+/// `change 15`, `changes 15 and 16`.
+fn named(changes: &[u64]) -> String {
+    let noun = if changes.len() == 1 { "change" } else { "changes" };
+    format!("{noun} {}", numbers(changes))
+}
+
+/// `15 and 16`.
+pub(super) fn numbers(changes: &[u64]) -> String {
+    let all: Vec<_> = changes.iter().map(u64::to_string).collect();
+    match &all[..] {
+        [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => all.concat(),
     }
 }

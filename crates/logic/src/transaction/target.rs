@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::refused::numbers;
 use super::{Ledger, Operator, Refused};
 
 /// Whether an undo may take later changes with it.
@@ -54,19 +55,5 @@ impl Ledger {
             return Err(Refused::TakesOthers { number: entry.number, also });
         }
         Ok(Target { number: entry.number, text: entry.before.clone(), also })
-    }
-}
-
-/// `change 15`, `changes 15 and 16`.
-pub(super) fn named(changes: &[u64]) -> String {
-    let noun = if changes.len() == 1 { "change" } else { "changes" };
-    format!("{noun} {}", numbers(changes))
-}
-
-fn numbers(changes: &[u64]) -> String {
-    let all: Vec<_> = changes.iter().map(u64::to_string).collect();
-    match &all[..] {
-        [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
-        _ => all.concat(),
     }
 }

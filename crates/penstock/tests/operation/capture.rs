@@ -211,7 +211,8 @@ fn flows_of_datagrams_are_read_by_tshark_as_questions_and_answers_also_those_tha
     assert_eq!(tshark(&file, &["-o", "udp.check_checksum:TRUE", "-d", &as_dns, "-Y", wrong]), "");
     let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
     assert!(
-        events.contains("capture of listener dns by ") && events.contains(" ended: 2 sessions, "),
+        events.contains("capture of listener dns by ")
+            && events.contains(" ended: 6 packets of 2 sessions, "),
         "{events}"
     );
 }

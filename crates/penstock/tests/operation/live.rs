@@ -228,12 +228,12 @@ fn a_transaction_is_served_at_once_or_not_at_all() {
 fn a_commit_without_its_confirmation_is_undone() {
     let (one, two) = (Scripted::answering("one"), Scripted::answering("two"));
     let server = Server::start(&config(&one.address));
-    let commit = |limit: &str| {
+    let commit = |limit: &str, backend: &Scripted| {
         said(&server, &["begin"]);
-        said(&server, &["set", "pool.app.backends", &format!("[\"{}\"]", two.address)]);
+        said(&server, &["set", "pool.app.backends", &format!("[\"{}\"]", backend.address)]);
         said(&server, &["commit", "--confirm", limit])
     };
-    let text = commit("4s");
+    let text = commit("4s", &two);
     assert!(text.contains("it is undone unless `penstock ctl confirm` comes within 4 s"), "{text}");
     assert_eq!(body(&server), "two");
     let other = refused(&server, &["set", "pool.app.balance", "hash"]);
@@ -248,11 +248,11 @@ fn a_commit_without_its_confirmation_is_undone() {
     assert!(said(&server, &["events"]).contains("not confirmed in time"));
     assert!(refused(&server, &["confirm"]).contains("no commit waits"));
 
-    commit("1h");
+    commit("1h", &two);
     assert_eq!(said(&server, &["confirm"]), "change 3 is confirmed\n");
     said(&server, &["set", "pool.app.balance", "hash"]);
     assert_eq!(body(&server), "two");
-    commit("1h");
+    commit("1h", &one);
     said(&server, &["undo"]);
     assert_eq!(server.ctl_json(&["show", "pool.app.balance"])["value"], "hash");
 }

@@ -29,7 +29,7 @@ fn refused(server: &Server, arguments: &[&str]) -> String {
 fn a_commit_that_waits_and_an_open_transaction_are_seen_by_everyone() {
     let backend = Scripted::answering("x");
     let server = Server::start(&config(&backend.address));
-    let page = || testing::client::get(&server.admin(), "/").text();
+    let page = || testing::client::get(&server.admin(), "/status.html").text();
     let nothing = server.ctl_json(&["status"])["pending"].clone();
     assert!(nothing["unconfirmed"].is_null() && nothing["transaction"].is_null(), "{nothing}");
 
@@ -77,20 +77,20 @@ fn a_commit_that_waits_and_an_open_transaction_are_seen_by_everyone() {
 fn an_undo_names_what_goes_with_it_before_and_after() {
     let backend = Scripted::answering("x");
     let server = Server::start(&config(&backend.address));
-    for number in ["2s", "3s", "4s"] {
+    for number in ["3s", "4s", "5s"] {
         said(&server, &["set", "pool.app.timeouts.connect", number]);
     }
     let value = || server.ctl_json(&["show", "pool.app.timeouts.connect"])["value"].clone();
     let why = refused(&server, &["undo", "1"]);
     assert!(why.contains("undo 1 would undo changes 2 and 3 too, made after it"), "{why}");
     assert!(why.contains("--and-later"), "{why}");
-    assert_eq!(value(), "4s");
+    assert_eq!(value(), "5s");
     let text = said(&server, &["undo", "1", "--and-later"]);
     assert!(text.starts_with("change 4: undo 1, and with it 2 and 3\n"), "{text}");
-    assert_ne!(value(), "2s");
+    assert_eq!(value(), "2s", "the default");
     assert!(said(&server, &["history"]).contains("undo 1, and with it 2 and 3"));
     let back = server.ctl_json(&["undo", "4"]);
-    assert_eq!((&back["also_undone"], value()), (&serde_json::json!([]), "4s".into()), "{back}");
+    assert_eq!((&back["also_undone"], value()), (&serde_json::json!([]), "5s".into()), "{back}");
     assert!(refused(&server, &["undo", "--and-later"]).contains("required"));
 }
 

@@ -136,7 +136,8 @@ fn a_session_is_shown_and_killed_and_a_backend_drained_from_there() {
     top.wait_for("ended session ");
     assert_eq!(client.read_to_end().1, End::Reset);
     top.type_in("\td");
-    top.wait_for(&format!("drain {} of pool app? y/n", backend.address));
+    let asks = format!("drain {}, the LAST of pool app (clients get errors)? y/n", backend.address);
+    top.wait_for(&asks);
     top.type_in("y");
     top.wait_for("draining");
     eventually("the backend is drained", secs(10), || {

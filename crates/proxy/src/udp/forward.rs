@@ -363,7 +363,7 @@ impl Server {
         flow.outcome.pool = Some(pool);
         (flow.outcome.backend, flow.outcome.view) = (Some(chosen.index), chosen.view);
         flow.outcome.attempts += 1;
-        flow.outcome.moved += 1;
+        flow.outcome.moved = flow.outcome.moved.saturating_add(1);
     }
 
     /// Connects a flow to another backend, with its own socket if that can reach it.

@@ -272,11 +272,8 @@ impl View {
         let (verb, does) = if is_drained { ("ready", "make ready") } else { ("drain", "drain") };
         let mut question = format!("{does} {} of pool {}?", plain(&backend.name), plain(&backend.pool));
         if !is_drained && let Some(then) = self.after_the_last(backend) {
-            question = format!(
-                "{} is the LAST available of pool {}: {then}. Drain it?",
-                plain(&backend.name),
-                plain(&backend.pool)
-            );
+            let (name, pool) = (plain(&backend.name), plain(&backend.pool));
+            question = format!("drain {name}, the LAST of pool {pool} ({then})?");
         }
         let command = format!("{verb} {} {}", quoted(&backend.pool), quoted(&backend.name));
         self.mode = Mode::Ask { question, command };
@@ -447,10 +444,7 @@ mod tests {
             Mode::Ask { question, .. } => question.clone(),
             other => panic!("{other:?}"),
         };
-        assert_eq!(
-            asked(&view),
-            "10.0.0.1:80 is the LAST available of pool app: clients get errors. Drain it?"
-        );
+        assert_eq!(asked(&view), "drain 10.0.0.1:80, the LAST of pool app (clients get errors)?");
         press(&mut view, &[Key::Char('n')]);
         status["pools"][0]["fallback"] = json!({ "pool": "sorry" });
         view.take_status(status);
