@@ -1,0 +1,74 @@
+//! Listeners of direct server return: from flags, and with every port of an address.
+
+use config::types::BindAddress;
+use config::{Environment, Quick, quick};
+
+use super::{bad, good};
+
+#[test]
+fn with_dsr_flags_make_a_service_whose_backends_need_no_port() {
+    let flags = Quick {
+        listen: vec!["192.0.2.10:80".into(), "[2001:db8::10]:80".into()],
+        backends: vec![
+            "192.0.2.21".into(),
+            "192.0.2.22,weight=2".into(),
+            "2001:db8::23".into(),
+            "[2001:db8::24]".into(),
+        ],
+        dsr: Some("eth1".into()),
+        protocol: Some("tcp-and-udp".into()),
+        ..Quick::default()
+    };
+    let loaded = quick(&flags, &Environment::default()).unwrap_or_else(|faults| panic!("{faults}"));
+    let config = &loaded.config;
+    let dsr = config.listeners[0].dsr().unwrap();
+    assert_eq!((&*dsr.interface, dsr.transports.as_str()), ("eth1", "tcp-and-udp"));
+    let backends: Vec<_> = config.pools[0].backends.iter().map(|one| one.address.to_string()).collect();
+    assert_eq!(backends, ["192.0.2.21:80", "192.0.2.22:80", "[2001:db8::23]:80", "[2001:db8::24]:80"]);
+    assert_eq!(config.pools[0].backends[1].weight, 2);
+    let again = good(&loaded.print(), &[]);
+    assert_eq!(format!("{:?}", config), format!("{:?}", again.config));
+    let wrong = Quick { dsr: Some("eth 1".into()), ..flags };
+    let rendered = quick(&wrong, &Environment::default()).unwrap_err().render();
+    assert!(rendered.contains("error: --dsr: listener.main.interface"), "{rendered}");
+}
+
+#[test]
+fn every_port_of_an_address_is_for_packets() {
+    let service = |bind: &str, more: &str| {
+        format!(
+            "[listener.all]\nbind = {bind}\nprotocol = \"dsr\"\ninterface = \"eth0\"\npool = \"a\"\n{more}\
+             [pool.a]\nbackends = [\"192.0.2.21:80\"]\nbalance = \"maglev\"\n"
+        )
+    };
+    let one =
+        "[listener.web]\nbind = \"192.0.2.10:80\"\nprotocol = \"dsr\"\ninterface = \"eth0\"\npool = \"a\"\n";
+    let loaded = good(&service("[\"192.0.2.10:*\", \"[2001:db8::10]:*\"]", one), &[]);
+    let binds = &loaded.config.listeners[0].binds;
+    assert_eq!(binds[0], BindAddress::EveryPort([192, 0, 2, 10].into()));
+    assert_eq!(
+        binds.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["192.0.2.10:*", "[2001:db8::10]:*"]
+    );
+    let again = good(&loaded.print(), &[]);
+    assert_eq!(format!("{:?}", loaded.config), format!("{:?}", again.config));
+    for (text, expected) in [
+        (
+            service("\"192.0.2.10:*\"", &one.replace(":80", ":*")),
+            "this address is already taken by listener.all",
+        ),
+        (service("\"0.0.0.0:*\"", ""), "is not an address that clients send packets to"),
+        (service("\"192.0.2.10:0\"", ""), "needs a port"),
+        (service("\"192.0.2.21:*\"", ""), "is the address of the service itself"),
+        (
+            service(
+                "\"192.0.2.10:*\"",
+                "[listener.t]\nbind = \"127.0.0.1:*\"\nprotocol = \"tcp\"\npool = \"a\"\n",
+            ),
+            "is every port of an address, which only packets are forwarded from",
+        ),
+    ] {
+        let rendered = bad(&text, &[]).render();
+        assert!(rendered.contains(expected), "{expected}: {rendered}");
+    }
+}
