@@ -224,6 +224,22 @@ impl Server {
         run_to_end(&mut command, secs(30))
     }
 
+    /// What `penstock ctl` prints, which must succeed.
+    #[track_caller]
+    pub fn said(&self, arguments: &[&str]) -> String {
+        let output = self.ctl(arguments);
+        assert!(output.status.success(), "ctl {arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The error of `penstock ctl`, which must fail.
+    #[track_caller]
+    pub fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.ctl(arguments);
+        assert!(!output.status.success(), "ctl {arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
     /// Runs `penstock ctl ... --json` and parses the answer.
     #[track_caller]
     pub fn ctl_json(&self, arguments: &[&str]) -> Value {

@@ -10,20 +10,6 @@ fn config(backend: &str) -> String {
     )
 }
 
-#[track_caller]
-fn said(server: &Server, arguments: &[&str]) -> String {
-    let output = server.ctl(arguments);
-    assert!(output.status.success(), "ctl {arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[track_caller]
-fn refused(server: &Server, arguments: &[&str]) -> String {
-    let output = server.ctl(arguments);
-    assert!(!output.status.success(), "ctl {arguments:?}: {output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
 #[test]
 fn a_second_drain_keeps_who_and_when_and_unclear_names_are_listed() {
     let (one, two) = (Scripted::answering("x"), Scripted::answering("y"));
@@ -32,7 +18,7 @@ fn a_second_drain_keeps_who_and_when_and_unclear_names_are_listed() {
             &format!("[\"{}\"]", one.address),
             &format!("[\"{}\", \"{}\"]", one.address, two.address),
         ));
-    said(&server, &["drain", &one.address]);
+    server.said(&["drain", &one.address]);
     let by = || {
         let url = format!("http://{}/", server.address("web"));
         let why = server.ctl_json(&["why", "--from", "127.0.0.1", &url]);
@@ -42,7 +28,7 @@ fn a_second_drain_keeps_who_and_when_and_unclear_names_are_listed() {
     };
     let first = by();
     assert!(first["by"].as_str().unwrap().contains(" (uid "), "{first}");
-    let again = said(&server, &["drain", &one.address]);
+    let again = server.said(&["drain", &one.address]);
     assert!(
         again.contains("already drained by ") && again.contains(first["by"].as_str().unwrap()),
         "{again}"
@@ -50,21 +36,21 @@ fn a_second_drain_keeps_who_and_when_and_unclear_names_are_listed() {
     let json = server.ctl_json(&["drain", &one.address]);
     assert_eq!(json["already_drained"]["at"], first["at"], "{json}");
     assert_eq!((&by()["by"], &by()["at"]), (&first["by"], &first["at"]));
-    let unclear = refused(&server, &["drain", "127.0.0.1"]);
+    let unclear = server.refused(&["drain", "127.0.0.1"]);
     for part in
         ["\"127.0.0.1\" could be any of these:", &format!("app {}", two.address), "`drain POOL BACKEND`"]
     {
         assert!(unclear.contains(part), "no {part:?} in {unclear}");
     }
-    let unknown = refused(&server, &["weight", "nobody", "3"]);
+    let unknown = server.refused(&["weight", "nobody", "3"]);
     assert!(
         unknown.contains("the backends are:") && unknown.contains("`weight POOL BACKEND N|default`"),
         "{unknown}"
     );
     // An event and the history name the operator in the same form.
-    said(&server, &["set", "pool.app.balance", "hash"]);
+    server.said(&["set", "pool.app.balance", "hash"]);
     let events = eventually("the events", secs(5), || {
-        let events = said(&server, &["events"]);
+        let events = server.said(&["events"]);
         events.contains("set pool.app.balance").then_some(events)
     });
     let name = first["by"].as_str().unwrap().split(", pid").next().unwrap().to_owned();

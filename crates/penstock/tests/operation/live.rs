@@ -18,21 +18,6 @@ fn config(backend: &str) -> String {
     )
 }
 
-#[track_caller]
-fn said(server: &Server, arguments: &[&str]) -> String {
-    let output = server.ctl(arguments);
-    assert!(output.status.success(), "ctl {arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// What a refused command says.
-#[track_caller]
-fn refused(server: &Server, arguments: &[&str]) -> String {
-    let output = server.ctl(arguments);
-    assert!(!output.status.success(), "ctl {arguments:?}: {output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
 fn file(server: &Server) -> String {
     fs::read_to_string(server.dir.path().join("penstock.toml")).unwrap()
 }
@@ -47,51 +32,48 @@ fn objects_and_policies_are_read_and_changed_while_it_serves() {
     let server = Server::start(&config(&one.address));
     assert_eq!(body(&server), "one");
 
-    assert_eq!(said(&server, &["show"]), file(&server));
-    assert_eq!(said(&server, &["show", "pool.app.balance"]), "balance = \"round-robin\"  # default\n");
+    assert_eq!(server.said(&["show"]), file(&server));
+    assert_eq!(server.said(&["show", "pool.app.balance"]), "balance = \"round-robin\"  # default\n");
     assert_eq!(server.ctl_json(&["show", "pool.app.backends"])["value"], serde_json::json!([one.address]));
     assert_eq!(server.ctl_json(&["show"])["configuration"]["listener"]["web"]["protocol"], "http");
 
-    let text = said(&server, &["add", "pool.app.backends", &two.address]);
+    let text = server.said(&["add", "pool.app.backends", &two.address]);
     assert!(
         text.starts_with("change 1: add pool.app.backends\nserving generation 2: ")
             && text.contains("pool app: +1 backend"),
         "{text}"
     );
-    said(&server, &["remove", "pool.app.backends", &one.address]);
+    server.said(&["remove", "pool.app.backends", &one.address]);
     assert_eq!(body(&server), "two");
 
-    said(&server, &["add", "pool.first", &format!("{{ backends = [\"{}\"] }}", one.address)]);
-    said(&server, &["add", "listener.web.route", "{ path = \"/first\", pool = \"first\" }"]);
+    server.said(&["add", "pool.first", &format!("{{ backends = [\"{}\"] }}", one.address)]);
+    server.said(&["add", "listener.web.route", "{ path = \"/first\", pool = \"first\" }"]);
     assert_eq!(get(&server.address("web"), "/first").text(), "one");
-    said(&server, &["set", "listener.web.route.1.path", "/second"]);
+    server.said(&["set", "listener.web.route.1.path", "/second"]);
     assert_eq!(get(&server.address("web"), "/first").text(), "two");
-    said(&server, &["set", "pool.first.timeouts.connect", "1s"]);
-    said(&server, &["set", "pool.first.backends.1.weight", "3"]);
+    server.said(&["set", "pool.first.timeouts.connect", "1s"]);
+    server.said(&["set", "pool.first.backends.1.weight", "3"]);
     assert_eq!(server.backend(&one.address)["weight"], 3);
-    said(&server, &["set", "listener.web.response-headers", "{ set = { X-Live = \"json\" } }"]);
-    said(&server, &["set", "access-log.format", "json"]);
+    server.said(&["set", "listener.web.response-headers", "{ set = { X-Live = \"json\" } }"]);
+    server.said(&["set", "access-log.format", "json"]);
     assert_eq!(get(&server.address("web"), "/").header("x-live"), Some("json"));
 
     let port = testing::port::free();
-    said(
-        &server,
-        &[
-            "add",
-            "listener.other",
-            &format!("{{ bind = \"127.0.0.1:{port}\", protocol = \"http\", pool = \"first\" }}"),
-        ],
-    );
+    server.said(&[
+        "add",
+        "listener.other",
+        &format!("{{ bind = \"127.0.0.1:{port}\", protocol = \"http\", pool = \"first\" }}"),
+    ]);
     assert_eq!(get(&format!("127.0.0.1:{port}"), "/").text(), "one");
-    said(&server, &["remove", "listener.other"]);
+    server.said(&["remove", "listener.other"]);
     assert!(testing::Client::try_connect(&format!("127.0.0.1:{port}")).is_err());
 
-    let later = said(&server, &["set", "process.workers", "1"]);
+    let later = server.said(&["set", "process.workers", "1"]);
     assert!(later.contains("warning: process.workers changed: takes effect at the next start"), "{later}");
     let status = server.ctl_json(&["status"]);
     assert_eq!(status["unsaved_changes"], 12);
-    assert!(said(&server, &["status"]).contains("12 unsaved changes"));
-    let events = said(&server, &["events"]);
+    assert!(server.said(&["status"]).contains("12 unsaved changes"));
+    let events = server.said(&["events"]);
     assert!(
         events.contains("control: change 1 by ") && events.contains("add pool.app.backends; serving"),
         "{events}"
@@ -103,7 +85,7 @@ fn objects_and_policies_are_read_and_changed_while_it_serves() {
 fn wrong_commands_change_nothing_and_say_why() {
     let backend = Scripted::answering("one");
     let server = Server::start(&config(&backend.address));
-    let before = said(&server, &["show"]);
+    let before = server.said(&["show"]);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let bind = format!("127.0.0.1:{}", taken.local_addr().unwrap().port());
     let listener = format!("{{ bind = \"{bind}\", protocol = \"http\", pool = \"app\" }}");
@@ -145,11 +127,11 @@ fn wrong_commands_change_nothing_and_say_why() {
         (&["save", "/none/x.toml"], "/none/x.toml cannot be written"),
     ];
     for (command, message) in cases {
-        let error = refused(&server, command);
+        let error = server.refused(command);
         assert!(error.contains(message), "ctl {command:?}: {error}");
-        assert_eq!(said(&server, &["show"]), before, "{command:?}");
+        assert_eq!(server.said(&["show"]), before, "{command:?}");
     }
-    let faults = refused(&server, &["set", "pool.app.balance", "fastest"]);
+    let faults = server.refused(&["set", "pool.app.balance", "fastest"]);
     assert!(faults.contains("penstock.toml with this change:"), "it names the line and column: {faults}");
     assert_eq!(server.ctl_json(&["status"])["generation"], 1);
     assert_eq!(body(&server), "one");
@@ -159,15 +141,15 @@ fn wrong_commands_change_nothing_and_say_why() {
 fn a_transaction_is_served_at_once_or_not_at_all() {
     let (one, two) = (Scripted::answering("one"), Scripted::answering("two"));
     let server = Server::start(&config(&one.address));
-    said(&server, &["begin"]);
-    assert!(refused(&server, &["begin"]).contains("there is a transaction already"));
-    let collected = said(&server, &["set", "listener.web.pool", "new"]);
+    server.said(&["begin"]);
+    assert!(server.refused(&["begin"]).contains("there is a transaction already"));
+    let collected = server.said(&["set", "listener.web.pool", "new"]);
     assert!(collected.contains("it cannot be committed yet"), "{collected}");
-    assert!(refused(&server, &["commit"]).contains("the transaction stays open"));
-    said(&server, &["add", "pool.new", &format!("{{ backends = [\"{}\"] }}", two.address)]);
-    said(&server, &["remove", "pool.app"]);
+    assert!(server.refused(&["commit"]).contains("the transaction stays open"));
+    server.said(&["add", "pool.new", &format!("{{ backends = [\"{}\"] }}", two.address)]);
+    server.said(&["remove", "pool.app"]);
     assert_eq!(body(&server), "one", "nothing is served before the commit");
-    let diff = said(&server, &["diff"]);
+    let diff = server.said(&["diff"]);
     assert!(
         diff.contains("\n-pool = \"app\"\n+pool = \"new\"\n")
             && diff.contains("+1 pool (new); -1 pool (app)"),
@@ -175,53 +157,54 @@ fn a_transaction_is_served_at_once_or_not_at_all() {
     );
     let json = server.ctl_json(&["diff"]);
     assert_eq!((&json["from"], &json["transaction"]["changes"]), (&"served".into(), &3.into()));
-    assert!(refused(&server, &["undo"]).contains("there is a transaction"));
-    let text = said(&server, &["commit"]);
+    assert!(server.refused(&["undo"]).contains("there is a transaction"));
+    let text = server.said(&["commit"]);
     assert!(text.starts_with("change 1: commit"), "{text}");
     assert_eq!(body(&server), "two");
 
     // A listener that cannot be bound: nothing of the transaction is served.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    said(&server, &["begin"]);
-    said(&server, &["set", "listener.web.pool", "new2"]);
-    said(&server, &["add", "pool.new2", &format!("{{ backends = [\"{}\"] }}", one.address)]);
+    server.said(&["begin"]);
+    server.said(&["set", "listener.web.pool", "new2"]);
+    server.said(&["add", "pool.new2", &format!("{{ backends = [\"{}\"] }}", one.address)]);
     let bind = format!("127.0.0.1:{}", taken.local_addr().unwrap().port());
-    said(
-        &server,
-        &["add", "listener.late", &format!("{{ bind = \"{bind}\", protocol = \"http\", pool = \"new\" }}")],
-    );
-    let error = refused(&server, &["commit"]);
+    server.said(&[
+        "add",
+        "listener.late",
+        &format!("{{ bind = \"{bind}\", protocol = \"http\", pool = \"new\" }}"),
+    ]);
+    let error = server.refused(&["commit"]);
     assert!(error.contains(&bind) && error.contains("the transaction stays open"), "{error}");
     assert_eq!(body(&server), "two");
     drop(taken);
-    said(&server, &["commit"]);
+    server.said(&["commit"]);
     assert_eq!((body(&server), get(&bind, "/").text()), ("one".to_owned(), "two".to_owned()));
 
     let history = server.ctl_json(&["history"]);
     assert_eq!(history[1]["change"], "set listener.web.pool; add pool.new2; add listener.late");
     assert_eq!(history[1]["uid"], nix::unistd::getuid().as_raw());
     assert!(history[1]["pid"].as_u64().is_some() && history[1]["at"].as_str().is_some(), "{history}");
-    assert!(said(&server, &["history", "2"]).contains("\n+[listener.late]\n"));
-    said(&server, &["undo"]);
+    assert!(server.said(&["history", "2"]).contains("\n+[listener.late]\n"));
+    server.said(&["undo"]);
     assert_eq!(body(&server), "two");
-    said(&server, &["undo"]);
+    server.said(&["undo"]);
     assert_eq!(body(&server), "one");
-    assert_eq!(said(&server, &["show"]), file(&server));
+    assert_eq!(server.said(&["show"]), file(&server));
     assert_eq!(server.ctl_json(&["status"])["unsaved_changes"], 0);
-    said(&server, &["undo", "4"]);
+    server.said(&["undo", "4"]);
     assert_eq!(body(&server), "two", "an undo can be undone");
 
     // Half a transaction is dropped, and one that a reload has overtaken is refused.
-    said(&server, &["begin"]);
-    said(&server, &["remove", "listener.web"]);
-    assert!(said(&server, &["abort"]).contains("1 change dropped"));
-    said(&server, &["begin"]);
-    said(&server, &["set", "pool.new.balance", "hash"]);
-    said(&server, &["reload"]);
+    server.said(&["begin"]);
+    server.said(&["remove", "listener.web"]);
+    assert!(server.said(&["abort"]).contains("1 change dropped"));
+    server.said(&["begin"]);
+    server.said(&["set", "pool.new.balance", "hash"]);
+    server.said(&["reload"]);
     assert!(
-        refused(&server, &["commit"]).contains("the configuration was changed after this transaction began")
+        server.refused(&["commit"]).contains("the configuration was changed after this transaction began")
     );
-    said(&server, &["abort"]);
+    server.said(&["abort"]);
 }
 
 #[test]
@@ -229,31 +212,31 @@ fn a_commit_without_its_confirmation_is_undone() {
     let (one, two) = (Scripted::answering("one"), Scripted::answering("two"));
     let server = Server::start(&config(&one.address));
     let commit = |limit: &str, backend: &Scripted| {
-        said(&server, &["begin"]);
-        said(&server, &["set", "pool.app.backends", &format!("[\"{}\"]", backend.address)]);
-        said(&server, &["commit", "--confirm", limit])
+        server.said(&["begin"]);
+        server.said(&["set", "pool.app.backends", &format!("[\"{}\"]", backend.address)]);
+        server.said(&["commit", "--confirm", limit])
     };
     let text = commit("4s", &two);
     assert!(text.contains("it is undone unless `penstock ctl confirm` comes within 4 s"), "{text}");
     assert_eq!(body(&server), "two");
-    let other = refused(&server, &["set", "pool.app.balance", "hash"]);
+    let other = server.refused(&["set", "pool.app.balance", "hash"]);
     assert!(other.contains("change 1 by ") && other.contains("waits 4 s for its confirmation"), "{other}");
-    assert!(refused(&server, &["save"]).contains("waits 4 s for its confirmation"));
+    assert!(server.refused(&["save"]).contains("waits 4 s for its confirmation"));
     eventually("it is undone", secs(20), || (body(&server) == "one").then_some(()));
     let history = eventually("the history has it", secs(5), || {
         let history = server.ctl_json(&["history"]);
         (history[1]["cause"] == "not-confirmed").then_some(history)
     });
     assert_eq!((&history[0]["in_effect"], &history[1]["uid"]), (&false.into(), &serde_json::Value::Null));
-    assert!(said(&server, &["events"]).contains("not confirmed in time"));
-    assert!(refused(&server, &["confirm"]).contains("no commit waits"));
+    assert!(server.said(&["events"]).contains("not confirmed in time"));
+    assert!(server.refused(&["confirm"]).contains("no commit waits"));
 
     commit("1h", &two);
-    assert_eq!(said(&server, &["confirm"]), "change 3 is confirmed\n");
-    said(&server, &["set", "pool.app.balance", "hash"]);
+    assert_eq!(server.said(&["confirm"]), "change 3 is confirmed\n");
+    server.said(&["set", "pool.app.balance", "hash"]);
     assert_eq!(body(&server), "two");
     commit("1h", &one);
-    said(&server, &["undo"]);
+    server.said(&["undo"]);
     assert_eq!(server.ctl_json(&["show", "pool.app.balance"])["value"], "hash");
 }
 
@@ -265,12 +248,12 @@ fn save_writes_only_the_lines_that_changed_and_only_the_file_that_was_read() {
     let server = setup.start();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     let before = file(&server);
-    assert!(said(&server, &["save"]).contains("has the configuration that is served"));
+    assert!(server.said(&["save"]).contains("has the configuration that is served"));
     assert_eq!(file(&server), before);
 
-    said(&server, &["add", "pool.app.backends", "127.0.0.1:9"]);
-    said(&server, &["set", "pool.app.balance", "hash"]);
-    let diff = said(&server, &["diff"]);
+    server.said(&["add", "pool.app.backends", "127.0.0.1:9"]);
+    server.said(&["set", "pool.app.balance", "hash"]);
+    let diff = server.said(&["diff"]);
     assert!(diff.contains("not saved to the file:") && diff.contains("+  \"127.0.0.1:9\","), "{diff}");
     let saved = server.ctl_json(&["save"]);
     assert_eq!(saved["saved_changes"], 2);
@@ -279,29 +262,29 @@ fn save_writes_only_the_lines_that_changed_and_only_the_file_that_was_read() {
     assert_eq!(file(&server), expected);
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
     assert_eq!(server.ctl_json(&["status"])["unsaved_changes"], 0);
-    assert!(said(&server, &["reload"]).contains("nothing changed"));
+    assert!(server.said(&["reload"]).contains("nothing changed"));
 
     // Undo of what is saved is unsaved again.
-    said(&server, &["undo"]);
+    server.said(&["undo"]);
     assert_eq!(server.ctl_json(&["status"])["unsaved_changes"], 1);
     fs::write(&path, expected.replace("rack 1", "rack 2")).unwrap();
-    let error = refused(&server, &["save"]);
+    let error = server.refused(&["save"]);
     assert!(error.contains("was changed since the server read it"), "{error}");
     assert!(file(&server).contains("rack 2"));
 
     // A reload drops what is not saved, says so, and undo brings it back.
-    let reloaded = said(&server, &["reload"]);
+    let reloaded = server.said(&["reload"]);
     assert!(reloaded.contains("warning: 1 change made live and not saved is dropped"), "{reloaded}");
-    assert!(said(&server, &["events"]).contains("made live and not saved is dropped"));
-    said(&server, &["undo"]);
-    assert!(said(&server, &["show"]).contains("rack 1"));
-    said(&server, &["save", "--force"]);
-    assert_eq!(file(&server), said(&server, &["show"]));
+    assert!(server.said(&["events"]).contains("made live and not saved is dropped"));
+    server.said(&["undo"]);
+    assert!(server.said(&["show"]).contains("rack 1"));
+    server.said(&["save", "--force"]);
+    assert_eq!(file(&server), server.said(&["show"]));
 
     let copy = server.dir.path().join("copy.toml");
-    said(&server, &["save", copy.to_str().unwrap()]);
+    server.said(&["save", copy.to_str().unwrap()]);
     assert_eq!(fs::read_to_string(&copy).unwrap(), file(&server));
-    assert!(refused(&server, &["save", copy.to_str().unwrap()]).contains("exists already"));
+    assert!(server.refused(&["save", copy.to_str().unwrap()]).contains("exists already"));
     let left: Vec<_> =
         fs::read_dir(server.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| !name.to_str().unwrap().ends_with(".new")), "{left:?}");
@@ -326,16 +309,16 @@ fn a_server_without_a_file_saves_to_a_path() {
             "off",
         ])
         .start();
-    said(&server, &["set", "pool.main.balance", "hash"]);
-    said(&server, &["set", "pool.main.backends.1.weight", "7"]);
+    server.said(&["set", "pool.main.balance", "hash"]);
+    server.said(&["set", "pool.main.backends.1.weight", "7"]);
     assert_eq!(server.backend(&backend.address)["weight"], 7);
-    let error = refused(&server, &["save"]);
+    let error = server.refused(&["save"]);
     assert!(
         error.contains("this server has no configuration file") && error.contains("save FILE"),
         "{error}"
     );
     let copy = dir.join("new.toml");
-    said(&server, &["save", copy.to_str().unwrap()]);
+    server.said(&["save", copy.to_str().unwrap()]);
     let checked = testing::server::penstock(&["check", copy.to_str().unwrap()]);
     assert!(checked.status.success(), "{checked:?}");
     let text = fs::read_to_string(&copy).unwrap();
@@ -345,7 +328,7 @@ fn a_server_without_a_file_saves_to_a_path() {
             && text.contains("weight = 7"),
         "{text}"
     );
-    assert!(said(&server, &["reload"]).contains("dropped"));
+    assert!(server.said(&["reload"]).contains("dropped"));
     assert_eq!(server.backend(&backend.address)["weight"], 2);
 }
 
@@ -358,17 +341,17 @@ fn a_value_that_the_environment_decides_cannot_be_set() {
         &["set", "pool.app.balance", "hash"][..],
         &["set", "pool.app", "{ balance = \"hash\", backends = [\"h:1\"] }"],
     ] {
-        let error = refused(&server, command);
+        let error = server.refused(command);
         assert!(
             error.contains("the environment variable PENSTOCK_POOL_APP_BALANCE decides this value"),
             "{error}"
         );
     }
     assert_eq!(
-        said(&server, &["show", "pool.app.balance"]),
+        server.said(&["show", "pool.app.balance"]),
         "balance = \"two-choices\"  # environment PENSTOCK_POOL_APP_BALANCE\n"
     );
-    said(&server, &["set", "pool.app.timeouts.connect", "1s"]);
+    server.said(&["set", "pool.app.timeouts.connect", "1s"]);
 }
 
 /// Runs ctl as another user, whom the server's own user is.
@@ -393,8 +376,8 @@ fn a_second_operator_is_told_who_has_a_transaction_and_since_when() {
     let server = Server::start(&format!("[process]\nuser = \"nobody\"\n{}", config(&backend.address)));
     fs::set_permissions(server.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(server.control_socket(), fs::Permissions::from_mode(0o666)).unwrap();
-    said(&server, &["begin"]);
-    said(&server, &["set", "pool.app.balance", "hash"]);
+    server.said(&["begin"]);
+    server.said(&["set", "pool.app.balance", "hash"]);
     let theirs = |arguments: &[&str]| {
         let output = as_nobody(&server, arguments);
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned(), output)
@@ -409,12 +392,12 @@ fn a_second_operator_is_told_who_has_a_transaction_and_since_when() {
     }
     let (done, _, output) = theirs(&["abort", "--force"]);
     assert!(done, "{output:?}");
-    assert!(refused(&server, &["commit"]).contains("there is no transaction"));
+    assert!(server.refused(&["commit"]).contains("there is no transaction"));
     let (done, _, output) = theirs(&["set", "pool.app.balance", "hash"]);
     assert!(done, "{output:?}");
-    assert!(said(&server, &["history"]).contains("nobody (uid 65534, pid "));
+    assert!(server.said(&["history"]).contains("nobody (uid 65534, pid "));
     // The file belongs to root: the operator's own rights decide.
     let (done, error, output) = theirs(&["save"]);
     assert!(!done && error.contains("penstock.toml cannot be "), "{output:?}");
-    said(&server, &["save"]);
+    server.said(&["save"]);
 }

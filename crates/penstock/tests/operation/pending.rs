@@ -11,20 +11,6 @@ fn config(backend: &str) -> String {
     )
 }
 
-#[track_caller]
-fn said(server: &Server, arguments: &[&str]) -> String {
-    let output = server.ctl(arguments);
-    assert!(output.status.success(), "ctl {arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[track_caller]
-fn refused(server: &Server, arguments: &[&str]) -> String {
-    let output = server.ctl(arguments);
-    assert!(!output.status.success(), "ctl {arguments:?}: {output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
 #[test]
 fn a_commit_that_waits_and_an_open_transaction_are_seen_by_everyone() {
     let backend = Scripted::answering("x");
@@ -33,21 +19,20 @@ fn a_commit_that_waits_and_an_open_transaction_are_seen_by_everyone() {
     let nothing = server.ctl_json(&["status"])["pending"].clone();
     assert!(nothing["unconfirmed"].is_null() && nothing["transaction"].is_null(), "{nothing}");
 
-    said(&server, &["begin"]);
-    said(&server, &["set", "pool.app.balance", "hash"]);
+    server.said(&["begin"]);
+    server.said(&["set", "pool.app.balance", "hash"]);
     let status = server.ctl_json(&["status"])["pending"].clone();
     assert_eq!(status["transaction"]["changes"], 1, "{status}");
     assert!(
         status["transaction"]["since"].is_string() && status["transaction"]["by"].is_string(),
         "{status}"
     );
-    for text in
-        [said(&server, &["status"]), said(&server, &["history"]), said(&server, &["top", "--once"]), page()]
+    for text in [server.said(&["status"]), server.said(&["history"]), server.said(&["top", "--once"]), page()]
     {
         assert!(text.contains("transaction of ") && text.contains(" open since 20"), "{text}");
     }
 
-    said(&server, &["commit", "--confirm", "1h"]);
+    server.said(&["commit", "--confirm", "1h"]);
     let status = server.ctl_json(&["status"])["pending"].clone();
     assert_eq!(
         (&status["unconfirmed"]["change"], &status["transaction"]),
@@ -55,22 +40,20 @@ fn a_commit_that_waits_and_an_open_transaction_are_seen_by_everyone() {
     );
     let left = status["unconfirmed"]["seconds_left"].as_u64().unwrap();
     assert!((3500..=3600).contains(&left), "{status}");
-    for text in
-        [said(&server, &["status"]), said(&server, &["diff"]), said(&server, &["top", "--once"]), page()]
-    {
+    for text in [server.said(&["status"]), server.said(&["diff"]), server.said(&["top", "--once"]), page()] {
         assert!(text.contains("change 1 of ") && text.contains(" unless confirmed"), "{text}");
     }
-    let history = said(&server, &["history"]);
+    let history = server.said(&["history"]);
     assert!(history.lines().next().unwrap().contains("is undone in "), "{history}");
     assert!(server.ctl_json(&["history"])[0]["undone_in_seconds"].as_u64().unwrap() > 3000);
     assert_eq!(server.ctl_json(&["diff"])["unconfirmed"], 1);
-    let events = said(&server, &["events"]);
+    let events = server.said(&["events"]);
     assert!(events.contains(": commit, undone in 1 h 0 min unless confirmed; serving "), "{events}");
 
-    said(&server, &["confirm"]);
+    server.said(&["confirm"]);
     assert!(server.ctl_json(&["status"])["pending"]["unconfirmed"].is_null());
-    assert!(!said(&server, &["status"]).contains("unless confirmed"));
-    assert!(said(&server, &["events"]).contains("change 1 is confirmed by "));
+    assert!(!server.said(&["status"]).contains("unless confirmed"));
+    assert!(server.said(&["events"]).contains("change 1 is confirmed by "));
 }
 
 #[test]
@@ -78,30 +61,30 @@ fn an_undo_names_what_goes_with_it_before_and_after() {
     let backend = Scripted::answering("x");
     let server = Server::start(&config(&backend.address));
     for number in ["3s", "4s", "5s"] {
-        said(&server, &["set", "pool.app.timeouts.connect", number]);
+        server.said(&["set", "pool.app.timeouts.connect", number]);
     }
     let value = || server.ctl_json(&["show", "pool.app.timeouts.connect"])["value"].clone();
-    let why = refused(&server, &["undo", "1"]);
+    let why = server.refused(&["undo", "1"]);
     assert!(why.contains("undo 1 would undo changes 2 and 3 too, made after it"), "{why}");
     assert!(why.contains("--and-later"), "{why}");
     assert_eq!(value(), "5s");
-    let text = said(&server, &["undo", "1", "--and-later"]);
+    let text = server.said(&["undo", "1", "--and-later"]);
     assert!(text.starts_with("change 4: undo 1, and with it 2 and 3\n"), "{text}");
     assert_eq!(value(), "2s", "the default");
-    assert!(said(&server, &["history"]).contains("undo 1, and with it 2 and 3"));
+    assert!(server.said(&["history"]).contains("undo 1, and with it 2 and 3"));
     let back = server.ctl_json(&["undo", "4"]);
     assert_eq!((&back["also_undone"], value()), (&serde_json::json!([]), "5s".into()), "{back}");
-    assert!(refused(&server, &["undo", "--and-later"]).contains("required"));
+    assert!(server.refused(&["undo", "--and-later"]).contains("required"));
 }
 
 #[test]
 fn what_a_reload_dropped_is_a_warning_of_its_own_and_not_in_effect() {
     let backend = Scripted::answering("x");
     let server = Server::start(&config(&backend.address));
-    said(&server, &["set", "pool.app.timeouts.connect", "2s"]);
-    said(&server, &["save"]);
-    said(&server, &["set", "pool.app.timeouts.connect", "3s"]);
-    said(&server, &["reload"]);
+    server.said(&["set", "pool.app.timeouts.connect", "2s"]);
+    server.said(&["save"]);
+    server.said(&["set", "pool.app.timeouts.connect", "3s"]);
+    server.said(&["reload"]);
     let events = server.ctl_json(&["events"]);
     let events = events.as_array().unwrap();
     let has = |level: &str, part: &str| {
@@ -119,9 +102,9 @@ fn what_a_reload_dropped_is_a_warning_of_its_own_and_not_in_effect() {
         "{history}"
     );
     assert_eq!(history[1]["dropped_by"], 3);
-    let text = said(&server, &["history"]);
+    let text = server.said(&["history"]);
     assert!(text.lines().nth(1).unwrap().contains("dropped by the reload"), "{text}");
-    said(&server, &["undo"]);
+    server.said(&["undo"]);
     assert_eq!(server.ctl_json(&["history"])[1]["in_effect"], true, "the undo brings it back");
 }
 
@@ -129,17 +112,17 @@ fn what_a_reload_dropped_is_a_warning_of_its_own_and_not_in_effect() {
 fn an_empty_transaction_leaves_no_trace_and_nothing_is_confirmed() {
     let backend = Scripted::answering("x");
     let server = Server::start(&config(&backend.address));
-    said(&server, &["begin"]);
-    let text = said(&server, &["commit", "--confirm", "10s"]);
+    server.said(&["begin"]);
+    let text = server.said(&["commit", "--confirm", "10s"]);
     assert!(text.contains("changed nothing"), "{text}");
-    assert_eq!(said(&server, &["history"]), "no change yet\n");
-    assert!(refused(&server, &["confirm"]).contains("there is nothing to confirm"));
+    assert_eq!(server.said(&["history"]), "no change yet\n");
+    assert!(server.refused(&["confirm"]).contains("there is nothing to confirm"));
     assert_eq!(server.ctl_json(&["status"])["generation"], 1);
     // Changes that cancel each other are none.
-    said(&server, &["begin"]);
-    said(&server, &["set", "pool.app.balance", "hash"]);
-    said(&server, &["remove", "pool.app.balance"]);
+    server.said(&["begin"]);
+    server.said(&["set", "pool.app.balance", "hash"]);
+    server.said(&["remove", "pool.app.balance"]);
     assert!(server.ctl_json(&["commit"])["number"].is_null());
-    said(&server, &["begin"]);
-    said(&server, &["abort"]);
+    server.said(&["begin"]);
+    server.said(&["abort"]);
 }
