@@ -27,8 +27,8 @@ struct Armed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elapsed;
 
-/// Polls a timer for a task that does not poll it again before it fires. It is told of the task also when the task has
-/// used its budget in the runtime, which a plain poll would not do.
+/// Polls a timer for a task that does not poll it again before it fires. The timer wakes the task also if the task has used
+/// up its budget in tokio: a plain poll would then not register the task's waker.
 pub(crate) fn poll_sleep(sleep: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<()> {
     pin!(tokio::task::unconstrained(sleep)).poll(cx)
 }

@@ -240,7 +240,8 @@ impl Discoverer {
         change
     }
 
-    /// Tells the backends of names that never resolved why. Forgets what waits for backends that their names do not have.
+    /// Gives each backend whose name has never resolved the resolver's error. Drops stored marks of operators for backends
+    /// that no name can bring any more.
     pub(crate) fn tell_failures(&mut self, snapshot: &Snapshot) {
         if self.served == Served::Is {
             self.state.awaited.forget(|pool, backend| {

@@ -1,8 +1,8 @@
 //! Ethernet addresses of machines on the network, from the neighbour table of the kernel (rtnetlink(7), RTM_GETNEIGH).
 //!
 //! The kernel finds a neighbour by ARP or neighbour discovery when something is sent to it, and asks again when its answer
-//! has become old: [`Neighbours::ask`] sends an empty datagram for that, through the interface that it is told, whatever the
-//! routing table says.
+//! has become old: [`Neighbours::ask`] sends an empty datagram for that, through the interface that it is told, also if
+//! the routing table leads elsewhere.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -1,4 +1,4 @@
-//! Small UDP packets of many flows at a constant rate, whatever becomes of them (an open loop): written to a packet
+//! Small UDP packets of many flows at a constant rate, also if some are lost (an open loop): written to a packet
 //! socket, so that a packet costs little more than its way. What arrives is counted by the network interfaces of the
 //! machines where the ways end.
 
@@ -21,7 +21,7 @@ pub struct Load {
     pub interface: String,
     /// Ethernet address of that interface.
     pub from: [u8; 6],
-    /// Ethernet address of the first machine on the way.
+    /// Ethernet address of the next hop: of the balancer, or of the server if there is none.
     pub to: [u8; 6],
     /// Destination of all packets.
     pub destination: SocketAddrV4,
@@ -249,7 +249,8 @@ const CLIENTS: u16 = 250;
 /// Most frames that are sent together, with a few system calls.
 const BATCH: usize = 2 * SLOTS;
 
-/// Time between two batches. A network card gathers frames for some time, too, before it wakes the machine.
+/// Time between two batches of packets. Network cards delay their interrupts by as much (`ethtool -C`, rx-usecs), so receivers
+/// know such batches.
 const INTERVAL: Duration = Duration::from_micros(200);
 
 /// Longest delay after which all frames are still sent.

@@ -177,7 +177,7 @@ const NOTES: [&str; 5] = [
     "CPU is that of everything that works on a packet together: client, balancer, servers, the kernel's threads for \
      network interfaces. What a packet costs in the kernel is paid by the process that sends it, so no single process \
      shows what a balancer costs: `CPU above direct` does, round by round.",
-    "`packets`: sent at a constant rate from one packet socket, whatever becomes of them (open loop). Servers drop them \
+    "`packets`: sent at a constant rate from one packet socket, also if some are lost (open loop). Servers drop them \
      behind the network card, whose statistics count them (`packets/s`, `share that arrived`).",
     "`requests-new` and `requests-kept`: the client calculates its checksums itself (`ethtool -K eth0 tx off`) on every \
      way, because pen forwards packets whose checksums are left to a virtual network card with wrong ones. \

@@ -22,7 +22,7 @@ pub type ServiceWords = [u64; 12];
 pub type BackendWords = [u64; 3];
 
 /// Slot without a backend.
-const NOBODY: u16 = u16::MAX;
+const NO_BACKEND: u16 = u16::MAX;
 
 impl Director {
     /// The service, on an interface with the address `own`. The first word says which table is used, and whether the program
@@ -70,7 +70,7 @@ impl Director {
     /// The table of new flows: of each slot the backend, and the one that follows once all Ethernet addresses are known.
     pub fn table(&mut self) -> Vec<u32> {
         let number = |owner: Option<u32>| {
-            owner.filter(|owner| (*owner as usize) < BACKENDS).map_or(NOBODY, |owner| owner as u16)
+            owner.filter(|owner| (*owner as usize) < BACKENDS).map_or(NO_BACKEND, |owner| owner as u16)
         };
         self.ring
             .owners()

@@ -1,5 +1,5 @@
-//! What operators have begun and not ended: a commit that waits for its confirmation, an open transaction. Whoever looks
-//! at the server sees it, because nobody else can change anything meanwhile, and because it ends by itself.
+//! What operators have begun and not ended: a commit that waits for its confirmation, an open transaction. Status, `top`,
+//! history and diff show it to every operator: no other operator can change anything meanwhile, and it ends by itself.
 
 use std::time::{Duration, Instant, SystemTime};
 

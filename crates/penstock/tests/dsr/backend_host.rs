@@ -268,7 +268,7 @@ fn files_that_make_it_last_are_written_and_taken_away_and_those_of_others_are_le
         let texts =
             |files: Vec<(String, String)>| files.into_iter().map(|(_, text)| text).collect::<Vec<_>>();
         assert_eq!(texts(files(other.path())), texts(written.clone()), "{persist}");
-        // A file that somebody has changed since is his.
+        // A file that an administrator has changed since stays.
         let changed = &written[0].0;
         fs::write(changed, format!("{}# mine\n", written[0].1)).unwrap();
         let text = said(&with_etc(&network, etc, &undo));

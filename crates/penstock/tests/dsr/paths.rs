@@ -21,7 +21,7 @@ fn stop(mut server: Server) {
     assert!(server.wait_end(secs(10)).success());
 }
 
-/// Waits until nobody forwards what clients still send to the balancer.
+/// Waits until neither process nor kernel forwards what clients still send to the balancer.
 #[track_caller]
 fn ends(network: &Network) {
     eventually("nothing is forwarded", secs(20), || {

@@ -1,5 +1,5 @@
-//! What a worker keeps for each pool: it outlives a snapshot as long as its pool is there, whatever else a reload, a live
-//! change or an answer of the DNS has changed.
+//! What a worker keeps for each pool: it outlives a snapshot as long as its pool is there: a reload, a live change
+//! or an answer of the DNS that concerns other objects leaves it.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -116,7 +116,7 @@ pub(super) fn event_line(format: Format, event: &Event) -> String {
     }
 }
 
-/// Adds to an answer that a restart would not have what it says.
+/// Adds a warning to an answer: the state file does not have the change yet, so a restart would lose it.
 pub(super) fn not_stored(answer: String, format: Format) -> String {
     const WARNING: &str = "not stored yet: a restart now would not have it (penstock ctl status says why)";
     match (format, serde_json::from_str(&answer)) {
@@ -631,7 +631,7 @@ fn admit(call: &Call<'_>, admission: Admission) -> Result<Step, Refusal> {
     })
 }
 
-/// Whoever has drained it first, and when, stays: the second operator is told.
+/// Answers the second operator who drains a backend: the first operator and the time of that drain are kept.
 fn already_drained(call: &Call<'_>, backend: &BackendState, earlier: &Drain) -> Step {
     let ago = text::units::ago(earlier.at.elapsed().unwrap_or_default());
     let left = backend.in_flight.load(std::sync::atomic::Ordering::Relaxed);

@@ -165,7 +165,7 @@ pub(super) fn interface_of(link: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(information(link)?[4])
 }
 
-/// Largest number of entries of a map.
+/// The number of entries for which the kernel made a map (`max_entries`).
 pub(super) fn entries_of(map: BorrowedFd<'_>) -> io::Result<u32> {
     // `struct bpf_map_info`: type, number, sizes of key and value, entries.
     Ok(information(map)?[4])

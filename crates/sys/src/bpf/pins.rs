@@ -22,7 +22,7 @@ const DIRECTORY: &str = "/sys/fs/bpf/penstock";
 
 const LINKS: [&str; 2] = ["link-tc", "link-xdp"];
 
-/// The form of the maps: a program of another form does not take them over.
+/// Version of the layout of the maps. A process with another version makes new maps instead of taking over pinned ones.
 const FORM: u32 = 1;
 
 /// The directory of a service, which this process has alone.
@@ -37,7 +37,7 @@ pub struct Pins {
 pub enum Unpinned {
     #[error("another process has {}", .0.display())]
     Taken(PathBuf),
-    #[error("{}: {}", .0.display(), .1)]
+    #[error("{} cannot be used: {}", .0.display(), .1)]
     Io(PathBuf, io::Error),
 }
 

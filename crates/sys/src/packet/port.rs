@@ -43,7 +43,7 @@ pub fn reserve(own: SocketAddr, kind: PortKind) -> io::Result<ReservedPort> {
     wanted.set_port(0);
     socket.bind(&wanted.into())?;
     if kind == PortKind::Udp {
-        // Nobody reads it: the kernel gives the smallest buffer that it has.
+        // This process never reads the socket: the kernel gives the smallest buffer that it has.
         socket.set_recv_buffer_size(1)?;
     }
     let address = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;

@@ -14,7 +14,7 @@ pub struct Network {
     pub client: Namespace,
     pub balancer: Namespace,
     pub servers: [Namespace; 2],
-    /// All commands that made the network, for the report.
+    /// The shell commands that the bench ran to make the network; the report shows them.
     pub commands: String,
     bridge: Namespace,
 }

@@ -30,7 +30,7 @@ pub const MARK: &str = "Written by penstock backend setup";
 const FOR_ALL: u32 = 0o644;
 const FOR_ROOT: u32 = 0o600;
 
-/// The files of an address, with the settings that it needs.
+/// The configuration files that add a VIP, and make the settings that it needs, at each boot of a server.
 pub fn files(persist: Persist, ip: IpAddr, sets: &[Set]) -> Vec<File> {
     let head = format!("# {MARK}; penstock backend undo --vip {ip} removes it.\n");
     // Dots and colons are no letters of names in interfaces(5).

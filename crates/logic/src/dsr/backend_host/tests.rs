@@ -171,7 +171,7 @@ fn undo_gives_back_what_was_there_and_leaves_what_others_need_or_have_changed() 
     let mut heir = second;
     handed.into_iter().for_each(|changed| heir.note(changed));
     assert_eq!(undo(&heir, &[], &now).settings.len(), 2);
-    // Somebody else has changed a setting since, and taken the address away.
+    // An administrator has changed a setting since, and removed the address.
     let other = facts(&[("all", Key::ArpIgnore, 2), ("all", Key::ArpAnnounce, 2)]);
     let back = undo(&first, &[], &other);
     assert_eq!((back.address, back.settings.len(), back.stays.len()), (None, 1, 1), "{back:?}");
