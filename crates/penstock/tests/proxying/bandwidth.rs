@@ -409,12 +409,16 @@ fn a_slowed_client_that_only_ends_its_sending_direction_gets_every_byte_once() {
             .concat();
     let plain = body.clone();
     let backend = Scripted::start(move |talk| {
-        let Some(request) = talk.request() else { return };
-        let _ = match &*request.target {
-            "/chunked" => talk.send(&chunked),
-            _ => talk.answer(200, &[], &plain).is_ok(),
-        };
-        drop(talk.rest());
+        // The connection to this backend is kept for the next request.
+        while let Some(request) = talk.request() {
+            let is_sent = match &*request.target {
+                "/chunked" => talk.send(&chunked),
+                _ => talk.answer(200, &[], &plain).is_ok(),
+            };
+            if !is_sent {
+                return;
+            }
+        }
     });
     let limited = "pool = \"app\"\nbandwidth = { down = \"4KiB/s\", burst = \"1KiB\" }\n";
     let server = Server::start(&format!(
