@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub struct Handshakes {
     limit: usize,
-    inside: Mutex<Inside>,
+    inside: Arc<Mutex<Inside>>,
 }
 
 #[derive(Debug, Default)]
@@ -30,14 +30,22 @@ pub struct HandshakePermit {
 impl Handshakes {
     /// Makes a limiter for at most `limit` unfinished handshakes.
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit, inside: Mutex::default() })
+        Arc::new(Self { limit, inside: Arc::default() })
     }
 
-    /// Starts counting a handshake. At the limit, the oldest handshake is told to end.
+    /// The limiter of a listener whose settings were loaded again: the unfinished handshakes of `before` count on.
+    /// Otherwise each reload would let as many more be unfinished.
+    pub fn after(before: Option<&Arc<Self>>, limit: usize) -> Arc<Self> {
+        let inside = before.map(|before| before.inside.clone()).unwrap_or_default();
+        Arc::new(Self { limit, inside })
+    }
+
+    /// Starts counting a handshake. At the limit, the oldest handshake is told to end; several are if the limit has become
+    /// lower.
     pub fn begin(self: &Arc<Self>) -> HandshakePermit {
         let (sender, cut) = oneshot::channel();
         let mut inside = lock(&self.inside);
-        if inside.unfinished.len() >= self.limit
+        while inside.unfinished.len() >= self.limit
             && let Some((_, oldest)) = inside.unfinished.pop_first()
         {
             // The oldest handshake may have just ended.
@@ -81,5 +89,22 @@ mod tests {
         first.needed().await;
         let still = tokio::time::timeout(std::time::Duration::ZERO, third.needed());
         assert!(still.await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_reload_lets_no_more_be_unfinished_and_a_lower_limit_counts_from_the_next_one() {
+        let first = Handshakes::new(2);
+        let (mut one, mut two) = (first.begin(), first.begin());
+        let second = Handshakes::after(Some(&first), 2);
+        let mut three = second.begin();
+        one.needed().await;
+        let third = Handshakes::after(Some(&second), 1);
+        let mut four = third.begin();
+        two.needed().await;
+        three.needed().await;
+        let still = tokio::time::timeout(std::time::Duration::ZERO, four.needed());
+        assert!(still.await.is_err(), "one is allowed");
+        drop((one, two, three, four));
+        assert!(lock(&third.inside).unfinished.is_empty());
     }
 }

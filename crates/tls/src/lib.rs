@@ -374,6 +374,7 @@ impl Terminator {
         before: Option<&Terminator>,
     ) -> Self {
         let store = known.store(source_of(settings));
+        let handshakes = Handshakes::after(before.map(|before| &before.handshakes), settings.handshakes);
         let before = before.map(|before| before.certificates.serving());
         let fallback = ArcSwapOption::new(before.filter(|before| !Arc::ptr_eq(before, &store)));
         let beside = source_beside(settings).map(|source| known.store(source));
@@ -404,7 +405,7 @@ impl Terminator {
             recipe: Arc::new(recipe),
             mode,
             certificates,
-            handshakes: Handshakes::new(settings.handshakes),
+            handshakes,
             handshake_timeout: settings.handshake_timeout,
             challenges,
         }

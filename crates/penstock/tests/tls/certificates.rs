@@ -517,6 +517,28 @@ fn stalled_handshakes_make_room_for_others_when_there_are_too_many() {
 }
 
 #[test]
+fn stalled_handshakes_count_on_over_reloads() {
+    let certs = Certs::new();
+    certs.renew("a", "a.example");
+    let server = Server::start(&config(&certs.dir(), ", handshakes = 5, handshake-timeout = \"50s\""));
+    let mut stalled: Vec<Client> = Vec::new();
+    for _ in 0..6 {
+        for _ in 0..5 {
+            let mut client = server.client("secure");
+            client.send([0x16, 3, 1]);
+            stalled.push(client);
+        }
+        let reload = server.ctl(&["reload"]);
+        assert!(reload.status.success(), "{reload:?}");
+    }
+    let mut cut = 0;
+    for client in &mut stalled[..20] {
+        cut += usize::from(client.read_to_end_within(secs(2)).1 != testing::End::Open);
+    }
+    assert!(cut >= 15, "only {cut} of the oldest were cut off");
+}
+
+#[test]
 fn a_staple_is_sent_with_its_own_certificate_only() {
     let certs = Certs::new();
     let (dir, aside) = (certs.dir(), certs.aside());

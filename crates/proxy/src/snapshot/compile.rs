@@ -84,7 +84,7 @@ fn compile_listener(listener: &Listener, facts: &Facts, known: &mut tls::Known) 
     ListenerPlan {
         settings: listener.clone(),
         routes,
-        hellos: Handshakes::new(HELLOS),
+        hellos: Handshakes::after(facts.hellos.get(&listener.name), HELLOS),
         tls,
         hash_key: facts.hash_keys.get(&listener.name).cloned(),
         state: facts.state.listener(&listener.name),

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use config::Config;
 use state::State;
-use tls::Terminator;
 use tls::backend::{Authorities, Endpoint, PoolTls};
+use tls::{Handshakes, Terminator};
 
 use super::{HashKey, Snapshot};
 use crate::sticky_cookie::CookieKey;
@@ -27,6 +27,8 @@ pub struct Facts {
     pub(super) hash_keys: HashMap<Arc<str>, HashKey>,
     /// TLS of each listener that is served now, by the name of the listener.
     pub(super) listeners: HashMap<Arc<str>, Terminator>,
+    /// Incomplete ClientHellos of each listener that is served now, by the name of the listener.
+    pub(super) hellos: HashMap<Arc<str>, Arc<Handshakes>>,
 }
 
 impl Facts {
@@ -55,8 +57,9 @@ impl Facts {
             let state = &plan.state;
             Some(((state.pool.clone(), state.name.clone()), plan.tls.clone()?))
         });
-        let listeners = before.into_iter().flat_map(|before| &before.listeners);
-        let listeners = listeners.filter_map(|(name, plan)| Some((name.clone(), plan.tls.clone()?)));
+        let plans = || before.into_iter().flat_map(|before| &before.listeners);
+        let listeners = plans().filter_map(|(name, plan)| Some((name.clone(), plan.tls.clone()?)));
+        let hellos = plans().map(|(name, plan)| (name.clone(), plan.hellos.clone()));
         Self {
             now: Instant::now(),
             state: state.known(),
@@ -66,6 +69,7 @@ impl Facts {
             cookies: cookies.collect(),
             hash_keys: hash_keys.collect(),
             listeners: listeners.collect(),
+            hellos: hellos.collect(),
         }
     }
 }
