@@ -36,6 +36,8 @@ struct Both {
     of: Bandwidth,
     down: Option<Line>,
     up: Option<Line>,
+    /// Of a line that is gone: pieces may still have tickets up to this one.
+    last: Ticket,
 }
 
 /// A bucket, and the pieces that wait for it.
@@ -45,8 +47,8 @@ struct Line {
 }
 
 impl Line {
-    fn new(limit: Limit, now: Duration) -> Self {
-        Self { bucket: Bucket::new(limit, now), waiting: Waiting::default() }
+    fn new(limit: Limit, now: Duration, last: Ticket) -> Self {
+        Self { bucket: Bucket::new(limit, now), waiting: Waiting::after(last) }
     }
 }
 
@@ -61,8 +63,9 @@ pub enum Taken {
 impl Buckets {
     /// Full buckets at `now`, the time since the start of the process.
     pub fn new(of: Bandwidth, now: Duration) -> Self {
-        let line = |limit: Option<_>| limit.map(|limit| Line::new(limit, now));
-        Self(Mutex::new(Both { of, down: line(of.down), up: line(of.up) }))
+        let last = Ticket::default();
+        let line = |limit: Option<_>| limit.map(|limit| Line::new(limit, now, last));
+        Self(Mutex::new(Both { of, down: line(of.down), up: line(of.up), last }))
     }
 
     /// Takes bytes.
@@ -70,14 +73,17 @@ impl Buckets {
         let mut both = lock(&self.0);
         let Some(line) = both.line(way) else { return Taken::Goes };
         let wait = line.bucket.take(bytes, now);
-        if wait.is_zero() { Taken::Goes } else { Taken::Waits(line.waiting.join(), wait) }
+        if wait.is_zero() {
+            return Taken::Goes;
+        }
+        Taken::Waits(line.waiting.join(line.bucket.rate()), wait)
     }
 
     /// How much earlier a piece that waits may go, because others before it have left since it last asked.
     pub fn earlier(&self, way: Way, ticket: Ticket, now: Duration) -> Duration {
         let mut both = lock(&self.0);
         let Some(line) = both.line(way) else { return Duration::ZERO };
-        line.waiting.earlier(ticket, line.bucket.rate(), now)
+        line.waiting.earlier(ticket, now)
     }
 
     /// A piece that waited goes.
@@ -87,9 +93,11 @@ impl Buckets {
         }
     }
 
-    /// Gives back the bytes of a piece that waited and does not go.
+    /// Gives back the bytes of a piece that waited and does not go. A limit that was set since has not counted them.
     pub fn give_back(&self, way: Way, ticket: Ticket, bytes: usize, now: Duration) {
-        if let Some(line) = lock(&self.0).line(way) {
+        if let Some(line) = lock(&self.0).line(way)
+            && line.waiting.has(ticket)
+        {
             line.bucket.give_back(bytes);
             line.waiting.leaves(ticket, bytes, now);
         }
@@ -102,13 +110,18 @@ impl Buckets {
             return;
         }
         both.of = of;
+        let mut last = both.last;
         for (way, limit) in [(Way::Down, of.down), (Way::Up, of.up)] {
             let line = both.line(way);
             match (line.as_mut(), limit) {
                 (Some(line), Some(limit)) => line.bucket.set(limit, now),
-                (_, limit) => *line = limit.map(|limit| Line::new(limit, now)),
+                (_, limit) => {
+                    last = line.as_ref().map_or(last, |gone| last.max(gone.waiting.last()));
+                    *line = limit.map(|limit| Line::new(limit, now, last));
+                }
             }
         }
+        both.last = last;
     }
 
     fn is_full(&self, now: Duration) -> bool {
@@ -239,6 +252,27 @@ mod tests {
         assert_eq!(take(&second, Way::Up, 20), Duration::from_secs(1));
         drop(shared.of(bandwidth(Per::Listener, 10_000), source(1), NOW));
         assert_eq!(take(&second, Way::Up, 20), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_piece_of_a_limit_that_was_removed_gives_nothing_back_to_the_next_one() {
+        let shared = SharedBuckets::default();
+        let buckets = shared.of(bandwidth(Per::Listener, 1000), source(1), NOW);
+        let Taken::Waits(old, _) = buckets.take(Way::Down, 100_000, NOW) else { panic!("it goes") };
+        let none = Bandwidth { down: None, ..bandwidth(Per::Listener, 1000) };
+        drop(shared.of(none, source(1), NOW));
+        drop(shared.of(bandwidth(Per::Listener, 10), source(1), NOW));
+        let Taken::Waits(new, wait) = buckets.take(Way::Down, 20, NOW) else { panic!("it goes") };
+        assert_eq!(wait, Duration::from_secs(1));
+        buckets.give_back(Way::Down, old, 100_000, NOW);
+        buckets.goes(Way::Down, old);
+        assert_eq!(take(&buckets, Way::Down, 10), Duration::from_secs(2), "nothing was given back");
+        buckets.give_back(Way::Down, new, 20, NOW);
+        assert_eq!(
+            take(&buckets, Way::Down, 10),
+            Duration::from_secs(1),
+            "a known piece gives its bytes back"
+        );
     }
 
     #[test]
