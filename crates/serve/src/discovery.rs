@@ -8,7 +8,7 @@
 //!
 //! A failed look-up changes nothing: the last backends stay. A name that never resolved is one backend, which is down.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,6 +36,9 @@ use task::Told;
 /// Largest number of messages that wait; with more, the oldest are left out.
 const MOST_UNTOLD: usize = 64;
 
+/// Subject of what concerns all names.
+pub(crate) const DISCOVERY: &str = "discovery";
+
 /// A pool and a name in it.
 type Key = (Arc<str>, DnsName);
 
@@ -60,7 +63,9 @@ pub(crate) struct Discoverer {
     entries: HashMap<Key, Entry>,
     served: Served,
     /// Subjects and messages about changes that are not served yet.
-    untold: Vec<(String, String)>,
+    untold: VecDeque<(String, String)>,
+    /// Number of earlier ones that were left out.
+    left_out: usize,
     answers: mpsc::Receiver<Told>,
     /// For the tasks.
     tell: mpsc::Sender<Told>,
@@ -96,7 +101,8 @@ enum LookedUp {
 impl Discoverer {
     pub(crate) fn new(state: Arc<State>) -> Self {
         let (tell, answers) = mpsc::channel(16);
-        Self { state, entries: HashMap::new(), served: Served::Is, untold: Vec::new(), answers, tell }
+        let untold = VecDeque::new();
+        Self { state, entries: HashMap::new(), served: Served::Is, untold, left_out: 0, answers, tell }
     }
 
     pub(crate) fn has_names(&self) -> bool {
@@ -107,6 +113,14 @@ impl Discoverer {
     pub(crate) fn note(&mut self, served: Served) {
         self.served = served;
         if served == Served::Is {
+            let left_out = std::mem::take(&mut self.left_out);
+            if left_out > 0 {
+                let message = match left_out {
+                    1 => "1 earlier change is not listed".to_owned(),
+                    _ => format!("{left_out} earlier changes are not listed"),
+                };
+                self.state.events.record(Level::Info, DISCOVERY, message);
+            }
             for (subject, message) in self.untold.drain(..) {
                 self.state.events.record(Level::Info, subject, message);
             }
@@ -115,9 +129,10 @@ impl Discoverer {
 
     fn tell_later(&mut self, subject: String, message: String) {
         if self.untold.len() == MOST_UNTOLD {
-            self.untold.remove(0);
+            self.untold.pop_front();
+            self.left_out += 1;
         }
-        self.untold.push((subject, message));
+        self.untold.push_back((subject, message));
     }
 
     /// Starts the look-ups of names that are new in `config`, and waits for their first answers, but at most 2 s. Those that

@@ -130,6 +130,9 @@ fn an_event_says_a_change_when_it_is_served_and_not_before() {
         discoverer.take(told("app", &[&format!("10.0.1.{number}:80")]));
     }
     assert_eq!(discoverer.untold.len(), MOST_UNTOLD);
+    discoverer.note(Served::Is);
+    let first = state.events.last(MOST_UNTOLD + 1).into_iter().next().unwrap();
+    assert_eq!((&*first.subject, &*first.message), (DISCOVERY, "135 earlier changes are not listed"));
 }
 
 #[test]

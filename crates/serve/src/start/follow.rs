@@ -6,12 +6,9 @@ use config::Config;
 use state::State;
 
 use super::{FrontDoor, Signals, Stopping};
-use crate::discovery::{Change, Discoverer, Served};
+use crate::discovery::{Change, DISCOVERY, Discoverer, Served};
 use crate::needs::Needs;
 use crate::reload::{self, ApplyError};
-
-/// Subject of what is wrong with the backends that names in the DNS have.
-const DISCOVERY: &str = "discovery";
 
 /// Begins the reason.
 const NOT_SERVED: &str = "the backends that the DNS has now are not served: ";
