@@ -285,6 +285,9 @@ impl Worker {
 
     /// Switches to a new snapshot for sessions that start from now on.
     fn adopt(&self, snapshot: Arc<Snapshot>) {
+        // Here, too: a worker without sessions would keep the pools of the earlier snapshot.
+        self.balancers.follow(&snapshot);
+        self.hedging.follow(&snapshot);
         *self.current.borrow_mut() = Rc::new(snapshot);
         self.past.borrow_mut().freeze();
     }

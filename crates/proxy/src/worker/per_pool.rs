@@ -2,6 +2,7 @@
 //! or an answer of the DNS that concerns other objects leaves it.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use logic::balance::Balancer;
@@ -65,6 +66,14 @@ impl<T: OfPool> PerPool<T> {
         act(&mut entry.value)
     }
 
+    /// Goes on with the pools of a snapshot for all sessions that begin from now on, and lets those of earlier ones go.
+    pub(super) fn follow(&self, snapshot: &Snapshot) {
+        let kept = &mut *self.kept.borrow_mut();
+        if kept.generation < snapshot.generation {
+            kept.follow(snapshot, self.worker);
+        }
+    }
+
     /// Copies what a session under `snapshot` would get from [`Self::with`].
     pub(super) fn copy(&self, snapshot: &Snapshot, pool: PoolId) -> T {
         let plan = snapshot.pool(pool);
@@ -82,12 +91,15 @@ impl<T: OfPool> Kept<T> {
     }
 
     fn follow(&mut self, snapshot: &Snapshot, worker: usize) {
+        let known: HashMap<_, _> =
+            self.entries.iter().flatten().map(|entry| (Arc::as_ptr(&entry.plan.state), entry)).collect();
         let next = snapshot.pools.iter().map(|plan| {
-            let entry = self.find(plan)?;
+            let entry = known.get(&Arc::as_ptr(&plan.state))?;
             let value = entry.value.continued(&entry.plan, plan, worker);
             Some(Entry { plan: plan.clone(), value })
         });
-        self.entries = next.collect();
+        let next = next.collect();
+        self.entries = next;
         self.generation = snapshot.generation;
     }
 }
