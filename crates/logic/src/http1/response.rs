@@ -1,6 +1,7 @@
 //! Strict parsing of a backend's response head (RFC 9112 sections 4 and 6). An ambiguous head is a fault of the
 //! backend: the client gets 502, and the backend's connection is closed.
 
+use super::chunked::ChunkFault;
 use super::fields::{self, Coding, Fields, Listed};
 use super::grammar::elements;
 use super::head::{FoundLine, Headers, LeadingLine};
@@ -75,8 +76,8 @@ pub enum ResponseFault {
     #[error("backend switched protocols without saying to which")]
     UnnamedUpgrade,
     /// The body violates the chunked coding, before any byte of the response was forwarded.
-    #[error("backend sent a body that breaks the chunked coding, or trailers of more than 8 KiB or 32 lines")]
-    Body,
+    #[error("backend sent a body that is malformed: {0}")]
+    Body(ChunkFault),
     #[error("backend sent too many interim responses")]
     Interim,
 }
@@ -90,7 +91,7 @@ impl ResponseFault {
             Self::Status => "status-range",
             Self::UnaskedUpgrade => "unasked-upgrade",
             Self::UnnamedUpgrade => "unnamed-upgrade",
-            Self::Body => "body-malformed",
+            Self::Body(_) => "body-malformed",
             Self::Interim => "too-many-interim",
         }
     }

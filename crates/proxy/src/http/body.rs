@@ -81,7 +81,7 @@ pub(super) enum Broken {
     /// The sender sent nothing within its time limit.
     SourceTimeout,
     /// The sender's chunked coding is malformed.
-    SourceFault,
+    SourceFault(ChunkFault),
     /// The body is larger than the limit.
     TooLarge,
     /// The receiver's connection broke.
@@ -229,7 +229,7 @@ impl Transfer<'_> {
                 Ok(Step::Data { len, .. }) => taken += len,
                 Ok(Step::NeedMore { .. }) => break Progress::More,
                 Ok(Step::End { .. }) => break Progress::Ended,
-                Err(_) => return Err(Broken::SourceFault),
+                Err(fault) => return Err(Broken::SourceFault(fault)),
             }
         };
         let mut prefix = self.prefix.take();
@@ -267,7 +267,7 @@ impl Transfer<'_> {
         let mut out = self.prefix.take().unwrap_or_else(HeadBuffer::take);
         let mut at = 0;
         let ended = loop {
-            let step = self.reader.step(&self.buffer[at..]).map_err(|_| Broken::SourceFault)?;
+            let step = self.reader.step(&self.buffer[at..]).map_err(Broken::SourceFault)?;
             if self.limit.is_some_and(|limit| self.reader.announced() > limit) {
                 return Err(Broken::TooLarge);
             }

@@ -548,9 +548,9 @@ impl Attempt<'_, '_> {
                 Finished::Whole { after, keep: self.keep(response).filter(|_| reusable) }
             }
             // Nothing was forwarded yet: the client gets an error page.
-            Err(Broken::SourceFault) if shared.to_client.get() == written_before => {
+            Err(Broken::SourceFault(fault)) if shared.to_client.get() == written_before => {
                 shared.answered.set(false);
-                return Err(self.fault(ResponseFault::Body, shared));
+                return Err(self.fault(ResponseFault::Body(fault), shared));
             }
             Err(Broken::DestinationClosed) => {
                 Finished::Cut { ending: Ending::ClientClosed, after: After::Drop }

@@ -1,5 +1,7 @@
 //! Answers of penstock's own to a request that a pool did not answer.
 
+use std::borrow::Cow;
+
 use logic::account::Refusal;
 use logic::retry::Progress;
 use state::ending::{ClientProtocol, Ending};
@@ -85,15 +87,14 @@ impl Forwarding<'_> {
     ) -> After {
         let (status, detail, ending) = match broken {
             body::Broken::TooLarge => {
-                (413, "The body of the request is larger than allowed.", Ending::BodyTooLarge)
+                (413, Cow::from("The body of the request is larger than allowed."), Ending::BodyTooLarge)
             }
-            body::Broken::SourceFault => (
-                400,
-                "The body of the request is malformed, or its trailers have more than 8 KiB or 32 lines.",
-                Ending::BodyMalformed,
-            ),
+            body::Broken::SourceFault(fault) => {
+                let detail = format!("The body of the request is malformed: {fault}.");
+                (400, detail.into(), Ending::BodyMalformed)
+            }
             body::Broken::SourceTimeout => {
-                (408, "The body of the request did not arrive in time.", Ending::ClientTimeout)
+                (408, "The body of the request did not arrive in time.".into(), Ending::ClientTimeout)
             }
             _ => {
                 outcome.end(Ending::ClientClosed);
@@ -101,6 +102,6 @@ impl Forwarding<'_> {
             }
         };
         outcome.end(ending);
-        answer::refuse(self.session, client, outcome, status, detail, &[]).await
+        answer::refuse(self.session, client, outcome, status, &detail, &[]).await
     }
 }
