@@ -312,8 +312,8 @@ async fn finish_tcp(tcp: TcpStream) -> io::Result<TcpStream> {
     Ok(tcp)
 }
 
-/// Connects to a Unix socket, also to one whose queue is full. Linux returns EAGAIN at once when the socket's queue is full (unix(7)), where TCP would
-/// wait. The connection is established when the function returns: it needs no turn of the runtime.
+/// Connects to a Unix socket whose queue is full: Linux returns EAGAIN at once (unix(7)), so it is tried again.
+/// The connection is established when the function returns: it needs no turn of the runtime.
 async fn open_unix(path: &Path) -> io::Result<UnixStream> {
     let mut wait = UNIX_BACK_OFF;
     loop {

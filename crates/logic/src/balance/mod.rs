@@ -254,8 +254,8 @@ impl Balancer {
         Balancer { bound, ..self }
     }
 
-    /// Goes on where `before` was: backends that stay keep their turns, new ones have none before and none behind the
-    /// others. `then` are the backends of `before`, `now` those of this one.
+    /// Goes on where `before` was: backends that stay keep their turns, and a new one starts in the middle: neither
+    /// ahead of the others nor owed turns. `then` are the backends of `before`, `now` those of this one.
     #[must_use]
     pub fn after(mut self, before: &Balancer, then: &Identities, now: &Identities) -> Self {
         let credit = then.backends.iter().zip(&before.credit).map(|(one, credit)| (one.seed, *credit));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::*;
 
-/// Answers `/slow` only the first of the two backends that are not asked first.
+/// The first of the two that is asked for `/slow` waits at the gate; the other answers.
 fn slow_once(name: &'static str, asked: &Arc<AtomicUsize>, gate: &Latch) -> Scripted {
     let (asked, gate) = (asked.clone(), gate.clone());
     Scripted::start(move |talk: &mut BackendConnection| {
