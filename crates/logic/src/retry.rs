@@ -22,7 +22,7 @@ impl Idempotence {
 pub enum Progress {
     /// No byte was sent to the backend: the connection or the wait in the queue failed.
     NothingSent,
-    /// Bytes of the request may have reached the backend.
+    /// Bytes of the request may have reached the backend. Its body, if it has one, is kept whole.
     RequestSent,
     /// Body bytes from the client were forwarded and not kept: the request cannot be sent again.
     BodyConsumed,

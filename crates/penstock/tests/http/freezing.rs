@@ -1,10 +1,21 @@
-//! A backend that falls silent when it is told to.
+//! A backend that falls silent when it is told to, before its answer or in the middle of its head, or reads no more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use testing::peers::Latch;
 use testing::{Scripted, eventually, secs};
+
+/// What a silent backend still does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// It reads requests.
+    Reads,
+    /// It reads requests and sends half of a response head.
+    HalfAHead,
+    /// It reads the heads of requests, and not their bodies.
+    ReadsNoBody,
+}
 
 /// A backend that answers until [`Self::fall_silent`]. Then it holds requests, except that its checks still pass until
 /// [`Self::fail_checks`].
@@ -21,23 +32,49 @@ struct State {
     held: AtomicUsize,
     /// Requests that it answers late, once this is open.
     late: Latch,
+    /// Requests that it has now and had at a time at most, without checks.
+    now: AtomicUsize,
+    most: AtomicUsize,
 }
 
 impl Freezing {
     pub(crate) fn start(name: &'static str) -> Self {
+        Self::with(name, Silence::Reads)
+    }
+
+    pub(crate) fn with(name: &'static str, silence: Silence) -> Self {
         let state = Arc::new(State::default());
         let seen = state.clone();
         let backend = Scripted::start(move |talk| {
-            while let Some(request) = talk.request() {
-                let is_check = request.target == "/healthz";
-                if is_check && seen.checks_fail.load(SeqCst) {
-                    return;
+            loop {
+                let target = match silence {
+                    Silence::ReadsNoBody => {
+                        talk.head().map(|head| head.split(' ').nth(1).unwrap_or_default().to_owned())
+                    }
+                    Silence::Reads | Silence::HalfAHead => talk.request().map(|request| request.target),
+                };
+                let Some(target) = target else { return };
+                let is_check = target == "/healthz";
+                if is_check {
+                    if seen.checks_fail.load(SeqCst) || talk.answer(200, &[], b"well").is_err() {
+                        return;
+                    }
+                    continue;
                 }
-                if !is_check && seen.is_silent.load(SeqCst) {
+                seen.most.fetch_max(seen.now.fetch_add(1, SeqCst) + 1, SeqCst);
+                let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len());
+                let mut rest = &answer[..];
+                if seen.is_silent.load(SeqCst) {
+                    if silence == Silence::HalfAHead {
+                        talk.send(&answer[..20]);
+                        rest = &answer[20..];
+                    }
                     seen.held.fetch_add(1, SeqCst);
                     seen.late.wait();
                 }
-                if talk.answer(200, &[], name.as_bytes()).is_err() {
+                // Before the answer: the next request may come as soon as it is read.
+                seen.now.fetch_sub(1, SeqCst);
+                if !talk.send(rest) {
                     return;
                 }
             }
@@ -59,6 +96,11 @@ impl Freezing {
 
     pub(crate) fn held(&self) -> usize {
         self.state.held.load(SeqCst)
+    }
+
+    /// The largest number of requests that it had at a time.
+    pub(crate) fn most(&self) -> usize {
+        self.state.most.load(SeqCst)
     }
 
     /// Answers the requests that are held, and all later ones of their connections.

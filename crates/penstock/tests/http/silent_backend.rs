@@ -2,6 +2,7 @@
 //! backend at once, and the others get an answer within `timeouts.down`. The response timeout of these tests is so long
 //! that a request which waits for it fails its test.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
@@ -9,7 +10,7 @@ use testing::client::request;
 use testing::http2::{block, frame};
 use testing::{Client, Scripted, Server, eventually, secs};
 
-use crate::freezing::Freezing;
+use crate::freezing::{Freezing, Silence};
 
 fn front(backends: &[&str], pool: &str) -> Server {
     Server::start(&format!(
@@ -23,10 +24,14 @@ fn front(backends: &[&str], pool: &str) -> Server {
 
 /// Clients that have sent a request each and not read the answer.
 fn send(server: &Server, method: &str, count: usize) -> Vec<Client> {
-    let body: &[u8] = if method == "POST" { b"body" } else { b"" };
+    send_with(server, method, &[], count)
+}
+
+fn send_with(server: &Server, method: &str, headers: &[(&str, &str)], count: usize) -> Vec<Client> {
+    let body: &[u8] = if matches!(method, "POST" | "PUT") { b"body" } else { b"" };
     let all = (0..count).map(|number| {
         let mut client = server.client("web");
-        client.send(request(method, &format!("/{number}"), &[], body));
+        client.send(request(method, &format!("/{number}"), headers, body));
         client
     });
     all.collect()
@@ -39,6 +44,15 @@ fn bodies(clients: &mut [Client]) -> Vec<(u16, String)> {
         (answer.status, answer.text())
     };
     clients.iter_mut().map(read).collect()
+}
+
+/// A request may have moved away before the silent one has read it.
+#[track_caller]
+fn all_that_it_held_moved(server: &Server, silent: &Freezing) -> u64 {
+    eventually("what moved was held", secs(20), || {
+        let held = silent.held() as u64;
+        (server.backend(silent.address())["moved"].as_u64() == Some(held)).then_some(held)
+    })
 }
 
 const LONG: &str = "timeouts = { response = \"10m\", down = \"10m\" }";
@@ -56,11 +70,7 @@ fn what_may_be_repeated_leaves_a_backend_that_falls_silent_and_its_late_answer_i
     eventually("some are held", secs(20), || (silent.held() >= 4).then_some(()));
     silent.fail_checks();
     assert_eq!(bodies(&mut clients), vec![(200, "good".to_owned()); 12]);
-    // A request may have moved away before the silent one has read it.
-    let held = eventually("what moved was held", secs(20), || {
-        let held = silent.held() as u64;
-        (server.backend(silent.address())["moved"].as_u64() == Some(held)).then_some(held)
-    });
+    let held = all_that_it_held_moved(&server, &silent);
     let pool = server.metrics();
     let line =
         format!("penstock_backend_moved_total{{pool=\"app\",backend=\"{}\"}} {held}", silent.address());
@@ -88,20 +98,102 @@ fn what_may_be_repeated_leaves_a_backend_that_falls_silent_and_its_late_answer_i
 }
 
 #[test]
-fn a_post_stays_and_gets_the_late_answer_or_504_at_its_own_limit() {
-    let (silent, good) = (Freezing::start("silent"), Freezing::start("good"));
-    let server = front(&[silent.address(), good.address()], LONG);
+fn a_put_whose_body_came_with_its_head_moves_with_its_body_and_the_next_request_follows_it() {
+    let silent = Freezing::start("silent");
+    let good = Scripted::start(|talk| {
+        while let Some(request) = talk.request() {
+            let seen = format!("{} {} {}", request.method, request.target, request.body.escape_ascii());
+            if talk.answer(200, &[], seen.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let server = front(&[silent.address(), &good.address], LONG);
     silent.fall_silent();
-    let mut clients = send(&server, "POST", 8);
+    let mut clients: Vec<Client> = (0..8)
+        .map(|number| {
+            let mut client = server.client("web");
+            let put = request("PUT", &format!("/{number}"), &[], b"body");
+            client.send([put, request("GET", &format!("/next/{number}"), &[], b"")].concat());
+            client
+        })
+        .collect();
     eventually("some are held", secs(20), || (silent.held() >= 2).then_some(()));
     silent.fail_checks();
-    eventually("it is down", secs(20), || (server.health(silent.address()) == "down").then_some(()));
-    silent.answer_late();
-    let late =
-        bodies(&mut clients).iter().filter(|(status, body)| *status == 200 && body == "silent").count();
-    assert_eq!(late, silent.held(), "each answer of the silent one arrived");
-    assert_eq!(server.backend(silent.address())["moved"].as_u64(), Some(0));
+    for (number, client) in clients.iter_mut().enumerate() {
+        for wanted in [format!("PUT /{number} body"), format!("GET /next/{number} ")] {
+            let answer = client.try_response(secs(30)).unwrap();
+            assert_eq!((answer.status, answer.text()), (200, wanted));
+        }
+    }
+    all_that_it_held_moved(&server, &silent);
+    // What came in is counted once.
+    eventually("each has its line", secs(20), || (server.stdout.count(" method=PUT ") == 8).then_some(()));
+    let length = request("PUT", "/0", &[], b"body").len().to_string();
+    for line in server.stdout.all().iter().filter(|line| line.contains(" method=PUT ")) {
+        assert_eq!(testing::server::field(line, "bytes_in").as_ref(), Some(&length), "{line}");
+    }
+}
 
+/// The key is for the application, which may be at work: only the client may repeat such a request.
+#[test]
+fn a_post_stays_also_with_an_idempotency_key_and_gets_the_late_answer() {
+    for headers in [&[][..], &[("Idempotency-Key", "\"8e03978e-40d5-43e8-bc93-6894a57f9324\"")]] {
+        let (silent, good) = (Freezing::start("silent"), Freezing::start("good"));
+        let server = front(&[silent.address(), good.address()], LONG);
+        silent.fall_silent();
+        let mut clients = send_with(&server, "POST", headers, 8);
+        eventually("some are held", secs(20), || (silent.held() >= 2).then_some(()));
+        silent.fail_checks();
+        eventually("it is down", secs(20), || (server.health(silent.address()) == "down").then_some(()));
+        silent.answer_late();
+        let late =
+            bodies(&mut clients).iter().filter(|(status, body)| *status == 200 && body == "silent").count();
+        assert_eq!(late, silent.held(), "each answer of the silent one arrived");
+        assert_eq!(server.backend(silent.address())["moved"].as_u64(), Some(0));
+    }
+}
+
+#[test]
+fn a_get_that_has_half_of_a_response_head_moves_as_well() {
+    let (silent, good) = (Freezing::with("silent", Silence::HalfAHead), Freezing::start("good"));
+    let server = front(&[silent.address(), good.address()], LONG);
+    silent.fall_silent();
+    let mut clients = send(&server, "GET", 8);
+    eventually("some are held", secs(20), || (silent.held() >= 2).then_some(()));
+    silent.fail_checks();
+    assert_eq!(bodies(&mut clients), vec![(200, "good".to_owned()); 8]);
+    all_that_it_held_moved(&server, &silent);
+}
+
+#[test]
+fn a_post_whose_body_fills_the_socket_of_a_silent_backend_ends_within_the_limit() {
+    // More than the sockets of both connections can hold.
+    const SIZE: usize = 64 * 1024 * 1024;
+    let silent = Freezing::with("silent", Silence::ReadsNoBody);
+    let limit = "timeouts = { response = \"10m\", body = \"10m\", down = \"300ms\" }";
+    let server = front(&[silent.address()], limit);
+    eventually("it is up", secs(20), || (server.health(silent.address()) == "up").then_some(()));
+    silent.fall_silent();
+    let mut client = server.client("web");
+    client.send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {SIZE}\r\n\r\n"));
+    let mut sending = client.stream.again();
+    let sender = std::thread::spawn(move || {
+        sending.set_write_timeout(Some(secs(60)));
+        let chunk = vec![b'x'; 64 * 1024];
+        (0..SIZE / chunk.len()).take_while(|_| sending.write_all(&chunk).is_ok()).count() * chunk.len()
+    });
+    silent.until_it_holds(1);
+    silent.fail_checks();
+    let answer = client.try_response(secs(30)).unwrap();
+    assert_eq!(answer.status, 504, "{answer:?}");
+    assert!(answer.text().contains("has stopped answering"), "{answer:?}");
+    server.stdout.wait_for(" 504 backend-down ", secs(20));
+    assert!(sender.join().unwrap() < SIZE, "the body was not taken to its end");
+}
+
+#[test]
+fn a_post_that_stays_gets_504_at_its_own_limit() {
     let (silent, good) = (Freezing::start("silent"), Freezing::start("good"));
     let limit = "timeouts = { response = \"10m\", down = \"300ms\" }";
     let server = front(&[silent.address(), good.address()], limit);
@@ -134,17 +226,22 @@ fn requests_wait_for_room_elsewhere_as_the_queue_allows_and_none_is_refused() {
     silent.fall_silent();
     good.fall_silent();
     // Two are held by the good one for now; all others wait at the silent one.
-    let mut clients = send(&server, "GET", 202);
+    let mut clients = send(&server, "GET", 1002);
     good.until_it_holds(2);
-    silent.until_it_holds(200);
+    silent.until_it_holds(1000);
     silent.fail_checks();
-    eventually("some wait in the queue", secs(20), || {
-        let pools = server.ctl_json(&["backends"]);
-        (pools[0]["queued"].as_u64() >= Some(2)).then_some(())
+    let queued = || server.ctl_json(&["backends"])[0]["queued"].as_u64().unwrap();
+    // Each of the two workers has a queue of three.
+    eventually("the queue is full", secs(20), || {
+        let queued = queued();
+        assert!(queued <= 6, "{queued} wait");
+        (queued == 6).then_some(())
     });
     good.answer_late();
     let answers = bodies(&mut clients);
-    assert_eq!(answers, vec![(200, "good".to_owned()); 202]);
+    assert_eq!(answers, vec![(200, "good".to_owned()); 1002]);
+    assert_eq!(good.most(), 2, "requests at a time at the one that works");
+    assert_eq!(server.backend(silent.address())["moved"].as_u64(), Some(1000));
 }
 
 #[test]

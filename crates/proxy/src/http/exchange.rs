@@ -137,6 +137,8 @@ struct EarlierAttempts {
     tried: Tried,
     failed: u32,
     reuse: Reuse,
+    /// See [`Attempt::counted`].
+    counted: Cell<u64>,
 }
 
 /// Why a request leaves the backend with this index.
@@ -213,7 +215,7 @@ impl<'a> Forwarding<'a> {
             false => Reuse::Allowed,
         };
         retry_budget::count(worker, self.pool, self.session.now);
-        let mut before = EarlierAttempts { tried: Tried::default(), failed: 0, reuse };
+        let mut before = EarlierAttempts { tried: Tried::default(), failed: 0, reuse, counted: Cell::new(0) };
         let mut now = self.session.now;
         let mut last: Option<Failure> = None;
         // The backend that the request leaves for another one.
@@ -387,7 +389,7 @@ impl<'a> Forwarding<'a> {
         let request = &self.session.received.request;
         let has_body = !matches!(request.body, BodyLength::None | BodyLength::Length(0));
         let idempotence = match has_body {
-            // A body cannot be sent twice, so the connection is checked twice.
+            // Most bodies cannot be sent twice, so the connection is checked twice.
             true => Idempotence::NotIdempotent,
             false => self.idempotence,
         };
@@ -484,6 +486,7 @@ impl<'a> Forwarding<'a> {
             started: outcome.started(),
             began,
             sent: Cell::new(written as u64),
+            counted: &before.counted,
             early: begun.as_ref().map(|begun| &begun.read),
             place: outcome.place(),
         };

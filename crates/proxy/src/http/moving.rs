@@ -50,7 +50,7 @@ pub(super) struct Moving<'a> {
     pub(super) judged: Option<Peer>,
     /// Number of this attempt, from 1.
     pub(super) attempt: u32,
-    idempotence: Idempotence,
+    pub(super) idempotence: Idempotence,
 }
 
 impl<'a> Moving<'a> {

@@ -15,7 +15,7 @@ use logic::http1::forward::{self, Answer, ResponseFraming};
 use logic::http1::refusal::Refusal;
 use logic::http1::request::{BodyLength, Parse, Persistence, Version};
 use logic::http1::response::{self, Progress as HeadProgress, ResponseFault, ResponseHead};
-use logic::retry::Progress;
+use logic::retry::{Idempotence, Progress};
 use logic::route::HeaderEdits;
 use state::ending::Ending;
 
@@ -35,6 +35,9 @@ use crate::timer::Timer;
 
 /// Largest number of interim responses (1xx) before a final response. Together they may be as long as one head.
 const MOST_INTERIM: u32 = 32;
+
+/// Largest request body that is kept for another attempt. It must have come with its head.
+const MOST_KEPT: usize = 4 * 1024;
 
 /// Bytes that are read at most from a client that sends before it has its response.
 const READ_AHEAD: usize = 4 * 1024;
@@ -190,6 +193,8 @@ pub(super) struct Attempt<'a, 'm> {
     pub(super) began: Instant,
     /// Bytes sent to the backend, including those sent before the attempt started.
     pub(super) sent: Cell<u64>,
+    /// Bytes of the request body that earlier attempts counted, and that are read again.
+    pub(super) counted: &'a Cell<u64>,
     /// First bytes of the response, if some were read before the attempt started.
     pub(super) early: Option<&'a Cell<Vec<u8>>>,
     /// Entry of the session in the worker's table of open sessions.
@@ -205,6 +210,10 @@ struct Message {
 /// State that the two directions of an attempt share; holds the outcome afterwards.
 #[derive(Default)]
 struct Shared {
+    /// The whole request body, if it may be sent again.
+    kept: OnceCell<Vec<u8>>,
+    /// Whether the body is no longer among the bytes that were read ahead.
+    is_taken: Cell<bool>,
     /// The request body has been sent whole, or there is none.
     request_sent: Cell<bool>,
     /// The backend no longer reads the request body.
@@ -235,7 +244,15 @@ impl Attempt<'_, '_> {
         let reading_ahead = RefCell::new(std::mem::take(ahead));
         let result = self.exchange(client, &reading_ahead, backend, &shared).await;
         *ahead = reading_ahead.into_inner();
-        outcome.bytes_in += shared.bodies.get().map_or(0, |bodies| bodies.up.get());
+        let up = shared.bodies.get().map_or(0, |bodies| bodies.up.get());
+        outcome.bytes_in += up.saturating_sub(self.counted.get());
+        if let (Some(body), Err(_)) = (shared.kept.get(), &result)
+            && shared.is_taken.get()
+        {
+            // The next attempt reads the body again.
+            ahead.splice(..0, body.iter().copied());
+            self.counted.set(body.len() as u64);
+        }
         outcome.bytes_out += shared.to_client.get();
         outcome.first_byte = shared.first_byte.get();
         // The first attempt begins with the session, usually: then there is nothing to subtract.
@@ -259,6 +276,7 @@ impl Attempt<'_, '_> {
         backend: &Stream,
         shared: &Shared,
     ) -> Result<Finished, Failure> {
+        self.keep_body(&ahead.borrow(), shared);
         if self.send_head(backend).await.is_err() {
             // The backend may have sent a reason before it closed; without a body there is nothing more to send.
             shared.request_cut.set(true);
@@ -312,6 +330,18 @@ impl Attempt<'_, '_> {
         body::write(self.timer, backend, rest, &[], self.pool.settings.timeouts.body, &self.sent).await
     }
 
+    /// Keeps the body of a request that may be repeated, if it is small and all of it is there.
+    fn keep_body(&self, ahead: &[u8], shared: &Shared) {
+        let BodyLength::Length(length) = self.session.received.request.body else { return };
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if self.moving.idempotence == Idempotence::Idempotent
+            && (1..=MOST_KEPT).contains(&length)
+            && let Some(body) = ahead.get(..length)
+        {
+            let _ = shared.kept.set(body.to_vec());
+        }
+    }
+
     async fn send_body(
         &self,
         client: &Stream,
@@ -322,7 +352,12 @@ impl Attempt<'_, '_> {
     ) -> Result<(), Broken> {
         let settings = self.session.settings;
         let chunked = matches!(reader, Reader::Chunked(_));
-        let (buffer, read) = (ahead.take(), &self.bodies(shared).up);
+        let (mut buffer, read) = (ahead.take(), &self.bodies(shared).up);
+        if let Some(body) = shared.kept.get() {
+            // An attempt that ends meanwhile must not take the next request with it.
+            ahead.replace(buffer.split_off(body.len()));
+            shared.is_taken.set(true);
+        }
         read.set(read.get() + buffer.len() as u64);
         let transfer = Transfer {
             timer: self.timer,
@@ -345,7 +380,9 @@ impl Attempt<'_, '_> {
         let (sent, behind) = transfer.run().await;
         // What follows the body belongs to the next request.
         read.set(read.get().saturating_sub(behind.len() as u64));
-        ahead.replace(behind);
+        if shared.kept.get().is_none() {
+            ahead.replace(behind);
+        }
         sent
     }
 
@@ -646,8 +683,9 @@ impl Attempt<'_, '_> {
     }
 
     fn progress(&self, shared: &Shared) -> Progress {
-        let has_body = Reader::new(self.session.received.request.body).is_some();
-        match (shared.answered.get(), has_body && self.sent.get() > 0, self.sent.get()) {
+        let is_gone =
+            Reader::new(self.session.received.request.body).is_some() && shared.kept.get().is_none();
+        match (shared.answered.get(), is_gone && self.sent.get() > 0, self.sent.get()) {
             (true, _, _) => Progress::ResponseStarted,
             (_, true, _) => Progress::BodyConsumed,
             (_, _, 0) => Progress::NothingSent,
