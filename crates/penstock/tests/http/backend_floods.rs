@@ -158,6 +158,50 @@ fn bytes_one_by_one_hold_little_and_end_no_request_of_others() {
 }
 
 #[test]
+fn a_backend_of_http1_may_send_a_few_interim_responses_and_an_endless_row_of_them_is_a_502() {
+    let interim = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n";
+    let bad = Scripted::start(move |talk| {
+        while let Some(request) = talk.request() {
+            let count = if request.target == "/few" { 32 } else { 20_000 };
+            if !talk.send(interim.repeat(count)) || talk.answer(200, &[], b"after all").is_err() {
+                return;
+            }
+        }
+    });
+    let good = Scripted::answering("good");
+    let text = config(&bad.address, &good.address, "").replace("http2 = \"on\"\n", "");
+    let server = start(&text);
+    let mut beside = server.client("web");
+    let interims = |target: &str| {
+        let mut client = server.client("web");
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let mut before = 0;
+        loop {
+            let answer = client.try_response(secs(20)).unwrap_or_else(|why| panic!("{target}: {why}"));
+            if answer.status != 103 {
+                return (before, answer);
+            }
+            before += 1;
+        }
+    };
+    let (before, answer) = interims("/few");
+    assert_eq!((before, answer.status, answer.text().as_str()), (32, 200, "after all"));
+    assert_eq!(beside.get("/good", &[]).text(), "good");
+    let memory = anonymous(&server);
+    for _ in 0..4 {
+        let (before, answer) = interims("/many");
+        assert_eq!((before, answer.status), (32, 502), "{answer:?}");
+        assert_eq!(beside.get("/good", &[]).text(), "good");
+    }
+    has_grown_little(&server, memory, 4);
+    eventually("the log has the reason", secs(20), || {
+        (server.stdout.count(" 502 backend-bad-response ") == 4).then_some(())
+    });
+    let verdicts = server.backend(&bad.address).to_string();
+    assert!(verdicts.contains("too many interim responses"), "{verdicts}");
+}
+
+#[test]
 fn interim_responses_for_a_client_that_reads_nothing_hold_little() {
     const INTERIMS: usize = 30_000;
     const BIG: u32 = 30;

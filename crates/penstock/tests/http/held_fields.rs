@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex};
 use testing::http2::{
     DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, Http2, PING, RST_STREAM, block, frame,
 };
-use testing::{Scripted, Server, eventually, secs};
+use testing::server::Setup;
+use testing::{Scripted, Server, eventually, millis, secs};
+
+use crate::http2::anonymous;
 
 /// A field of one byte as a new entry of the dynamic table (RFC 7541 section 6.2.1), and references to it.
 fn crumbs(name: &str, count: usize) -> Vec<u8> {
@@ -22,10 +25,35 @@ fn start(backend: &Scripted) -> Server {
 }
 
 fn start_to(backend: &str) -> Server {
-    Server::start(&format!(
+    // Without huge pages of memory: the first byte in one would count as 2 MiB.
+    let setup = Setup::new(&format!(
         "[process]\nworkers = 1\n[control]\nsocket = \"@DIR@/control.sock\"\n[listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
          [pool.app]\nbackends = [\"{backend}\"]\n"
-    ))
+    ));
+    setup.env("MIMALLOC_ALLOW_THP", "0").start()
+}
+
+/// 1 MiB for the connection and 4 MiB for the process, while it floods and after it.
+#[track_caller]
+fn grows_little<T: Send>(server: &Server, flood: impl Fn() -> T + Sync) {
+    // The first touches what the process needs once.
+    drop(flood());
+    let before = anonymous(server);
+    let most = std::thread::scope(|scope| {
+        let flooding = scope.spawn(&flood);
+        let mut most = 0;
+        while !flooding.is_finished() {
+            most = anonymous(server).max(most);
+            std::thread::sleep(millis(1));
+        }
+        let open = flooding.join().unwrap();
+        most = anonymous(server).max(most);
+        drop(open);
+        most
+    });
+    let grown = most.saturating_sub(before);
+    println!("{grown} KiB for a connection");
+    assert!(grown <= 4096 + 1024, "{grown} KiB for a connection");
 }
 
 const PSEUDO: [(&str, &str); 4] =
@@ -227,7 +255,6 @@ fn a_request_that_waits_and_is_reset_never_reaches_a_backend() {
 fn trailers_that_come_faster_than_they_are_read_end_their_requests_and_no_other() {
     let backend = Scripted::answering("served");
     let server = start(&backend);
-    let mut client = Http2::connect(&server.address("web"));
     let head = block(&[(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "test")]);
     let streams = (0..99).map(|number| 2 * number + 1);
     let mut bytes: Vec<u8> =
@@ -235,9 +262,15 @@ fn trailers_that_come_faster_than_they_are_read_end_their_requests_and_no_other(
     // 256 KiB in memory are reached after three of them; all are two reads of the server.
     let trailers = crumbs("x", 900);
     bytes.extend(streams.flat_map(|stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &trailers)));
-    assert!(client.send_raw(&bytes));
-    let reset = client.wait_for("a request is ended", |frame| frame.kind == RST_STREAM);
-    assert_eq!(reset.code(), ENHANCE_YOUR_CALM);
+    grows_little(&server, || {
+        let mut client = Http2::connect(&server.address("web"));
+        assert!(client.send_raw(&bytes));
+        let reset = client.wait_for("a request is ended", |frame| frame.kind == RST_STREAM);
+        assert_eq!(reset.code(), ENHANCE_YOUR_CALM);
+        client.send(PING, 0, 0, &[7; 8]);
+        client.wait_for("all before it was read", |frame| frame.kind == PING);
+        client
+    });
     let mut other = Http2::connect(&server.address("web"));
     other.get(1, "/");
     assert_eq!(other.response(1).0, Some(200));
@@ -248,17 +281,20 @@ fn trailers_that_come_faster_than_they_are_read_end_their_requests_and_no_other(
 fn heads_that_come_faster_than_they_are_accepted_are_decoded_one_by_one_and_all_are_served() {
     let backend = Scripted::answering("served");
     let server = start(&backend);
-    let mut client = Http2::connect(&server.address("web"));
     let mut head = block(&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "test")]);
     head.extend(crumbs("cookie", 400));
     let flags = END_HEADERS | END_STREAM;
     let bytes: Vec<u8> = (0..99).flat_map(|number| frame(HEADERS, flags, 2 * number + 1, &head)).collect();
-    assert!(client.send_raw(&bytes));
-    for served in 0..99 {
-        let end = client.wait_for("the end of a response", |frame| {
-            assert_ne!(frame.kind, RST_STREAM, "after {served} responses: {frame:?}");
-            frame.kind == DATA && frame.flags & END_STREAM != 0
-        });
-        assert_eq!(end.payload, b"served");
-    }
+    grows_little(&server, || {
+        let mut client = Http2::connect(&server.address("web"));
+        assert!(client.send_raw(&bytes));
+        for served in 0..99 {
+            let end = client.wait_for("the end of a response", |frame| {
+                assert_ne!(frame.kind, RST_STREAM, "after {served} responses: {frame:?}");
+                frame.kind == DATA && frame.flags & END_STREAM != 0
+            });
+            assert_eq!(end.payload, b"served");
+        }
+        client
+    });
 }
