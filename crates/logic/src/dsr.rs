@@ -13,6 +13,8 @@
 //! `crates/logic/src/dsr/image.rs` has the same decision for programs in the kernel, which hold flows themselves.
 //! `crates/logic/src/dsr/probe.rs` finds out whether backends accept the VIP.
 //!
+//! `crates/logic/src/dsr/trace.rs` tells an operator of each frame what is decided.
+//!
 //! `crates/logic/src/dsr/filter.rs` is the part of this that the kernel does, so that other frames do not come here.
 //! No sockets, no clock: `crates/proxy/src/dsr.rs` has both.
 
@@ -34,6 +36,7 @@ pub mod probe;
 mod ring;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 
 use flows::{CLOSING, Class, Flows};
 use fragments::Fragments;

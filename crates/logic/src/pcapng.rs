@@ -4,8 +4,13 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub mod frames;
+
 /// Largest number of bytes in one packet.
 const SEGMENT: usize = 32 * 1024;
+
+/// Longest text of an option in bytes.
+const LONGEST_OPTION: usize = 600;
 
 /// LINKTYPE_RAW: each packet begins with its IP header.
 const RAW: u16 = 101;
@@ -20,8 +25,13 @@ const ACK: u8 = 16;
 
 /// Returns the beginning of a file: its section, and one interface with this name.
 pub fn start(program: &str, interface: &str) -> Vec<u8> {
+    let mut out = section(program);
+    describe(&mut out, RAW, interface);
+    out
+}
+
+fn section(program: &str) -> Vec<u8> {
     const SECTION: u32 = 0x0a0d_0d0a;
-    const INTERFACE: u32 = 1;
     const MAGIC: u32 = 0x1a2b_3c4d;
     let mut out = Vec::new();
     let mut body = Vec::new();
@@ -33,15 +43,20 @@ pub fn start(program: &str, interface: &str) -> Vec<u8> {
     option(&mut body, 4, program);
     body.extend([0; 4]);
     block(&mut out, SECTION, &body);
-    body.clear();
-    body.extend(RAW.to_le_bytes());
+    out
+}
+
+/// Appends the description of the next interface.
+fn describe(out: &mut Vec<u8>, link: u16, interface: &str) {
+    const INTERFACE: u32 = 1;
+    let mut body = Vec::new();
+    body.extend(link.to_le_bytes());
     body.extend([0; 2]);
     // No limit of a packet's length.
     body.extend(0u32.to_le_bytes());
     option(&mut body, 2, interface);
     body.extend([0; 4]);
-    block(&mut out, INTERFACE, &body);
-    out
+    block(out, INTERFACE, &body);
 }
 
 /// Number of packets in whole blocks.
@@ -60,7 +75,7 @@ pub fn packets(mut bytes: &[u8]) -> u64 {
 }
 
 fn option(out: &mut Vec<u8>, code: u16, text: &str) {
-    let text = &text.as_bytes()[..text.len().min(200)];
+    let text = &text.as_bytes()[..text.floor_char_boundary(LONGEST_OPTION)];
     out.extend(code.to_le_bytes());
     out.extend((text.len() as u16).to_le_bytes());
     out.extend(text);

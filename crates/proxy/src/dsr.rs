@@ -8,7 +8,7 @@
 //! 4. Ten times a second, and when a backend's health changes, `crates/proxy/src/dsr/backends.rs` tells the decision which
 //!    backends there are; it looks up their Ethernet addresses. `crates/proxy/src/dsr/link.rs` follows the network interface.
 //! 5. `crates/proxy/src/dsr/probe.rs` asks backends whether they accept the address, and `crates/proxy/src/dsr/report.rs`
-//!    tells operators how the service stands.
+//!    tells operators how the service stands; `crates/proxy/src/dsr/trace.rs` shows them packets.
 
 use std::io;
 use std::net::UdpSocket;
@@ -44,12 +44,15 @@ mod probe;
 mod report;
 mod service;
 mod totals;
+mod trace;
+mod tracer;
 mod way;
 
 use backends::Gauges;
 use plane::{Kernel, Path};
 use service::others;
 use totals::Totals;
+use tracer::Tracer;
 use way::{Frames, Probes};
 
 /// How often the backends are looked at.
@@ -157,6 +160,7 @@ struct Server {
     gauges: Gauges,
     probes: Probes,
     totals: Totals,
+    tracer: Tracer,
     /// Where operators ask, and what they have asked.
     desk: mpsc::Sender<Question>,
     questions: mpsc::Receiver<Question>,
@@ -194,6 +198,7 @@ async fn serve(
         gauges: Gauges::default(),
         probes: Probes::default(),
         totals: Totals::default(),
+        tracer: Tracer::new(worker.front.state.services.traces()),
         desk,
         questions,
         ticks: 0,
@@ -216,7 +221,7 @@ impl Server {
         // Frames in a row that could not be received.
         let mut faults = 0;
         loop {
-            let probing = self.probes.socket();
+            let (probing, tracing) = (self.probes.socket(), self.tracer.socket());
             tokio::select! {
                 biased;
                 () = close_signal.closed() => return Ok(()),
@@ -224,6 +229,8 @@ impl Server {
                 // This has a sender of its own.
                 Some(question) = self.questions.recv() => self.answer(question),
                 guard = way::replies(&probing) => self.take_replies(guard, Instant::now()),
+                // The sender lives as long as the state.
+                _ = self.tracer.changes.changed() => self.follow_traces(),
                 // The sender lives as long as the state.
                 _ = health.changed() => {
                     self.set_backends(Instant::now());
@@ -255,6 +262,7 @@ impl Server {
                         Err(_nothing_there) => {}
                     }
                 }
+                guard = way::replies(&tracing) => self.take_traced(guard),
             }
         }
     }
@@ -318,6 +326,8 @@ impl Server {
         }
         self.gauges.show(&self.director);
         if is_all {
+            // Told when the trace began, if it fails.
+            let _ = self.follow_tap();
             self.publish();
         }
     }
@@ -330,6 +340,9 @@ impl Server {
             if self.batch.frame(slot).is_empty() {
                 self.drop_packets(1, Ending::PacketLost);
                 continue;
+            }
+            if self.tracer.is_on() && self.kernel.is_none() {
+                self.trace(slot, mac, now);
             }
             match self.director.handle(self.batch.frame(slot), mac, now) {
                 // A copy from before the socket had its filter.

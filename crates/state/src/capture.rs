@@ -4,22 +4,16 @@
 
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use logic::pcapng::{Datagrams, Flow, From};
 use logic::peers::{Peer, PeerSet};
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::sync::mpsc::Receiver;
 
 use crate::lock::lock;
-
-/// Bytes of packets that may wait for the client; more are left out.
-const WAITING: usize = 4 * 1024 * 1024;
-
-/// Batches of packets that may wait.
-const BATCHES: usize = 4096;
+use crate::pipe::Pipe;
 
 /// The capture of this process: there is one at a time at most.
 #[derive(Debug, Default)]
@@ -46,10 +40,8 @@ pub struct Wanted {
 #[derive(Debug)]
 struct Capture {
     wanted: Wanted,
-    packets: Sender<Vec<u8>>,
-    waiting: AtomicUsize,
+    pipe: Pipe,
     sessions: AtomicU64,
-    left_out: AtomicU64,
 }
 
 /// The packets of a capture, which ends when this is dropped.
@@ -67,14 +59,8 @@ impl Captures {
         if let Some(other) = &*current {
             return Err(other.wanted.by.clone());
         }
-        let (packets, taken) = mpsc::channel(BATCHES);
-        let capture = Arc::new(Capture {
-            wanted,
-            packets,
-            waiting: AtomicUsize::new(0),
-            sessions: AtomicU64::new(0),
-            left_out: AtomicU64::new(0),
-        });
+        let (pipe, taken) = Pipe::new();
+        let capture = Arc::new(Capture { wanted, pipe, sessions: AtomicU64::new(0) });
         *current = Some(capture.clone());
         self.0.number.fetch_add(1, Relaxed);
         self.0.active.store(true, Relaxed);
@@ -143,7 +129,7 @@ impl Capturing {
     /// The next packets.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         let packets = self.packets.recv().await?;
-        self.capture.waiting.fetch_sub(packets.len(), Relaxed);
+        self.capture.pipe.took(packets.len());
         Some(packets)
     }
 
@@ -154,7 +140,7 @@ impl Capturing {
 
     /// Number of sessions, and of bytes that were left out because the client was too slow.
     pub fn counts(&self) -> (u64, u64) {
-        (self.capture.sessions.load(Relaxed), self.capture.left_out.load(Relaxed))
+        (self.capture.sessions.load(Relaxed), self.capture.pipe.left_out())
     }
 }
 
@@ -225,23 +211,7 @@ impl DatagramTap {
 impl Capture {
     fn send(&self, make: impl FnOnce(&mut Vec<u8>)) {
         // A session outlives its capture.
-        if self.packets.is_closed() {
-            return;
-        }
-        let mut out = Vec::new();
-        make(&mut out);
-        let length = out.len();
-        let before = self.waiting.fetch_add(length, Relaxed);
-        let taken = match before + length > WAITING {
-            true => Err(TrySendError::Full(out)),
-            false => self.packets.try_send(out),
-        };
-        if let Err(error) = taken {
-            self.waiting.fetch_sub(length, Relaxed);
-            if let TrySendError::Full(_) = error {
-                self.left_out.fetch_add(length as u64, Relaxed);
-            }
-        }
+        let _ = self.pipe.send(make);
     }
 }
 
@@ -254,6 +224,7 @@ impl Drop for Tap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipe::WAITING;
 
     fn wanted(clients: Option<&str>) -> Wanted {
         let clients = clients.map(|clients| [clients.parse().unwrap()].into_iter().collect());
@@ -283,7 +254,7 @@ mod tests {
         let has = |part: &[u8]| all.windows(part.len()).any(|bytes| bytes == part);
         assert!(has(b"question") && has(b"ans") && has(b"w") && !has(b"we"));
         assert_eq!(capturing.counts(), (1, 0));
-        assert_eq!(capturing.capture.waiting.load(Relaxed), 0);
+        assert_eq!(capturing.capture.pipe.waiting.load(Relaxed), 0);
         drop(capturing);
         assert!(!captures.is_active() && captures.start(wanted(None)).is_ok());
     }
@@ -296,7 +267,7 @@ mod tests {
         for _ in 0..1000 {
             session.read(&[b'x'; 65536]);
         }
-        assert!(capturing.capture.waiting.load(Relaxed) <= WAITING);
+        assert!(capturing.capture.pipe.waiting.load(Relaxed) <= WAITING);
         assert!(capturing.counts().1 > 60_000_000);
     }
 }

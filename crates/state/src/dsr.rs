@@ -10,6 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::lock::lock;
 
+pub mod trace;
+
+use trace::Traces;
+
 /// Questions that may wait for one service.
 pub const WAITING: usize = 8;
 
@@ -45,6 +49,8 @@ pub struct ServiceReport {
     pub passed: u64,
     /// Packets that were dropped, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
+    /// Traces that see its packets.
+    pub traces: usize,
     pub backends: Vec<BackendOfService>,
 }
 
@@ -77,9 +83,14 @@ pub type Served = (ServiceReport, mpsc::Sender<Question>);
 
 /// All services of this process, by listener and address.
 #[derive(Default)]
-pub struct Services(Mutex<BTreeMap<(String, String), Served>>);
+pub struct Services(Mutex<BTreeMap<(String, String), Served>>, Traces);
 
 impl Services {
+    /// Traces of their packets.
+    pub fn traces(&self) -> &Traces {
+        &self.1
+    }
+
     pub fn publish(&self, report: ServiceReport, questions: &mpsc::Sender<Question>) {
         let key = (report.listener.clone(), report.address.clone());
         lock(&self.0).insert(key, (report, questions.clone()));

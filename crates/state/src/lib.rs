@@ -42,6 +42,7 @@ pub mod lock;
 pub mod log_level;
 pub mod look_up;
 pub mod metrics;
+mod pipe;
 pub mod queue;
 pub mod sources;
 pub mod state_directory;

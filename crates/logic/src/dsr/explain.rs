@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::flows::Class;
-use super::packet::{Flow, Mac};
+use super::packet::{Flow, Mac, shown};
 use super::ring::BackendId;
 use super::{Director, Dropped};
 
@@ -70,6 +70,30 @@ pub(super) struct Found {
     pub(super) silent: Duration,
 }
 
+impl Decision {
+    /// What becomes of the packet, and why, in a sentence.
+    pub fn sentence(&self) -> String {
+        match self {
+            Self::Forward { backend, to, why } => {
+                let because = match why {
+                    Why::Known => "the flow is remembered",
+                    Why::Moved => "the flow is remembered, but its backend is down: the table has this one",
+                    Why::Table => "the flow is new: the table has this one",
+                };
+                format!("forwarded to {backend} at {}: {because}", shown(*to))
+            }
+            Self::NoEthernetAddress { backend } => {
+                format!(
+                    "dropped: the flow belongs to {backend}, which answers no question for its Ethernet address"
+                )
+            }
+            Self::Drop(_) => {
+                "dropped: no backend takes new flows and has a known Ethernet address".to_owned()
+            }
+        }
+    }
+}
+
 impl Director {
     /// Explains the next packet of a flow of this service.
     pub fn explain(&mut self, flow: &Flow, now: Instant) -> Explanation {
@@ -87,26 +111,32 @@ impl Director {
     fn explain_found(&mut self, flow: &Flow, found: Option<Found>) -> Explanation {
         let home = self.ring.home(flow).and_then(|id| self.ring.name(id)).map(str::to_owned);
         let from_table = self.ring.lookup(flow);
+        let decision = self.decide(flow, found.as_ref());
         let name = |id| self.ring.name(id).unwrap_or_default().to_owned();
         let known = found.as_ref().map(|found| KnownFlow {
             backend: name(found.backend),
             phase: if found.class == Class::Closing { Phase::Closing } else { Phase::Open },
             silent: found.silent,
         });
-        let kept = found.as_ref().map(|found| found.backend).filter(|backend| self.ring.keeps(*backend));
+        Explanation { known, home, table: from_table.map(name), decision, backends: self.views() }
+    }
+
+    /// The decision about the next packet of a flow.
+    pub(super) fn decide(&mut self, flow: &Flow, found: Option<&Found>) -> Decision {
+        let kept = found.map(|found| found.backend).filter(|backend| self.ring.keeps(*backend));
         let (chosen, why) = match (kept, found) {
             (Some(kept), _) => (Some(kept), Why::Known),
-            (None, Some(_)) => (from_table, Why::Moved),
-            (None, None) => (from_table, Why::Table),
+            (None, Some(_)) => (self.ring.lookup(flow), Why::Moved),
+            (None, None) => (self.ring.lookup(flow), Why::Table),
         };
-        let decision = match chosen {
+        let name = |id| self.ring.name(id).unwrap_or_default().to_owned();
+        match chosen {
             None => Decision::Drop(Dropped::NoBackend),
             Some(id) => match self.ring.mac(id) {
                 Some(to) => Decision::Forward { backend: name(id), to, why },
                 None => Decision::NoEthernetAddress { backend: name(id) },
             },
-        };
-        Explanation { known, home, table: from_table.map(name), decision, backends: self.views() }
+        }
     }
 
     /// All backends that are configured or have flows.

@@ -152,6 +152,7 @@ Examples:
   penstock ctl kill 4711
   penstock ctl why --from 203.0.113.7 https://shop.example/cart
   penstock ctl dsr status
+  penstock ctl dsr trace --to video.pcapng --service video --verdict dropped
   penstock ctl drain 10.0.0.11:8000            before an update of that server
   penstock ctl ready 10.0.0.11:8000            after it
   penstock ctl weight app unix:/run/app.sock 5
@@ -191,6 +192,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return capture.run(&mut client, arguments.json);
     }
     let line = arguments.command.line(if arguments.json { Format::Json } else { Format::Text });
+    if let Command::Dsr(dsr) = &arguments.command
+        && let Some(trace) = dsr.trace()
+    {
+        return trace.run(&mut client, &arguments.command.line(Format::Text), arguments.json);
+    }
     if let Command::Events { follow: true, .. } = arguments.command {
         return client.follow(&line, |line| print(&format!("{}\n", plain(line))));
     }
@@ -238,7 +244,10 @@ impl Command {
                 ("kill", words(&owned))
             }
             Command::Why(why) => ("why", why.words()),
-            Command::Dsr(dsr) => ("dsr", dsr.words()),
+            Command::Dsr(dsr) => {
+                owned = dsr.words();
+                ("dsr", words(&owned))
+            }
             Command::Drain(target) => ("drain", words(&target.words)),
             Command::Ready(target) => ("ready", words(&target.words)),
             Command::Weight { words: all } => ("weight", words(all)),
@@ -365,6 +374,21 @@ mod tests {
         (
             &["dsr", "explain", "192.0.2.7:4000", "[2001:db8::1]:80", "tcp"],
             "dsr explain 192.0.2.7:4000 [2001:db8::1]:80 tcp",
+        ),
+        (
+            &[
+                "dsr",
+                "trace",
+                "--to",
+                "x",
+                "--from",
+                "192.0.2.0/24",
+                "--verdict",
+                "dropped",
+                "--packets",
+                "9",
+            ],
+            "dsr trace for 60000ms size 67108864 packets 9 from 192.0.2.0/24 verdict dropped",
         ),
         (&["sessions"], "sessions"),
         (

@@ -12,5 +12,6 @@ mod operators;
 mod paths;
 mod quick;
 mod refused;
+mod trace;
 mod traffic;
 mod vip;

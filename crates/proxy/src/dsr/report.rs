@@ -30,6 +30,7 @@ impl Server {
             bytes: self.totals.bytes,
             passed: self.totals.passed,
             dropped: self.totals.dropped.clone(),
+            traces: self.tracer.count(),
             backends: self.backends_of_service(),
         };
         self.worker.front.state.services.publish(report, &self.desk);

@@ -22,6 +22,7 @@ pub(super) mod capture;
 mod dsr;
 mod health;
 mod log_level;
+mod packets;
 mod rights;
 mod why;
 
@@ -192,8 +193,8 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "dsr",
-        arguments: "status|explain SOURCE DESTINATION tcp|udp",
-        help: "services of dsr listeners, or what would happen with a packet",
+        arguments: "status|explain SOURCE DESTINATION tcp|udp|trace LIMITS [FILTER]",
+        help: "services of dsr listeners, what would happen with a packet, or a trace as `capture`",
         run: services,
     },
     Command {
@@ -509,6 +510,10 @@ fn judge_health(call: &Call<'_>) -> Result<Step, Refusal> {
 }
 
 fn services(call: &Call<'_>) -> Result<Step, Refusal> {
+    if let ["trace", arguments @ ..] = call.arguments {
+        let running = dsr::trace::run(call.front, &call.who.to_string(), arguments);
+        return running.map(Step::Capture).map_err(|wrong| wrong.map_or_else(|| call.usage(), Refusal::from));
+    }
     match dsr::read(call.arguments).map_err(|wrong| wrong.map_or_else(|| call.usage(), Refusal::from))? {
         dsr::Asked::Status => {
             let all: Vec<_> = call.front.state.services.all().into_iter().map(|(report, _)| report).collect();

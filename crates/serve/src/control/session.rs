@@ -7,10 +7,8 @@ use std::time::Duration;
 use base64ct::{Base64, Encoding};
 use logic::client_slots::{ClientActivity, ClientDecision};
 use logic::control_access::Rights;
-use logic::pcapng;
 use logic::transaction::{Ask, Changes};
 use proxy::front::Request;
-use state::capture::Capturing;
 use state::events::{Event, Level};
 use state::kept::board::StoredWithin;
 use sys::cpu::thread_time;
@@ -371,15 +369,16 @@ impl Session {
 
     /// Sends packets until the time or the size is reached, or the client disconnects, reads too slowly, or sends anything.
     async fn capture(&mut self, running: Running) -> Result<(), Over> {
-        let Running { mut capturing, time, size, listener } = running;
         let front = self.shared.front.clone();
+        let (size, what) = (running.size, running.what.clone());
+        let mut running = running;
         let mut sent = Sent::default();
-        let result = self.send_packets(&mut capturing, time, size, &listener, &mut sent).await;
-        let (sessions, left_out) = capturing.counts();
-        drop(capturing);
+        let result = self.send_packets(&mut running, &mut sent).await;
+        let counts = running.source.counts();
+        drop(running);
         let end = result.as_ref().map_or(CaptureEnd::ClientGone, |end| *end);
-        let total = Total { sessions, packets: sent.packets, bytes: sent.bytes, left_out, size, end };
-        let message = format!("capture of listener {listener} by {} ended: {}", self.who, total.words());
+        let total = Total { counts, packets: sent.packets, bytes: sent.bytes, size, end };
+        let message = format!("{what} by {} ended: {}", self.who, total.words());
         front.state.events.record(Level::Info, "capture", message);
         result?;
         let mut wire = Vec::new();
@@ -388,17 +387,14 @@ impl Session {
         self.send(&wire).await
     }
 
-    async fn send_packets(
-        &mut self,
-        capturing: &mut Capturing,
-        time: Duration,
-        size: u64,
-        listener: &str,
-        sent: &mut Sent,
-    ) -> Result<CaptureEnd, Over> {
+    async fn send_packets(&mut self, running: &mut Running, sent: &mut Sent) -> Result<CaptureEnd, Over> {
+        let Running { source, time, size, packets, start, note, .. } = running;
         let mut wire = framing::ok();
-        let mut bytes = pcapng::start(concat!("penstock ", env!("CARGO_PKG_VERSION")), listener);
-        let end = tokio::time::Instant::now() + time;
+        if let Some(note) = note {
+            framing::push_text(&mut wire, note);
+        }
+        let mut bytes = std::mem::take(start);
+        let end = tokio::time::Instant::now() + *time;
         loop {
             if self.renew_rights().is_err() || self.who.rights != Rights::Change {
                 return Ok(CaptureEnd::NoRights);
@@ -410,15 +406,18 @@ impl Session {
             framing::push_text(&mut wire, &Base64::encode_string(&bytes));
             self.deliver(&wire, WRITE_TIME).await?;
             wire.clear();
+            if sent.packets >= *packets {
+                return Ok(CaptureEnd::Packets);
+            }
             // Yield, so that `Paced` charges the time of this step before the next one.
             yield_now().await;
             bytes = tokio::select! {
-                packets = timeout_at(end, capturing.next()) => match packets {
-                    Ok(Some(packets)) => packets,
+                next = timeout_at(end, source.next()) => match next {
+                    Ok(Some(bytes)) => bytes,
                     Ok(None) => return Ok(CaptureEnd::Time),
                     // What was captured until now is still sent.
                     Err(_) => {
-                        capturing.close();
+                        source.close();
                         Vec::new()
                     }
                 },
@@ -427,7 +426,7 @@ impl Session {
                     _ => return Err(Over),
                 },
             };
-            if sent.bytes + bytes.len() as u64 > size {
+            if sent.bytes + bytes.len() as u64 > *size {
                 return Ok(CaptureEnd::Size);
             }
         }

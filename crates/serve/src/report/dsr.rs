@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use logic::dsr::explain::{BackendView, Decision, Explanation, Phase, Why};
+use logic::dsr::explain::{BackendView, Decision, Explanation, Phase};
 use logic::dsr::packet::{Flow, Transport, shown};
 use serde::Serialize;
 use state::dsr::{BackendOfService, ServiceReport, VipReport};
@@ -35,10 +35,14 @@ pub fn services(services: &[ServiceReport]) -> String {
         );
         let dropped: Vec<_> = service.dropped.iter().map(|(why, count)| format!("{why} {count}")).collect();
         let dropped = if dropped.is_empty() { "0".to_owned() } else { dropped.join(", ") };
+        let traced = match service.traces {
+            0 => String::new(),
+            traces => format!("; seen by {}", units::count(traces, "trace")),
+        };
         push_line(
             &mut out,
             &format!(
-                "  flows {} of {}; packets {}, {}; dropped {dropped}; passed over {}",
+                "  flows {} of {}; packets {}, {}; dropped {dropped}; passed over {}{traced}",
                 service.flows,
                 service.max_flows,
                 service.packets,
@@ -245,23 +249,9 @@ impl ExplainReport {
 }
 
 fn reason(explained: &Explanation) -> (&'static str, String) {
-    match &explained.decision {
-        Decision::Forward { backend, to, why } => {
-            let because = match why {
-                Why::Known => "the flow is remembered",
-                Why::Moved => "the flow is remembered, but its backend is down: the table has this one",
-                Why::Table => "the flow is new: the table has this one",
-            };
-            ("forward", format!("forwarded to {backend} at {}: {because}", shown(*to)))
-        }
-        Decision::NoEthernetAddress { backend } => (
-            "drop",
-            format!(
-                "dropped: the flow belongs to {backend}, which answers no question for its Ethernet address"
-            ),
-        ),
-        Decision::Drop(_) => {
-            ("drop", "dropped: no backend takes new flows and has a known Ethernet address".to_owned())
-        }
-    }
+    let verdict = match &explained.decision {
+        Decision::Forward { .. } => "forward",
+        Decision::NoEthernetAddress { .. } | Decision::Drop(_) => "drop",
+    };
+    (verdict, explained.decision.sentence())
 }

@@ -13,7 +13,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use text::units;
 
-use super::parse_word;
+use super::word::parse_word;
 use crate::ctl::client::Client;
 use crate::duration;
 use crate::output::{Failure, complain, plain, print, print_json};
@@ -49,65 +49,88 @@ impl Capture {
     }
 
     pub(super) fn run(&self, client: &mut Client, as_json: bool) -> Result<(), Failure> {
-        let mut out = open(&self.to)?;
-        let mut written = 0;
-        let mut total = None;
         let line = format!("capture {}", self.words().join(" "));
-        let result = client.follow(&line, |line| {
-            if let Some(line) = line.strip_prefix('#') {
-                total = serde_json::from_str::<Value>(line).ok();
-                return Ok(());
-            }
-            let bytes = Base64::decode_vec(line).map_err(|_| {
-                Failure::runtime("the server sent something else than packets: are both of one version?")
-            })?;
-            match out.write_all(&bytes).and_then(|()| out.flush()) {
-                Ok(()) => {
-                    written += bytes.len() as u64;
-                    Ok(())
+        let nothing = NothingSeen(
+            "no connection that matches began meanwhile; those that were open before are not captured",
+        );
+        write_packets(client, &line, &self.to, as_json, &nothing)
+    }
+}
+
+/// What is said if the file has no packet.
+pub(super) struct NothingSeen(pub(super) &'static str);
+
+/// Sends the command, and writes the packets of its answer into the file.
+pub(super) fn write_packets(
+    client: &mut Client,
+    line: &str,
+    to: &Path,
+    as_json: bool,
+    nothing_seen: &NothingSeen,
+) -> Result<(), Failure> {
+    let is_standard_output = to.as_os_str() == "-";
+    let mut out = open(to)?;
+    let mut written = 0;
+    let mut total = None;
+    let mut notes = None;
+    let result = client.follow(line, |line| {
+        if let Some(line) = line.strip_prefix('#') {
+            let said = serde_json::from_str::<Value>(line).ok();
+            match said.as_ref().and_then(|said| said["notes"].as_array()) {
+                Some(all) => {
+                    for note in all.iter().filter_map(Value::as_str) {
+                        complain(&format!("note: {}\n", plain(note)));
+                    }
+                    notes = Some(all.clone());
                 }
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
-                Err(error) => Err(unwritable(&self.to, &error)),
+                None => total = said,
             }
-        });
-        if let Err(failure) = result {
-            if written == 0 && !self.is_standard_output() {
-                // Nothing was captured, or the disk is full from the start. An error only means that the empty file stays.
-                let _ = std::fs::remove_file(&self.to);
-            }
-            return Err(failure);
-        }
-        if self.is_standard_output() {
             return Ok(());
         }
-        let shown = self.to.display().to_string();
-        if as_json {
-            let of = |key: &str| total.as_ref().map(|total| total[key].clone());
-            let answer = json!({
-                "file": shown,
-                "bytes": written,
-                "packets": of("packets"),
-                "sessions": of("sessions"),
-                "left_out": of("left_out"),
-                "end": of("end"),
-            });
-            return print_json(&format!("{answer}\n"));
-        }
-        let nothing = total.as_ref().is_some_and(|total| total["packets"] == 0);
-        let words = total.as_ref().and_then(|total| total["text"].as_str());
-        let words = words.map_or_else(|| units::bytes(written), plain);
-        let hint = match nothing {
-            true => {
-                "\nno connection that matches began meanwhile; those that were open before are not captured"
+        let bytes = Base64::decode_vec(line).map_err(|_| {
+            Failure::runtime("the server sent something else than packets: are both of one version?")
+        })?;
+        match out.write_all(&bytes).and_then(|()| out.flush()) {
+            Ok(()) => {
+                written += bytes.len() as u64;
+                Ok(())
             }
-            false => "",
-        };
-        print(&format!("{}: {words}{hint}\n", plain(&shown)))
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
+            Err(error) => Err(unwritable(to, &error)),
+        }
+    });
+    if let Err(failure) = result {
+        if written == 0 && !is_standard_output {
+            // Nothing was captured, or the disk is full from the start. An error only means that the empty file stays.
+            let _ = std::fs::remove_file(to);
+        }
+        return Err(failure);
     }
-
-    fn is_standard_output(&self) -> bool {
-        self.to.as_os_str() == "-"
+    if is_standard_output {
+        return Ok(());
     }
+    let shown = to.display().to_string();
+    if as_json {
+        let of = |key: &str| total.as_ref().map(|total| total[key].clone());
+        let mut answer = json!({
+            "file": shown,
+            "bytes": written,
+            "packets": of("packets"),
+            "sessions": of("sessions"),
+            "left_out": of("left_out"),
+            "missed": of("missed"),
+            "end": of("end"),
+        });
+        if let Some(notes) = notes {
+            answer["notes"] = Value::Array(notes);
+        }
+        return print_json(&format!("{answer}\n"));
+    }
+    let nothing = total.as_ref().is_some_and(|total| total["packets"] == 0);
+    let words = total.as_ref().and_then(|total| total["text"].as_str());
+    let words = words.map_or_else(|| units::bytes(written), plain);
+    let hint = if nothing { format!("\n{}", nothing_seen.0) } else { String::new() };
+    print(&format!("{}: {words}{hint}\n", plain(&shown)))
 }
 
 fn open(path: &Path) -> Result<Box<dyn Write>, Failure> {
@@ -133,11 +156,11 @@ fn unwritable(path: &Path, error: &io::Error) -> Failure {
     Failure::runtime(format_args!("{} cannot be written: {error}", plain(&path.display().to_string())))
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     duration::between(text, Duration::from_millis(1), Duration::from_secs(24 * 3600))
 }
 
-fn size(text: &str) -> Result<u64, String> {
+pub(super) fn size(text: &str) -> Result<u64, String> {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("G", 30), ("M", 20), ("K", 10), ("B", 0)];
     let read = units.iter().find_map(|(unit, shift)| {
         let number = text.strip_suffix(unit)?.parse::<u64>().ok()?;

@@ -4,6 +4,10 @@ use clap::{Args, Subcommand};
 
 use super::word::parse_word;
 
+mod trace;
+
+pub(super) use trace::Trace;
+
 #[derive(Debug, Args)]
 pub(super) struct Dsr {
     #[command(subcommand)]
@@ -29,18 +33,38 @@ enum Command {
         #[arg(value_name = "TRANSPORT", value_parser = parse_word)]
         transport: String,
     },
+    /// Write packets of services into a file for Wireshark, tshark and tcpdump (pcapng), each with a comment: what was
+    /// decided about it, and why
+    #[command(after_help = TRACES)]
+    Trace(Trace),
 }
 
 const EXAMPLES: &str = "\
 Examples:
   penstock ctl dsr explain 203.0.113.7:40000 192.0.2.10:80 tcp";
 
+const TRACES: &str = "\
+Examples:
+  penstock ctl dsr trace --to video.pcapng --service video --verdict dropped --packets 100
+  penstock ctl dsr trace --to - --from 203.0.113.0/24 --for 10s | tshark -r - -T fields -e frame.comment";
+
 impl Dsr {
     /// Words of the control command.
-    pub(super) fn words(&self) -> Vec<&str> {
+    pub(super) fn words(&self) -> Vec<String> {
         match &self.command {
-            Command::Status => vec!["status"],
-            Command::Explain { from, to, transport } => vec!["explain", from, to, transport],
+            Command::Status => vec!["status".to_owned()],
+            Command::Explain { from, to, transport } => {
+                ["explain", from, to, transport].map(str::to_owned).to_vec()
+            }
+            Command::Trace(trace) => trace.words(),
+        }
+    }
+
+    /// What is written into a file.
+    pub(super) fn trace(&self) -> Option<&Trace> {
+        match &self.command {
+            Command::Trace(trace) => Some(trace),
+            Command::Status | Command::Explain { .. } => None,
         }
     }
 }

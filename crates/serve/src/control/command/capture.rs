@@ -8,21 +8,30 @@ use logic::peers::PeerSetEntry;
 use proxy::front::Front;
 use proxy::snapshot::ListenerPlan;
 use serde_json::json;
-use state::capture::{Capturing, Wanted};
+use state::capture::Wanted;
 use state::events::Level;
 use text::nearest::nearest;
 use text::units;
+
+use super::packets::{Counts, Source};
 
 /// Longest time, and largest size in bytes, of a capture.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 const LARGEST: u64 = 1 << 40;
 
-/// A capture whose packets are sent to the client.
+/// A capture or trace whose packets are sent to the client.
 pub(in crate::control) struct Running {
-    pub(in crate::control) capturing: Capturing,
+    pub(in crate::control) source: Source,
     pub(in crate::control) time: Duration,
     pub(in crate::control) size: u64,
-    pub(in crate::control) listener: String,
+    /// Number of packets at which it ends.
+    pub(in crate::control) packets: u64,
+    /// `capture of listener web`
+    pub(in crate::control) what: String,
+    /// The beginning of the file.
+    pub(in crate::control) start: Vec<u8>,
+    /// A line before the packets, which is no Base64.
+    pub(in crate::control) note: Option<String>,
 }
 
 /// Why a listener has no sessions that can be captured. `None` if it has.
@@ -31,8 +40,8 @@ fn not_captured(plan: &ListenerPlan) -> Option<String> {
         Transport::Stream | Transport::Datagram => None,
         Transport::Packet => Some(format!(
             "listener \"{}\" forwards packets, which are not captured: captures have TCP, HTTP/1.1, HTTP/2 and UDP. \
-             `tcpdump -i any host ADDRESS` shows what passes through this process",
-            plan.settings.name
+             `penstock ctl dsr trace --service {} --to FILE` writes its packets",
+            plan.settings.name, plan.settings.name
         )),
     }
 }
@@ -42,6 +51,7 @@ fn not_captured(plan: &ListenerPlan) -> Option<String> {
 pub(in crate::control) enum CaptureEnd {
     Time,
     Size,
+    Packets,
     /// The client asked for the end.
     Client,
     ClientGone,
@@ -64,10 +74,9 @@ impl Sent {
 
 /// A capture that has ended.
 pub(in crate::control) struct Total {
-    pub(in crate::control) sessions: u64,
+    pub(in crate::control) counts: Counts,
     pub(in crate::control) packets: u64,
     pub(in crate::control) bytes: u64,
-    pub(in crate::control) left_out: u64,
     /// Largest size that it could have.
     pub(in crate::control) size: u64,
     pub(in crate::control) end: CaptureEnd,
@@ -77,9 +86,15 @@ impl Total {
     pub(in crate::control) fn words(&self) -> String {
         let count =
             |number: u64, noun: &str| units::count(usize::try_from(number).unwrap_or(usize::MAX), noun);
-        let lost = match self.left_out {
+        let lost = match self.counts.left_out {
             0 => String::new(),
             bytes => format!(", {} left out, because they were taken too slowly", units::bytes(bytes)),
+        };
+        let missed = match self.counts.missed {
+            None | Some(0) => String::new(),
+            Some(missed) => {
+                format!(", {} not looked at, because there were too many", count(missed, "packet"))
+            }
         };
         let end = match self.end {
             CaptureEnd::Size => {
@@ -88,10 +103,13 @@ impl Total {
             CaptureEnd::NoRights => {
                 "; it ended early: the configuration took the right to it away".to_owned()
             }
-            CaptureEnd::Time | CaptureEnd::Client | CaptureEnd::ClientGone => String::new(),
+            CaptureEnd::Time | CaptureEnd::Packets | CaptureEnd::Client | CaptureEnd::ClientGone => {
+                String::new()
+            }
         };
-        let (packets, sessions) = (count(self.packets, "packet"), count(self.sessions, "session"));
-        format!("{packets} of {sessions}, {}{lost}{end}", units::bytes(self.bytes))
+        let sessions = self.counts.sessions.map(|sessions| format!(" of {}", count(sessions, "session")));
+        let (packets, sessions) = (count(self.packets, "packet"), sessions.unwrap_or_default());
+        format!("{packets}{sessions}, {}{lost}{missed}{end}", units::bytes(self.bytes))
     }
 
     /// The last line of the answer: it is no Base64.
@@ -99,13 +117,15 @@ impl Total {
         let end = match self.end {
             CaptureEnd::Time => "time",
             CaptureEnd::Size => "size",
+            CaptureEnd::Packets => "packets",
             CaptureEnd::Client | CaptureEnd::ClientGone => "client",
             CaptureEnd::NoRights => "rights",
         };
         let total = json!({
             "packets": self.packets,
-            "sessions": self.sessions,
-            "left_out": self.left_out,
+            "sessions": self.counts.sessions,
+            "left_out": self.counts.left_out,
+            "missed": self.counts.missed,
             "end": end,
             "text": self.words(),
         });
@@ -121,12 +141,7 @@ pub(super) fn run(front: &Front, who: &str, arguments: &[&str]) -> Result<Runnin
         ["client", client] => Some(*client),
         _ => return Err(None),
     };
-    let time = config::duration(time).map_err(|why| format!("for {time}: {why}"))?;
-    let size = size.parse::<u64>().ok().filter(|size| (1..=LARGEST).contains(size));
-    let Some(size) = size else { return Err(None) };
-    if time.is_zero() || time > LONGEST {
-        return Err(Some("a capture takes 24h at most, and longer than 0".to_owned()));
-    }
+    let (time, size) = limits(time, size)?;
     let snapshot = front.snapshot.load();
     if let Some(why) = snapshot.listeners.get(*listener).and_then(|plan| not_captured(plan)) {
         return Err(Some(why));
@@ -148,5 +163,24 @@ pub(super) fn run(front: &Front, who: &str, arguments: &[&str]) -> Result<Runnin
     let lasts = units::duration(time);
     let message = format!("{who} captures the bytes of {whom} of listener {listener} for {lasts}");
     front.state.events.record(Level::Warning, "capture", message);
-    Ok(Running { capturing, time, size, listener: (*listener).to_owned() })
+    Ok(Running {
+        source: Source::Capture(capturing),
+        time,
+        size,
+        packets: u64::MAX,
+        what: format!("capture of listener {listener}"),
+        start: pcapng::start(concat!("penstock ", env!("CARGO_PKG_VERSION")), listener),
+        note: None,
+    })
+}
+
+/// Longest time and largest size, as they were written.
+pub(super) fn limits(time: &str, size: &str) -> Result<(Duration, u64), Option<String>> {
+    let time = config::duration(time).map_err(|why| format!("for {time}: {why}"))?;
+    let size = size.parse::<u64>().ok().filter(|size| (1..=LARGEST).contains(size));
+    let Some(size) = size else { return Err(None) };
+    if time.is_zero() || time > LONGEST {
+        return Err(Some("a capture takes 24h at most, and longer than 0".to_owned()));
+    }
+    Ok((time, size))
 }

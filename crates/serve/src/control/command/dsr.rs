@@ -11,6 +11,8 @@ use tokio::time::timeout;
 
 use crate::report::dsr::ExplainReport;
 
+pub(super) mod trace;
+
 /// Time limit of a worker's answer.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 

@@ -13,7 +13,9 @@ const READ: [&str; 11] = [
 pub(super) fn needed(command: &str, arguments: &[&str]) -> Rights {
     // With a number it shows lines of the configuration, which may have secrets.
     let shows_lines = command == "history" && !arguments.is_empty();
-    if READ.contains(&command) && !shows_lines { Rights::Read } else { Rights::Change }
+    // It shows what clients send.
+    let shows_bytes = command == "dsr" && arguments.first() == Some(&"trace");
+    if READ.contains(&command) && !shows_lines && !shows_bytes { Rights::Read } else { Rights::Change }
 }
 
 pub(super) fn refusal(who: &PeerCredentials, command: &str) -> String {
@@ -30,6 +32,7 @@ mod tests {
         assert!(READ.iter().all(|name| names.contains(name)));
         assert_eq!(needed("history", &[]), Rights::Read);
         assert_eq!(needed("history", &["3"]), Rights::Change);
+        assert_eq!((needed("dsr", &["status"]), needed("dsr", &["trace"])), (Rights::Read, Rights::Change));
         for name in ["show", "diff", "save", "set", "drain", "reload", "stop", "unknown"] {
             assert_eq!(needed(name, &[]), Rights::Change, "{name}");
         }

@@ -1,0 +1,114 @@
+//! Traces of the packets of a service (`crates/state/src/dsr/trace.rs`). Packets that this process forwards are told as
+//! they are decided. Those that a program in the kernel forwards come to a further packet socket, which is open only as
+//! long as there is a trace: it has them before `tc`, and what that decides is known by its table of flows. A program of
+//! XDP is before all sockets: what it forwards or drops is not seen here.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::Instant;
+
+use logic::dsr::trace::{Memory, Told};
+use logic::dsr::{Director, Mac};
+use state::events::Level;
+use state::listen::filter;
+use sys::bpf::coarse_now;
+use sys::packet::{FrameBatch, PacketSocket};
+use tokio::io::Interest;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+
+use super::Server;
+use super::tracer::Tap;
+
+impl Server {
+    /// Follows the beginnings and ends of traces.
+    pub(super) fn follow_traces(&mut self) {
+        let traces = self.worker.front.state.services.traces();
+        self.tracer.traces = traces.of(&self.key.listener, &self.key.bind.to_string());
+        if let Err(error) = self.follow_tap() {
+            let message = format!("packets of a trace cannot be received: {error}");
+            self.worker.front.state.events.record(Level::Warning, self.subject(), message);
+        }
+        self.publish();
+    }
+
+    /// Opens the socket of the trace of a program in the kernel, and closes it at the end.
+    pub(super) fn follow_tap(&mut self) -> Result<(), String> {
+        let wanted = self.interface.filter(|_| self.kernel.is_some() && self.tracer.is_on());
+        let Some(interface) = wanted else {
+            self.tracer.tap = None;
+            return Ok(());
+        };
+        if let Some(tap) = &self.tracer.tap
+            && tap.interface == interface.index
+        {
+            if let Ok(lost @ 1..) = tap.socket.get_ref().lost() {
+                self.tracer.traces.iter().for_each(|trace| trace.miss(lost.into()));
+            }
+            return Ok(());
+        }
+        self.tracer.tap = None;
+        let socket = PacketSocket::new().map_err(|error| error.to_string())?;
+        let name = self.settings().map_or("", |it| &*it.interface);
+        let bound =
+            socket.bind(name, &filter(&self.director.service())).map_err(|error| error.to_string())?;
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe; `PacketSocket` keeps the one descriptor it owns"
+        )]
+        let socket = AsyncFd::with_interest(socket, Interest::READABLE).map_err(|error| error.to_string())?;
+        self.tracer.tap =
+            Some(Tap { socket: Rc::new(socket), batch: FrameBatch::default(), interface: bound.index });
+        Ok(())
+    }
+
+    /// Records a frame of the batch that is about to be decided about.
+    pub(super) fn trace(&mut self, slot: usize, own: Mac, now: Instant) {
+        let told = self.director.tell(self.batch.frame(slot), own, Memory::Here(now));
+        let (interface, place) = self.place();
+        self.tracer.record(&interface, self.batch.frame(slot), &told, &place);
+    }
+
+    /// Records frames that a program in the kernel has decided about.
+    pub(super) fn take_traced(&mut self, guard: io::Result<AsyncFdReadyGuard<'_, PacketSocket>>) {
+        // An error is about the interface: the next tick sees it.
+        let Ok(mut guard) = guard else { return self.tracer.tap = None };
+        let Some(mut tap) = self.tracer.tap.take() else { return };
+        let received = guard.try_io(|socket| tap.batch.receive(socket.get_ref().as_fd()));
+        let count = match received {
+            Ok(Ok(count)) => count,
+            // As in `Server::run`: one frame was dropped, or the interface is gone.
+            Ok(Err(error)) if error.kind() == io::ErrorKind::NetworkDown => return,
+            Ok(Err(_)) | Err(_) => 0,
+        };
+        let (interface, place) = self.place();
+        for slot in 0..count {
+            let frame = tap.batch.frame(slot);
+            if !frame.is_empty() {
+                let told = self.tell_of_kernel(frame);
+                self.tracer.record(&interface, frame, &told, &place);
+            }
+        }
+        self.tracer.tap = Some(tap);
+    }
+
+    fn tell_of_kernel(&mut self, frame: &[u8]) -> Told {
+        let own = self.interface.map_or([0; 6], |it| it.mac);
+        let entry = self.kernel.as_ref().and_then(|kernel| {
+            let flow = self.director.flow_of(frame)?;
+            // A kernel that does not show it to this user: the flow is told as a new one.
+            kernel.plane.shared().look_up_flow(&Director::flow_key(&flow)).ok().flatten()
+        });
+        let entry = entry.as_ref().map(|entry| &entry[..]);
+        self.director.tell(frame, own, Memory::Kernel { entry, now: coarse_now() })
+    }
+
+    /// The interface, and which service this is.
+    fn place(&self) -> (Box<str>, String) {
+        let settings = self.settings();
+        let transports = settings.map_or("", |it| it.transports.as_str());
+        let place =
+            format!("[listener.{} {} {transports}, {}]", self.key.listener, self.key.bind, self.path.rung());
+        (settings.map_or_else(Box::default, |it| it.interface.clone()), place)
+    }
+}

@@ -1,0 +1,55 @@
+//! The traces of a service, and the socket of packets that a program in the kernel decides about.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use logic::dsr::trace::Told;
+use state::dsr::trace::{Trace, Traces};
+use sys::packet::FrameBatch;
+use tokio::sync::watch;
+
+use super::way::Frames;
+
+pub(super) struct Tracer {
+    /// Changes when a trace begins or ends.
+    pub(super) changes: watch::Receiver<Vec<Arc<Trace>>>,
+    /// Those that want packets of this service.
+    pub(super) traces: Vec<Arc<Trace>>,
+    pub(super) tap: Option<Tap>,
+}
+
+/// Packets that a program in the kernel decides about.
+pub(super) struct Tap {
+    pub(super) socket: Rc<Frames>,
+    pub(super) batch: FrameBatch,
+    /// Index of the interface.
+    pub(super) interface: u32,
+}
+
+impl Tracer {
+    pub(super) fn new(traces: &Traces) -> Self {
+        let mut changes = traces.follow();
+        // There may be one already.
+        changes.mark_changed();
+        Self { changes, traces: Vec::new(), tap: None }
+    }
+
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        !self.traces.is_empty()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.traces.len()
+    }
+
+    /// Where packets come in.
+    pub(super) fn socket(&self) -> Option<Rc<Frames>> {
+        self.tap.as_ref().map(|tap| tap.socket.clone())
+    }
+
+    pub(super) fn record(&self, interface: &str, frame: &[u8], told: &Told, place: &str) {
+        let comment = format!("{} {place}", told.sentence);
+        self.traces.iter().for_each(|trace| trace.record(interface, frame, told, &comment));
+    }
+}
