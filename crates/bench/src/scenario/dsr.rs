@@ -12,7 +12,7 @@ use crate::plan::{Group, Plan, Scenario};
 use crate::process;
 use crate::sample::{Better, Metric, Scale};
 use crate::target::Program;
-use network::{Offloads, Tools};
+use network::{Interrupts, Offloads, Tools};
 use setting::{ABOVE, BALANCER, Base, FLOWS, Setting, Work};
 use way::{DIRECT, RUNGS, Way};
 
@@ -50,6 +50,10 @@ impl Scenario for Dsr {
         }
         let field = Field { context, tools, ways };
         plan.groups.extend(RATES.iter().map(|rate| field.packets(*rate)));
+        // Without cores of its own, a machine has no interrupts of its own.
+        if !context.cores.target.is_empty() && !context.cores.load.is_empty() {
+            plan.groups.push(field.overload());
+        }
         match Program::Nginx.find(context) {
             Ok(_) => field.plan_requests(&mut plan)?,
             Err(error) => plan.note_missing(error)?,
@@ -97,7 +101,7 @@ impl Field<'_> {
     /// Makes the group of one rate of packets, in thousands a second.
     fn packets(&self, thousands: u32) -> Group {
         let title = format!("{thousands},000 UDP packets of 60 bytes a second are sent, {FLOWS} flows");
-        let work = Work::Packets(f64::from(thousands) * 1e3);
+        let work = Work::Packets { rate: f64::from(thousands) * 1e3, interrupts: Interrupts::Sender };
         let mut group = self.group(&format!("packets-{thousands}k"), title, "packet", &work);
         group.extent = if thousands == QUICK { Extent::Quick } else { Extent::Full };
         group.columns = vec![above(), balancer(), offered(), Metric::Rate, share()];
@@ -108,6 +112,24 @@ impl Field<'_> {
                 Limit::ratio(rung.name, above(), &[Program::Pen.name()], limit)
             })
             .collect();
+        group
+    }
+
+    /// Makes the group of a rate that is too high for pen. What a core does in interrupts while it is idle belongs to no
+    /// process, so there is no CPU above `direct`.
+    fn overload(&self) -> Group {
+        let title = format!(
+            "{OVERLOAD},000 UDP packets of 60 bytes a second are sent, and cores of their own receive them at the \
+             balancer and the servers"
+        );
+        let cores = &self.context.cores;
+        let interrupts = Interrupts::Own { balancer: cores.target.clone(), servers: cores.load.clone() };
+        let work = Work::Packets { rate: f64::from(OVERLOAD) * 1e3, interrupts };
+        let mut group = self.group(&format!("overload-{OVERLOAD}k"), title, "packet", &work);
+        group.headline = share();
+        group.columns = vec![offered(), Metric::Rate, balancer()];
+        group.limits =
+            RUNGS.first().map(|best| Limit::absolute(best.name, share(), ALL)).into_iter().collect();
         group
     }
 
@@ -162,6 +184,12 @@ fn figure(key: &str, title: &str, scale: Scale, better: Better) -> Metric {
 /// Thousands of packets per second.
 const RATES: [u32; 4] = [25, 50, 100, 200];
 
+/// Thousands of packets per second of which pen forwards less than half where its core receives them, too.
+const OVERLOAD: u32 = 350;
+
+/// Share of packets that arrive if none is lost: at both ends of the window some are on their way.
+const ALL: f64 = 0.99;
+
 /// The one in every run.
 const QUICK: u32 = 100;
 
@@ -171,7 +199,7 @@ const NEW: Connections =
     (Reuse::Never, 10, "a new connection for each request, 10 at once, replies of 100 B by nginx");
 const KEPT: Connections = (Reuse::Keep, 64, "64 kept connections, replies of 100 B by nginx");
 
-const NOTES: [&str; 5] = [
+const NOTES: [&str; 6] = [
     "Client, balancer and two servers are network namespaces with virtual network cards (veth) on a bridge. `direct` has \
      no balancer: the client sends to the first server.",
     "CPU is that of everything that works on a packet together: client, balancer, servers, the kernel's threads for \
@@ -179,6 +207,9 @@ const NOTES: [&str; 5] = [
      shows what a balancer costs: `CPU above direct` does, round by round.",
     "`packets`: sent at a constant rate from one packet socket, also if some are lost (open loop). Servers drop them \
      behind the network card, whose statistics count them (`packets/s`, `share that arrived`).",
+    "`overload`: what a balancer receives interrupts its own core, as on a real machine (receive packet steering); in the \
+     other groups the client's core does that work. A core that is idle does it for no process, so CPU is that of the \
+     balancer's process for each packet that arrived.",
     "`requests-new` and `requests-kept`: the client calculates its checksums itself (`ethtool -K eth0 tx off`) on every \
      way, because pen forwards packets whose checksums are left to a virtual network card with wrong ones. \
      `requests-offload` leaves them to the card, which is the default.",
@@ -191,7 +222,7 @@ mod tests {
 
     #[test]
     fn every_rung_is_compared_with_pen_and_every_balancer_with_none() {
-        let ways = [Way::Direct, Way::Penstock(&RUNGS[1]), Way::Pen];
+        let ways = [Way::Direct, Way::Penstock(&RUNGS[2]), Way::Pen];
         let Pairing::Pairs(found) = pairs(&ways) else { panic!("not pairs") };
         let expected = [("penstock-af_packet", "direct"), ("pen", "direct"), ("penstock-af_packet", "pen")];
         assert_eq!(found, expected.map(|(one, other)| (one.to_owned(), other.to_owned())));

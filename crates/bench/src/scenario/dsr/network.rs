@@ -37,9 +37,18 @@ pub enum Machine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Servers drop the packets for the [`VIP`] as not theirs.
-    Packets,
+    Packets(Interrupts),
     /// Servers have the [`VIP`], and the client sends what is for it to the first machine on the way.
     Connections { first: Machine, offloads: Offloads },
+}
+
+/// Cores that receive packets in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Interrupts {
+    /// The one that sends, as virtual network cards have it.
+    Sender,
+    /// Those of the machine that receives, as the network card of a real one has them.
+    Own { balancer: Vec<usize>, servers: Vec<usize> },
 }
 
 /// What the client leaves to its network card.
@@ -105,7 +114,10 @@ echo 0 > {SETTINGS}/ipv4/conf/eth0/rp_filter
             self.ethernet_words(),
             self.address()
         );
+        let mut receives = None;
         match (self, usage) {
+            (Machine::Balancer, Use::Packets(Interrupts::Own { balancer, .. })) => receives = Some(balancer),
+            (Machine::Server(_), Use::Packets(Interrupts::Own { servers, .. })) => receives = Some(servers),
             (Machine::Server(_), Use::Connections { .. }) => commands.push_str(&format!(
                 "\
 echo 1 > {SETTINGS}/ipv4/conf/all/arp_ignore
@@ -119,12 +131,21 @@ echo 2 > {SETTINGS}/ipv4/conf/all/arp_announce
             _ => {}
         }
         commands.push_str(&format!("{ip} link set eth0 up\n"));
+        commands.extend(receives.map(|cores| steering(cores)));
         if let (Machine::Client, Use::Connections { first, .. }) = (self, usage) {
             let first = first.ethernet_words();
             commands.push_str(&format!("{ip} neigh replace {VIP} lladdr {first} dev eth0 nud permanent\n"));
         }
         commands
     }
+}
+
+/// Command that lets some cores receive what comes to the machine (receive packet steering). The files that set it are
+/// those of the network in which the file system was mounted.
+fn steering(cores: &[usize]) -> String {
+    let mask = cores.iter().fold(0_u64, |mask, core| mask | 1_u64.checked_shl(*core as u32).unwrap_or(0));
+    let file = "/sys/class/net/eth0/queues/rx-0/rps_cpus";
+    format!("unshare --mount /bin/sh -ec 'mount -t sysfs sysfs /sys; echo {mask:x} > {file}'\n")
 }
 
 impl Network {
@@ -217,6 +238,16 @@ mod tests {
             work()
         };
         thread::scope(|scope| scope.spawn(enter).join().unwrap())
+    }
+
+    #[test]
+    fn packets_are_steered_to_the_cores_of_a_machine() {
+        let own = Use::Packets(Interrupts::Own { balancer: vec![0, 2], servers: vec![1] });
+        let steered = |machine: Machine| machine.commands("ip", &own);
+        assert!(steered(Machine::Balancer).contains("echo 5 > /sys/class/net/eth0/queues/rx-0/rps_cpus"));
+        assert!(steered(Machine::Server(1)).contains("echo 2 > "));
+        assert!(!steered(Machine::Client).contains("rps_cpus"));
+        assert!(!Machine::Balancer.commands("ip", &Use::Packets(Interrupts::Sender)).contains("rps_cpus"));
     }
 
     #[test]

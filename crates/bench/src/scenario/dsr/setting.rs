@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use super::network::{INTERFACE, Machine, Network, Offloads, SERVICE, Tools, Use};
+use super::network::{INTERFACE, Interrupts, Machine, Network, Offloads, SERVICE, Tools, Use};
 use super::way::{Transport, Way};
 use crate::address::Address;
 use crate::agent::Agent;
@@ -22,8 +22,11 @@ use crate::target::Program;
 /// What is sent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
-    /// Packets per second.
-    Packets(f64),
+    Packets {
+        /// Packets per second.
+        rate: f64,
+        interrupts: Interrupts,
+    },
     Requests {
         reuse: Reuse,
         connections: usize,
@@ -55,7 +58,7 @@ impl Setting {
     pub fn start(context: &Context, tools: &Tools, way: Way, work: &Work, base: Base) -> Result<Self, Error> {
         let first = way.first();
         let (usage, transport) = match work {
-            Work::Packets(_) => (Use::Packets, Transport::Udp),
+            Work::Packets { interrupts, .. } => (Use::Packets(interrupts.clone()), Transport::Udp),
             Work::Requests { offloads, .. } => {
                 (Use::Connections { first, offloads: offloads.clone() }, Transport::Tcp)
             }
@@ -74,7 +77,7 @@ impl Setting {
         // The rest is equal for all ways, but for the machine to which the client sends: told once.
         let configuration = if balancer.is_some() { text } else { everything };
         let order = match work {
-            Work::Packets(rate) => Order::Packets(packets::Load {
+            Work::Packets { rate, .. } => Order::Packets(packets::Load {
                 interface: INTERFACE.to_owned(),
                 from: Machine::Client.ethernet(),
                 to: first.ethernet(),

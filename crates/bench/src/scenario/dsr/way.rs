@@ -31,6 +31,7 @@ pub struct Rung {
 /// Those that virtual network cards have, the fastest first.
 pub const RUNGS: &[Rung] = &[
     Rung { name: "penstock-tc", selection: "data-path = \"tc\"\n", percent_of_pen: 10 },
+    Rung { name: "penstock-xdp-generic", selection: "data-path = \"xdp-generic\"\n", percent_of_pen: 10 },
     Rung { name: "penstock-af_packet", selection: "data-path = \"af_packet\"\n", percent_of_pen: 50 },
 ];
 
