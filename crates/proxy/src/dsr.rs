@@ -1,6 +1,6 @@
 //! Serves `protocol = "dsr"` on packet sockets: one task for each address of a listener, in one worker.
 //!
-//! 1. A batch of frames is received (`crates/sys/src/packet.rs`); the filter of the socket has left out others.
+//! 1. A batch of frames is taken from a ring (`crates/sys/src/packet.rs`); the filter of the socket has left out others.
 //! 2. `crates/logic/src/dsr.rs` decides about each; those for backends get their Ethernet address and are sent with one
 //!    system call from where they are. Questions who has the address are answered.
 //! 3. Or a program in the kernel does all that, and the socket receives the questions alone:
@@ -42,6 +42,7 @@ mod link;
 mod plane;
 mod probe;
 mod report;
+mod ring;
 mod service;
 mod totals;
 mod trace;
@@ -92,7 +93,7 @@ pub(crate) async fn run(
     let events = &worker.front.state.events;
     let subject = format!("listener.{}", key.listener);
     #[expect(deprecated, reason = "its successor is unsafe; `PacketSocket` keeps the one descriptor it owns")]
-    let watched = AsyncFd::with_interest(socket, Interest::READABLE | Interest::WRITABLE);
+    let watched = AsyncFd::with_interest(socket, Interest::READABLE);
     match watched {
         Ok(socket) => {
             let socket = Rc::new(socket);
@@ -215,6 +216,7 @@ async fn serve(
 impl Server {
     async fn run(&mut self, close_signal: &CloseSignal) -> io::Result<()> {
         let socket = self.socket.clone();
+        self.use_ring();
         let mut health = self.worker.front.state.health_changes.subscribe();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -318,11 +320,9 @@ impl Server {
         self.count_kernel();
         self.director.expire(now);
         self.probe(round, now);
+        self.look_at_losses();
         if is_all {
             self.announce(round, now);
-            if let Ok(lost @ 1..) = self.socket.get_ref().lost() {
-                self.drop_packets(lost.into(), Ending::PacketLost);
-            }
         }
         self.gauges.show(&self.director);
         if is_all {
@@ -382,15 +382,15 @@ impl Server {
         let socket = self.socket.clone();
         let deadline = tokio::time::Instant::now() + TICK;
         while !self.batch.waiting().is_empty() {
-            let mut guard = tokio::select! {
-                biased;
-                ready = socket.writable() => ready?,
-                () = close_signal.closed() => break,
-                () = tokio::time::sleep_until(deadline) => break,
-            };
-            match guard.try_io(|socket| self.batch.send(socket.get_ref().as_fd())) {
-                Ok(Ok(_)) | Err(_) => {}
-                Ok(Err(_)) => {
+            match self.batch.send(socket.get_ref().as_fd()) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
+                    biased;
+                    ready = ring::has_room(&socket) => ready?,
+                    () = close_signal.closed() => break,
+                    () = tokio::time::sleep_until(deadline) => break,
+                },
+                Err(_) => {
                     self.batch.skip();
                     self.drop_packets(1, Ending::PacketNotSent);
                 }

@@ -19,6 +19,7 @@ use socket2::{Domain, SockFilter, Socket, Type};
 
 mod batch;
 mod port;
+mod ring;
 
 pub use batch::{FrameBatch, SLOTS, receive_frame, send_frame, send_frames};
 pub use port::{PortKind, ReservedPort, own_address, reserve};
@@ -127,7 +128,7 @@ impl PacketSocket {
         Ok(index.filter(|_| is_ethernet).map(|index| Interface { index, mac: [a, b, c, d, e, f] }))
     }
 
-    /// Number of frames that found no room in the socket since the last call.
+    /// Number of frames that found no room in the socket or its ring since the last call.
     pub fn lost(&self) -> io::Result<u32> {
         // `struct tpacket_stats`: frames, and those among them that were lost.
         let mut statistics = [0_u32; 2];
@@ -143,6 +144,11 @@ impl PacketSocket {
             )
         })?;
         Ok(statistics[1])
+    }
+
+    /// An error that the kernel keeps for the next call, such as that the interface is down.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.0.take_error()
     }
 
     fn set(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {

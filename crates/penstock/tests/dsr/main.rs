@@ -12,6 +12,7 @@ mod operators;
 mod paths;
 mod quick;
 mod refused;
+mod ring;
 mod trace;
 mod traffic;
 mod vip;

@@ -1,5 +1,5 @@
-//! Frames in memory that is used again and again: received with one system call, and sent with another from where they
-//! are.
+//! Frames in memory that is used again and again: received with one system call, or by the kernel into a ring
+//! (`crates/sys/src/packet/ring.rs`), and sent with one from where they are.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,11 +7,13 @@ use std::ptr;
 
 use nix::libc;
 
+use super::ring::{Found, Ring, Spot};
+
 /// Frames of one batch.
 pub const SLOTS: usize = 32;
 
 /// Header of virtio-net before each frame (linux/virtio_net.h).
-const HEADER: usize = 10;
+pub(super) const HEADER: usize = 10;
 
 /// Room of a slot: a packet of 64 KiB with its headers.
 const ROOM: usize = HEADER + 18 + 65_536;
@@ -22,6 +24,9 @@ const STRIDE: usize = ROOM + 124;
 /// Up to [`SLOTS`] frames. To be kept: its memory is two MiB, of which the kernel maps what frames have touched.
 pub struct FrameBatch {
     bytes: Box<[u8]>,
+    ring: Option<Ring>,
+    /// Where frames are that the ring has.
+    spots: [Option<Spot>; SLOTS],
     /// Length of each frame without its header. 0: it did not fit.
     lengths: [usize; SLOTS],
     /// Slots that are to be sent, in order.
@@ -34,6 +39,8 @@ impl Default for FrameBatch {
     fn default() -> Self {
         Self {
             bytes: vec![0; SLOTS * STRIDE].into_boxed_slice(),
+            ring: None,
+            spots: [None; SLOTS],
             lengths: [0; SLOTS],
             waiting: [0; SLOTS],
             count: 0,
@@ -43,10 +50,36 @@ impl Default for FrameBatch {
 }
 
 impl FrameBatch {
+    /// Lets the kernel write the frames of a socket into a ring. Whatever waits in the socket is lost, and nothing else may
+    /// receive from it.
+    pub fn use_ring(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.leave_ring(socket)?;
+        self.ring = Some(Ring::open(socket)?);
+        Ok(())
+    }
+
+    /// Lets frames wait in the socket again. What is in the batch or the ring is lost.
+    pub fn leave_ring(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        (self.count, self.sent) = (0, 0);
+        (self.spots, self.lengths) = ([None; SLOTS], [0; SLOTS]);
+        if self.ring.take().is_none() {
+            return Ok(());
+        }
+        Ring::close(socket)
+    }
+
+    /// Whether the ring takes no frames any more; `lost` is the number of those that it did not take since the last call.
+    pub fn is_stuck(&mut self, lost: u32) -> bool {
+        self.ring.as_mut().is_some_and(|ring| ring.is_stuck(lost))
+    }
+
     /// Receives frames, without a wait. Returns their number, which is at least one; `WouldBlock` if none is there. What
     /// waited to be sent is forgotten.
     pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         (self.count, self.sent) = (0, 0);
+        if self.ring.is_some() {
+            return self.receive_from_ring(socket);
+        }
         let mut parts = [NOTHING; SLOTS];
         // All pointers come from one borrow: a later one would end the earlier ones.
         let bytes = self.bytes.as_mut_ptr();
@@ -75,13 +108,44 @@ impl FrameBatch {
         Ok(count)
     }
 
+    fn receive_from_ring(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        let Some(ring) = &mut self.ring else { return Ok(0) };
+        ring.release();
+        (self.spots, self.lengths) = ([None; SLOTS], [0; SLOTS]);
+        let mut count = 0;
+        while count < SLOTS
+            && let Some(found) = ring.take()
+        {
+            (self.spots[count], self.lengths[count]) = match found {
+                Found::Frame(spot) => (Some(spot), spot.length),
+                Found::InSocket => {
+                    let room = &mut self.bytes[count * STRIDE..][..ROOM];
+                    let flags =
+                        nix::sys::socket::MsgFlags::MSG_DONTWAIT | nix::sys::socket::MsgFlags::MSG_TRUNC;
+                    // One that the kernel cannot give is gone, as one that does not fit.
+                    let length = nix::sys::socket::recv(socket.as_raw_fd(), room, flags).unwrap_or(0);
+                    (None, if length <= ROOM { length.saturating_sub(HEADER) } else { 0 })
+                }
+                Found::Cut => (None, 0),
+            };
+            count += 1;
+        }
+        if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count) }
+    }
+
     /// The frame in a slot; empty if it did not fit.
     pub fn frame(&self, slot: usize) -> &[u8] {
-        &self.bytes[slot * STRIDE + HEADER..][..self.lengths[slot]]
+        match (&self.ring, self.spots[slot]) {
+            (Some(ring), Some(spot)) => ring.frame(spot),
+            _ => &self.bytes[slot * STRIDE + HEADER..][..self.lengths[slot]],
+        }
     }
 
     pub fn frame_mut(&mut self, slot: usize) -> &mut [u8] {
-        &mut self.bytes[slot * STRIDE + HEADER..][..self.lengths[slot]]
+        match (&mut self.ring, self.spots[slot]) {
+            (Some(ring), Some(spot)) => ring.frame_mut(spot),
+            _ => &mut self.bytes[slot * STRIDE + HEADER..][..self.lengths[slot]],
+        }
     }
 
     /// Lets [`Self::send`] send the frame of a slot, after those that it is to send already.
@@ -109,13 +173,17 @@ impl FrameBatch {
         let bytes = self.bytes.as_mut_ptr();
         let waiting = &self.waiting[self.sent..self.count];
         for ((slot, head), part) in waiting.iter().zip(&mut heads).zip(&mut parts) {
-            let base = bytes.wrapping_add(slot * STRIDE).cast();
+            let base = match (&self.ring, self.spots[*slot]) {
+                (Some(ring), Some(spot)) => ring.at(spot.at),
+                _ => bytes.wrapping_add(slot * STRIDE),
+            };
+            let base = base.cast();
             *part = libc::iovec { iov_base: base, iov_len: HEADER + self.lengths[*slot] };
             head.msg_hdr.msg_iov = part;
             head.msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: each head points to memory of its slot and of `parts`, with its true length, all of which live until the
-        // call returns; the kernel only reads it, and the number of heads is within the array.
+        // SAFETY: each head points to memory of its slot or of a place of the ring that is taken, and of `parts`, with its
+        // true length, all of which live until the call returns; the kernel only reads it, and the number of heads is within the array.
         let sent = unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),
