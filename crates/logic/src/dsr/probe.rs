@@ -201,7 +201,7 @@ impl Prober {
         };
         let belongs = |probed: &Probed| match reply.said {
             Said::Accepted(number) | Said::Refused(number) => acknowledges(probed, number),
-            Said::Unreachable => is_from(probed),
+            Said::Unreachable | Said::SentOn | Said::Rejected => is_from(probed),
             Said::Datagram(datagram) => is_answer(probed, datagram),
         };
         let found = self.backends.iter_mut().find(|(_, probed)| is_open(probed) && belongs(probed));
@@ -212,9 +212,14 @@ impl Prober {
             }
             return None;
         };
+        let vip = SocketAddr::new(self.vip, reply.port);
         let cause = match reply.said {
             Said::Accepted(_) | Said::Datagram(_) => Cause::Passed,
-            Said::Refused(_) | Said::Unreachable => Cause::VipRefused(SocketAddr::new(self.vip, reply.port)),
+            Said::Refused(_) => Cause::VipRefused(vip),
+            Said::Unreachable if self.transport == Transport::Udp => Cause::VipRefused(vip),
+            Said::SentOn => Cause::VipSentOn(vip),
+            // Where no process listens, TCP answers with RST.
+            Said::Unreachable | Said::Rejected => Cause::VipRejected(vip),
         };
         judge(name, probed, cause, moment, jitter)
     }

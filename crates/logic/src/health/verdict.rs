@@ -97,6 +97,10 @@ pub enum Cause {
     },
     /// The backend has the virtual address of a `dsr` listener, and nothing listens there.
     VipRefused(SocketAddr),
+    /// The backend sends packets to the virtual address of a `dsr` listener on.
+    VipSentOn(SocketAddr),
+    /// The backend answers packets to the virtual address of a `dsr` listener with an ICMP error.
+    VipRejected(SocketAddr),
     /// Too many sessions failed or were answered with a status of class 5xx.
     ErrorRate {
         errors: u64,
@@ -154,6 +158,10 @@ impl fmt::Display for Cause {
                 DurationText(*after)
             ),
             Cause::VipRefused(vip) => write!(f, "no process listens on {vip}"),
+            Cause::VipSentOn(vip) => {
+                write!(f, "it sends packets to {vip} on like a router: its loopback lacks the address")
+            }
+            Cause::VipRejected(vip) => write!(f, "a filter rejects packets to {vip}"),
             Cause::HttpStatus(status) => http_status(f, *status),
             Cause::ErrorRate { errors, sessions, window } => {
                 write!(f, "{errors} of {sessions} sessions within {} were errors", DurationText(*window))

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::dsr::owner::{checksum, ethernet};
 use crate::dsr::packet::{
-    Content, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac, TCP, Transport, UDP, be16, be32, parse, whole_ip,
+    Content, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, Mac, TCP, Transport, UDP, be16, be32, parse,
+    whole_ip,
 };
 
 /// Hops that a probe may take: a server that lacks the VIP and forwards packets must not send it on, perhaps to a machine
@@ -43,8 +44,12 @@ pub enum Said<'a> {
     Accepted(u32),
     /// RST: the same.
     Refused(u32),
-    /// An ICMP error: nothing listens there, or a filter says so.
+    /// An ICMP error: no process has the port.
     Unreachable,
+    /// An ICMP error: the server has sent the probe on, which has no further hop.
+    SentOn,
+    /// Another ICMP error.
+    Rejected,
     /// A datagram.
     Datagram(&'a [u8]),
 }
@@ -140,7 +145,13 @@ impl Ends {
         if let Some(Content::Error(flow)) = parse(frame).map(|packet| packet.content) {
             // The packet that the error is about, from its other end.
             let is_ours = (flow.vip, flow.port) == (self.own.ip(), self.own.port());
-            let said = Said::Unreachable;
+            let said = match (ip.protocol, be16(ip.payload, 0)?) {
+                // Destination unreachable: port (RFC 792, RFC 4443 section 3.1).
+                (ICMP, 0x0303) | (ICMPV6, 0x0104) => Said::Unreachable,
+                // Time exceeded in transit.
+                (ICMP, 0x0b00) | (ICMPV6, 0x0300) => Said::SentOn,
+                _ => Said::Rejected,
+            };
             return (is_ours && flow.client == self.vip.ip()).then_some(Reply {
                 from,
                 port: flow.client_port,

@@ -107,16 +107,58 @@ fn replies_are_read_and_other_frames_are_not() {
             ends.read(&accepted[..length]);
         }
     }
-    // Port unreachable, about our datagram.
-    let sent = v4().datagram(A, b"question").unwrap();
-    let mut error = server(v4()).datagram(OWN, &[]).unwrap();
-    error.truncate(34);
-    error[23] = crate::dsr::packet::ICMP;
-    error.extend([3, 3, 0, 0, 0, 0, 0, 0]);
+}
+
+/// An ICMP error about our datagram.
+fn error(ends: Ends, kind: [u8; 2]) -> Vec<u8> {
+    let sent = ends.datagram(A, b"question").unwrap();
+    let mut error = server(ends).datagram(OWN, &[]).unwrap();
+    let (header, protocol, at) = if ends.own.is_ipv4() {
+        (34, crate::dsr::packet::ICMP, 23)
+    } else {
+        (54, crate::dsr::packet::ICMPV6, 20)
+    };
+    error.truncate(header);
+    error[at] = protocol;
+    error.extend([kind[0], kind[1], 0, 0, 0, 0, 0, 0]);
     error.extend(&sent[14..]);
-    let length = (error.len() - 14) as u16;
-    error[16..18].copy_from_slice(&length.to_be_bytes());
-    assert_eq!(v4().read(&error), Some(Reply { from: A, port: 80, said: Said::Unreachable }));
+    let (at, before) = if ends.own.is_ipv4() { (16, 14) } else { (18, 54) };
+    let length = (error.len() - before) as u16;
+    error[at..at + 2].copy_from_slice(&length.to_be_bytes());
+    error
+}
+
+#[test]
+fn errors_tell_a_closed_port_from_a_server_that_lacks_the_address_and_from_a_filter() {
+    let all = [
+        (v4(), [3, 3], Said::Unreachable),
+        (v4(), [11, 0], Said::SentOn),
+        (v4(), [3, 13], Said::Rejected),
+        (v4(), [3, 1], Said::Rejected),
+        (v6(), [1, 4], Said::Unreachable),
+        (v6(), [3, 0], Said::SentOn),
+        (v6(), [1, 1], Said::Rejected),
+    ];
+    for (ends, kind, said) in all {
+        let reply = Reply { from: A, port: 80, said };
+        assert_eq!(ends.read(&error(ends, kind)), Some(reply), "{kind:?}");
+    }
+    for (transport, said, text) in [
+        (
+            Transport::Tcp,
+            Said::SentOn,
+            "it sends packets to 192.0.2.10:80 on like a router: its loopback lacks the address",
+        ),
+        (Transport::Tcp, Said::Unreachable, "a filter rejects packets to 192.0.2.10:80"),
+        (Transport::Udp, Said::Unreachable, "no process listens on 192.0.2.10:80"),
+        (Transport::Udp, Said::Rejected, "a filter rejects packets to 192.0.2.10:80"),
+    ] {
+        let mut prober =
+            prober(Check::Datagram { send: b"ping"[..].into(), expect: b""[..].into() }, transport);
+        assert!(prober.ask(&name(1), A, 80, moment(0).now, 1).is_some());
+        let change = prober.handle(&reply(A, said), moment(1), 0.5).unwrap();
+        assert_eq!((change.event, change.cause.to_string()), (Event::WentDown, text.to_owned()));
+    }
 }
 
 fn prober(check: Check, transport: Transport) -> Prober {
