@@ -216,6 +216,12 @@ impl Director {
             return Verdict::Pass;
         }
         match packet.content {
+            // A backend that names the address in its own questions (`arp_announce`) takes clients away as well.
+            Content::Question(question)
+                if question.asker == self.service.vip && question.asker_mac != own =>
+            {
+                Verdict::Conflict(question.asker_mac)
+            }
             Content::Question(question) if question.target == self.service.vip => {
                 Verdict::Answer(owner::answer(&question, own))
             }

@@ -38,6 +38,20 @@ fn questions_who_has_the_vip_are_answered_and_others_are_not() {
 }
 
 #[test]
+fn a_machine_that_asks_in_the_name_of_the_vip_claims_it() {
+    let (mut director, now) = director(v4());
+    let ask = |sender: u8| {
+        let mut frame = [&[0xff; 6][..], &CLIENT, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+        frame.extend(CLIENT);
+        frame.extend([192, 0, 2, sender, 0, 0, 0, 0, 0, 0, 192, 0, 2, 1]);
+        frame
+    };
+    assert_eq!(director.handle(&ask(10), OWN, now), Verdict::Conflict(CLIENT));
+    assert_eq!(director.handle(&ask(10), CLIENT, now), Verdict::Pass, "our own one");
+    assert_eq!(director.handle(&ask(11), OWN, now), Verdict::Pass);
+}
+
+#[test]
 fn the_question_whether_another_machine_has_the_vip_is_answered_by_one_that_has_it_and_is_no_claim() {
     for service in [v4(), v6()] {
         let (mut director, now) = director(service);
