@@ -185,6 +185,9 @@ pub fn apply(order: &Order, mut tell: impl FnMut(&str)) -> Result<(), HostError>
         tell(&format!("{}{was}", step.command()));
     }
     for ip in &order.vips {
+        if ip.is_ipv4() {
+            records.keep(*ip)?;
+        }
         let mut sets = usual(conf).to_vec();
         let more: Vec<_> = records.of(*ip).settings.iter().map(|changed| changed.set.clone()).collect();
         sets.extend(

@@ -163,6 +163,16 @@ fn setup_does_what_is_lacking_once_and_undo_takes_exactly_that_back() {
     assert!(undo(VIP).status.success());
     assert_eq!(state(&network, CLIENT), before);
     network.run(CLIENT, &["ip", "address", "del", &format!("{VIP}/32"), "dev", "lo"]);
+    // An address that was there before needs the settings of one that was set up with it.
+    let (first, both) = (state(&network, CLIENT), ["--vip", VIP, "--vip", second]);
+    network.run(CLIENT, &["ip", "address", "add", &format!("{second}/32"), "dev", "lo"]);
+    assert!(setup(&both).status.success());
+    let text = said(&undo(VIP));
+    assert!(text.contains("arp_announce=2: 10.77.0.101 needs it"), "{text}");
+    assert!(penstock(&network, CLIENT, &["verify", "--vip", second]).status.success());
+    assert!(undo(second).status.success());
+    network.run(CLIENT, &["ip", "address", "del", &format!("{second}/32"), "dev", "lo"]);
+    assert_eq!(state(&network, CLIENT), first);
     // Of a set-up that fails halfway, what was done can be taken back.
     let words = [
         "setpriv",

@@ -65,9 +65,20 @@ impl Records {
 
     /// Stores the record of an address; one that says nothing has no file.
     pub(super) fn save(&self, ip: IpAddr) -> Result<(), HostError> {
-        let Some(record) = self.existing(ip).filter(|record| **record != Record::new(ip)) else {
-            return self.forget(ip);
-        };
+        match self.existing(ip) {
+            Some(record) if *record != Record::new(ip) => self.store(record),
+            _ => self.forget(ip),
+        }
+    }
+
+    /// Stores the record of an address that has been set up, also one that says nothing: the settings of others stay for it.
+    pub(super) fn keep(&mut self, ip: IpAddr) -> Result<(), HostError> {
+        self.of(ip);
+        self.existing(ip).map_or(Ok(()), |record| self.store(record))
+    }
+
+    fn store(&self, record: &Record) -> Result<(), HostError> {
+        let ip = record.ip;
         let path = path(&self.directory, ip);
         let stored = serde_json::to_vec_pretty(&Stored::new(record)).map_err(io::Error::other);
         stored

@@ -60,7 +60,7 @@ pub fn files(persist: Persist, ip: IpAddr, sets: &[Set]) -> Vec<File> {
         }
         Persist::Netplan => {
             let body = format!(
-                "network:\n  version: 2\n  renderer: networkd\n  ethernets:\n    {LOOPBACK}:\n      match:\n        name: {LOOPBACK}\n      addresses:\n        - \"{address}\"\n"
+                "network:\n  version: 2\n  ethernets:\n    {LOOPBACK}:\n      renderer: networkd\n      match:\n        name: {LOOPBACK}\n      addresses:\n        - \"{address}\"\n"
             );
             let own = file(format!("/etc/netplan/60-penstock-vip-{name}.yaml"), &body, FOR_ROOT);
             sysctl.into_iter().chain([own]).collect()

@@ -144,6 +144,24 @@ fn files_have_our_mark_in_their_first_line_and_an_interface_with_a_dot_keeps_its
     }
 }
 
+#[test]
+fn of_netplan_the_loopback_alone_is_given_to_networkd() {
+    let all = files(Persist::Netplan, ip(VIP), &usual("all"));
+    let yaml = all.iter().find(|file| file.path.ends_with(".yaml")).unwrap();
+    // Keys with those above them, by their indentation.
+    let (mut above, mut found): (Vec<(usize, &str)>, Vec<String>) = (Vec::new(), Vec::new());
+    for line in yaml.text.lines().filter(|line| !line.trim_start().starts_with(['#', '-'])) {
+        let (depth, key) = (line.len() - line.trim_start().len(), line.trim().split(':').next().unwrap());
+        above.retain(|(at, _)| *at < depth);
+        above.push((depth, key));
+        found.push(above.iter().map(|(_, key)| *key).collect::<Vec<_>>().join("."));
+    }
+    let of_lo = |key: &str| format!("network.ethernets.lo{key}");
+    let wanted = [of_lo(""), of_lo(".renderer"), of_lo(".match"), of_lo(".match.name"), of_lo(".addresses")];
+    assert_eq!(found[3..], wanted, "{found:?}");
+    assert_eq!(found[..3], ["network", "network.version", "network.ethernets"]);
+}
+
 fn record(text: &str, settings: &[u32]) -> Record {
     let sets = usual("all").into_iter().zip(settings);
     let settings = sets.map(|(set, from)| Changed { set, from: *from }).collect();
@@ -158,7 +176,7 @@ fn record(text: &str, settings: &[u32]) -> Record {
 #[test]
 fn undo_gives_back_what_was_there_and_leaves_what_others_need_or_have_changed() {
     let now = facts(&[("all", Key::ArpIgnore, 1), ("all", Key::ArpAnnounce, 2)]);
-    let now = with(with(now, "lo", VIP, 32), "lo", "192.0.2.11", 32);
+    let now = with(with(now, "lo", VIP, 32), "lo", "127.0.0.1", 8);
     let (first, second) = (record(VIP, &[0, 1]), record("192.0.2.11", &[]));
     let back = undo(&first, &[], &now);
     let values: Vec<_> = back.settings.iter().map(Set::assignment).collect();
@@ -170,7 +188,13 @@ fn undo_gives_back_what_was_there_and_leaves_what_others_need_or_have_changed() 
     let Some((0, handed)) = back.handed_over else { panic!("{back:?}") };
     let mut heir = second;
     handed.into_iter().for_each(|changed| heir.note(changed));
-    assert_eq!(undo(&heir, &[], &now).settings.len(), 2);
+    let alone = facts(&[("all", Key::ArpIgnore, 1), ("all", Key::ArpAnnounce, 2)]);
+    assert_eq!(undo(&heir, &[], &alone).settings.len(), 2);
+    // One without a record needs the settings as well.
+    let foreign = with(now.clone(), "lo", "192.0.2.12", 32);
+    let back = undo(&first, &[], &foreign);
+    assert!(back.settings.is_empty() && back.handed_over.is_none(), "{back:?}");
+    assert!(back.stays[0].ends_with("arp_announce=2: 192.0.2.12 on lo needs it"), "{back:?}");
     // An administrator has changed a setting since, and removed the address.
     let other = facts(&[("all", Key::ArpIgnore, 2), ("all", Key::ArpAnnounce, 2)]);
     let back = undo(&first, &[], &other);

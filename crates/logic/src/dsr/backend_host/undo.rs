@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::persist::File;
 use super::settings::Set;
-use super::{Facts, Key};
+use super::{Address, Facts, Key, LOOPBACK};
 
 /// What the set-up of one address has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +49,18 @@ impl Record {
     }
 }
 
+/// Another address of the loopback interface that a service may have, without a record.
+fn other_vip(ip: IpAddr, facts: &Facts) -> Option<IpAddr> {
+    let is_vip = |one: &&Address| {
+        one.interface == LOOPBACK
+            && one.prefix == 32
+            && one.ip != ip
+            && one.ip.is_ipv4()
+            && !one.ip.is_loopback()
+    };
+    facts.addresses.iter().find(is_vip).map(|one| one.ip)
+}
+
 fn is_same(one: &Set, other: &Set) -> bool {
     (&one.conf, one.key) == (&other.conf, other.key)
 }
@@ -83,6 +95,9 @@ pub fn undo(record: &Record, others: &[Record], facts: &Facts) -> Undo {
         undo.stays.push(format!("{}: {} needs it", names.join(", "), other.ip));
         let unknown = |changed: &&Changed| !other.settings.iter().any(|one| is_same(&one.set, &changed.set));
         undo.handed_over = Some((heir, record.settings.iter().filter(unknown).cloned().collect()));
+    } else if let Some(other) = other_vip(ip, facts).filter(|_| !record.settings.is_empty()) {
+        let names: Vec<_> = record.settings.iter().map(|changed| changed.set.assignment()).collect();
+        undo.stays.push(format!("{}: {other} on {LOOPBACK} needs it", names.join(", ")));
     } else {
         for Changed { set, from } in record.settings.iter().rev() {
             match facts.settings.get(&(set.conf.clone(), set.key)) {
