@@ -317,7 +317,7 @@ impl Server {
         self.set_backends(now);
         self.look_up_neighbours(if is_all { backends::Which::All } else { backends::Which::Unknown });
         self.draw();
-        self.count_kernel();
+        self.count_kernel(round);
         self.director.expire(now);
         self.probe(round, now);
         self.look_at_losses();

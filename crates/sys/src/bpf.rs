@@ -21,7 +21,7 @@ mod calls;
 mod memory;
 mod pins;
 
-pub use calls::{READING, coarse_now};
+pub use calls::{Look, READING, coarse_now};
 use memory::Memory;
 pub use pins::{Pins, Unpinned};
 
@@ -397,14 +397,9 @@ impl Shared<'_> {
         calls::look_up(self.0.flows.as_fd(), key)
     }
 
-    /// A part of the table of flows, behind `place`, with the values of its entries. `place` moves on; the end is `Ok(true)`.
-    pub fn look_at_flows(
-        &self,
-        place: &mut Option<u32>,
-        most: usize,
-        each: impl FnMut(&[u8; 16]),
-    ) -> io::Result<bool> {
-        calls::look_at_entries(self.0.flows.as_fd(), place, most, each)
+    /// The next part of the table of flows, with the values of its entries. The end is `Ok(true)`.
+    pub fn look_at_flows(&self, look: &mut Look, each: impl FnMut(&[u8; 16])) -> io::Result<bool> {
+        calls::look_at_entries(self.0.flows.as_fd(), look, each)
     }
 }
 

@@ -61,6 +61,17 @@ pub enum Why {
     Moved,
     /// The flow is not remembered.
     Table,
+    /// Whether the flow is remembered cannot be told.
+    Unread,
+}
+
+/// The entry of a flow in the table of a program in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry<'a> {
+    Found(&'a [u8]),
+    None,
+    /// The kernel does not show it.
+    Unreadable,
 }
 
 /// What is remembered of a flow.
@@ -79,6 +90,9 @@ impl Decision {
                     Why::Known => "the flow is remembered",
                     Why::Moved => "the flow is remembered, but its backend is down: the table has this one",
                     Why::Table => "the flow is new: the table has this one",
+                    Why::Unread => {
+                        "whether the flow is remembered is not known (the kernel does not show it): of a new one the table has this one"
+                    }
                 };
                 format!("forwarded to {backend} at {}: {because}", shown(*to))
             }
@@ -103,9 +117,16 @@ impl Director {
     }
 
     /// The same if a program in the kernel has the flows: by the value of the flow's entry there, and the program's clock.
-    pub fn explain_in_kernel(&mut self, flow: &Flow, entry: Option<&[u8]>, now: u64) -> Explanation {
-        let found = entry.and_then(|entry| self.remembered(entry, now));
-        self.explain_found(flow, found)
+    pub fn explain_in_kernel(&mut self, flow: &Flow, entry: Entry<'_>, now: u64) -> Explanation {
+        let found = match entry {
+            Entry::Found(entry) => self.remembered(entry, now),
+            Entry::None | Entry::Unreadable => None,
+        };
+        let mut explained = self.explain_found(flow, found);
+        if let (Entry::Unreadable, Decision::Forward { why, .. }) = (entry, &mut explained.decision) {
+            *why = Why::Unread;
+        }
+        explained
     }
 
     fn explain_found(&mut self, flow: &Flow, found: Option<Found>) -> Explanation {

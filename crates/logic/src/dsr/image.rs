@@ -117,7 +117,7 @@ impl Director {
 
     /// What the program remembers of a flow, by the value of its entry.
     pub(super) fn remembered(&self, known: &[u8], now: u64) -> Option<Found> {
-        let backend = self.owner(known, now)?;
+        let backend = self.entry(known, now)?;
         let (head, seen) = known.split_first_chunk::<8>()?;
         let seen = u64::from_ne_bytes(seen.try_into().ok()?);
         let class = match head[2] {
@@ -130,6 +130,11 @@ impl Director {
 
     /// The backend of a flow in the program's table, unless the program would forget it. `now` is its clock, in nanoseconds.
     pub fn owner(&self, known: &[u8], now: u64) -> Option<BackendId> {
+        self.entry(known, now).filter(|backend| self.ring.keeps(*backend))
+    }
+
+    /// The same, also of a backend that is down.
+    fn entry(&self, known: &[u8], now: u64) -> Option<BackendId> {
         let (head, seen) = known.split_first_chunk::<8>()?;
         let seen = u64::from_ne_bytes(seen.try_into().ok()?);
         let [a, b, class, _, turn @ ..] = *head;
@@ -140,7 +145,9 @@ impl Director {
             _ => self.rules.udp_idle,
         };
         let is_alive = now.saturating_sub(seen) < nanoseconds(idle);
-        (is_alive && self.ring.is_turn(backend, u32::from_ne_bytes(turn))).then_some(backend)
+        let is_turn =
+            self.ring.name(backend).is_some() && self.ring.turn(backend) == u32::from_ne_bytes(turn);
+        (is_alive && is_turn).then_some(backend)
     }
 
     /// Tells how many flows each backend has, by number.
@@ -193,6 +200,7 @@ fn nanoseconds(time: Duration) -> u64 {
 mod tests {
     use std::time::Instant;
 
+    use super::super::explain::{Decision, Entry, Why};
     use super::super::{Backend, Rules, Service, Transports};
     use super::*;
 
@@ -237,5 +245,69 @@ mod tests {
         next.set_backends(&open(&NAMES));
         let differing = next.table().iter().zip(&table).filter(|(a, b)| a != b).count();
         assert!(differing > 0, "a backend whose Ethernet address is not known");
+    }
+
+    #[test]
+    fn a_count_that_began_before_a_backend_was_removed_does_not_free_its_number() {
+        let mut director = director();
+        director.adopt(&[]);
+        director.set_backends(&open(&NAMES));
+        director.set_backends(&open(&NAMES[..2]));
+        // Its last flow began behind the place of the count.
+        director.set_flows(&[1, 1, 0]);
+        director.set_backends(&open(&[NAMES[0], NAMES[1], "10.0.0.4:80"]));
+        assert_eq!(director.name(BackendId::at(2)), Some(NAMES[2]));
+        assert_eq!(director.name(BackendId::at(3)), Some("10.0.0.4:80"));
+        director.set_flows(&[1, 1, 0, 0]);
+        director.set_backends(&open(&[NAMES[0], NAMES[1], "10.0.0.4:80", "10.0.0.5:80"]));
+        assert_eq!(director.name(BackendId::at(2)), Some("10.0.0.5:80"));
+    }
+
+    #[test]
+    fn backends_without_a_place_in_the_program_leave_no_slot_without_an_owner() {
+        let names: Vec<String> = (0..BACKENDS + 4).map(|at| format!("b{at}")).collect();
+        let backend = |name| Backend { name, weight: 1, standing: Standing::Open };
+        let backends: Vec<_> = names.iter().map(|name| backend(name)).collect();
+        let mut director = director();
+        director.adopt(&[]);
+        director.set_backends(&backends);
+        names.iter().for_each(|name| assert!(director.set_mac(name, [2, 0, 0, 0, 0, 1])));
+        let none = u32::from(NO_BACKEND);
+        assert!(director.table().iter().all(|slot| slot & 0xffff != none && slot >> 16 != none));
+        director.decide_here();
+        assert!(director.table().iter().any(|slot| slot & 0xffff == none), "this process has them all");
+    }
+
+    #[test]
+    fn a_flow_of_a_backend_that_is_down_is_remembered_and_told_as_moved() {
+        let mut director = director();
+        director.set_backends(&open(&NAMES));
+        for (at, name) in NAMES.into_iter().enumerate() {
+            assert!(director.set_mac(name, [2, 0, 0, 0, 0, at as u8]));
+        }
+        let flow = Flow {
+            client: [192, 0, 2, 1].into(),
+            client_port: 1,
+            vip: [192, 0, 2, 10].into(),
+            port: 80,
+            transport: Transport::Tcp,
+        };
+        let entry = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let why = |director: &mut Director| match director
+            .explain_in_kernel(&flow, Entry::Found(&entry), 0)
+            .decision
+        {
+            Decision::Forward { backend, why, .. } => (backend, why),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(why(&mut director), (NAMES[1].to_owned(), Why::Known));
+        let mut backends = open(&NAMES);
+        backends[1].standing = Standing::Down;
+        director.set_backends(&backends);
+        let (backend, moved) = why(&mut director);
+        assert!(moved == Why::Moved && backend != NAMES[1], "{backend}");
+        assert_eq!(director.owner(&entry, 0), None, "it has no flow");
+        let unknown = director.explain_in_kernel(&flow, Entry::Unreadable, 0);
+        assert!(matches!(unknown.decision, Decision::Forward { why: Why::Unread, .. }), "{unknown:?}");
     }
 }

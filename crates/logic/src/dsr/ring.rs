@@ -57,6 +57,21 @@ struct Slot {
     turn: u32,
     /// The backend that an earlier process had here, until it is named.
     before: Option<u64>,
+    count: Count,
+}
+
+/// What the next numbers of flows that are told say of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Count {
+    Whole,
+    /// Nothing of a backend that was removed meanwhile: flows that began behind the place of the count are not in it.
+    BegunBefore,
+}
+
+impl Slot {
+    fn shown(&self) -> &str {
+        if self.before.is_some() { "(of an earlier start)" } else { &self.name }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +132,7 @@ impl Ring {
                 (slot.configured, changed) = (Configured::NoMore, true);
                 if self.counted == Counted::Elsewhere {
                     // It may have flows that are not counted yet.
-                    slot.flows = slot.flows.max(1);
+                    (slot.flows, slot.count) = (slot.flows.max(1), Count::BegunBefore);
                 }
             }
         }
@@ -150,6 +165,7 @@ impl Ring {
             flows: 0,
             turn,
             before: None,
+            count: Count::Whole,
         };
         let was_here = Some(identity(name));
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.before == was_here) {
@@ -190,7 +206,9 @@ impl Ring {
 
     fn build(&self) -> Tables {
         let backends = self.weights();
-        let is_open = |at: usize| self.slots[at].standing == Standing::Open;
+        // A program in the kernel has places for so many: flows of others go to these.
+        let has_place = |at: usize| self.counted == Counted::Here || at < super::image::BACKENDS;
+        let is_open = |at: usize| self.slots[at].standing == Standing::Open && has_place(at);
         let is_known = |at: usize| self.slots[at].mac.is_some();
         let is_missed = |at: usize| backends[at].1 > 0 && is_open(at) && !is_known(at);
         let later = (0..backends.len())
@@ -220,7 +238,7 @@ impl Ring {
     pub(super) fn views(&self) -> Vec<BackendView> {
         let used = self.slots.iter().filter(|slot| slot.configured == Configured::Yes || slot.flows > 0);
         let view = |slot: &Slot| BackendView {
-            name: slot.name.to_string(),
+            name: slot.shown().to_owned(),
             standing: (slot.configured == Configured::Yes).then_some(slot.standing),
             weight: slot.weight,
             mac: slot.mac,
@@ -271,7 +289,7 @@ impl Ring {
     }
 
     pub(super) fn name(&self, id: BackendId) -> Option<&str> {
-        Some(&*self.slots.get(id.0 as usize)?.name)
+        Some(self.slots.get(id.0 as usize)?.shown())
     }
 
     /// Which backend of its slot this is.
@@ -338,6 +356,7 @@ impl Ring {
                 flows: 1,
                 turn,
                 before: Some(before),
+                count: Count::Whole,
             })
             .collect();
     }
@@ -353,17 +372,20 @@ impl Ring {
         (self.counted == Counted::Elsewhere).then(sum)
     }
 
-    /// Numbers of flows by backend.
+    /// Numbers of flows by backend. One count begins after the other.
     pub(super) fn set_flows(&mut self, flows: &[u32]) {
         for (at, slot) in self.slots.iter_mut().enumerate() {
-            slot.flows = flows.get(at).copied().unwrap_or(0);
+            let counted = flows.get(at).copied().unwrap_or(0);
+            let is_free = slot.count == Count::Whole || slot.configured == Configured::Yes;
+            (slot.flows, slot.count) = (if is_free { counted } else { counted.max(1) }, Count::Whole);
         }
     }
 
     /// From now on flows are counted here, and none is known.
     pub(super) fn count_here(&mut self) {
         self.counted = Counted::Here;
-        self.set_flows(&[]);
+        self.outdate();
+        self.slots.iter_mut().for_each(|slot| (slot.flows, slot.count) = (0, Count::Whole));
     }
 }
 

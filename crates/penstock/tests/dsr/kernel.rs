@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use logic::dsr::{Backend, Director, Rules, Service, Standing, Transports, Verdict, image, rewrite};
-use sys::bpf::{Hook, Program, Tried};
+use sys::bpf::{Hook, Look, Program, Tried};
 use testing::tools::{self, Root};
 
 mod frames;
@@ -214,9 +214,9 @@ fn the_programs_forget_silent_flows_and_the_process_counts_the_others() {
         pair.compare(&plain(false, UDP, 1, port, 80, 0));
     });
     let count = |director: &Director, program: &Program| {
-        let (mut place, mut counts, now) = (None, vec![0_u32; NAMES.len()], sys::bpf::coarse_now());
+        let (mut look, mut counts, now) = (Look::new(64), vec![0_u32; NAMES.len()], sys::bpf::coarse_now());
         loop {
-            let is_end = program.shared().look_at_flows(&mut place, 64, |known| {
+            let is_end = program.shared().look_at_flows(&mut look, |known| {
                 if let Some(backend) = director.owner(known, now) {
                     counts[backend.number()] += 1;
                 }

@@ -68,6 +68,18 @@ fn show_and_explain(network: &Network, path: &str, ports: std::ops::Range<u16>) 
     }
     let text = said(&["dsr", "explain", &format!("10.77.0.12:{}", ports.start), &target, "tcp"]);
     assert!(text.contains("flow: remembered for 10.77.0.1") && text.contains("=> forwarded to"), "{text}");
+    // A flow of a backend that is down goes to the other one.
+    let of_first = ports.clone().find(|port| explain(*port)["flow"]["backend"] == "10.77.0.14:80");
+    if let Some(port) = of_first {
+        network.set_vip(SERVERS[0], "del", VIP);
+        eventually("the flow is told as moved", secs(20), || {
+            let said = explain(port);
+            let is_moved =
+                said["reason"].as_str()?.contains("the flow is remembered, but its backend is down");
+            (is_moved && said["backend"] == "10.77.0.15:80").then_some(())
+        });
+        network.set_vip(SERVERS[0], "add", VIP);
+    }
     for (words, part) in [
         (["10.77.0.12:1", "10.77.0.101:80", "tcp"], "no dsr listener has the address 10.77.0.101"),
         (["10.77.0.12:1", "10.77.0.100:80", "udp"], "there are: 10.77.0.100:80 tcp"),

@@ -3,14 +3,14 @@
 
 use logic::dsr::{BackendId, Dropped, image};
 use state::ending::Ending;
-use sys::bpf::coarse_now;
+use sys::bpf::{Look, coarse_now};
 use sys::packet;
 
-use super::Server;
 use super::backends::Tally;
+use super::{Round, Server};
 
 /// Entries of the table of flows that one tick looks at: a million take half a minute.
-const LOOKED_AT: usize = 4096;
+pub(super) const LOOKED_AT: usize = 4096;
 
 impl Server {
     /// Tells the program what has changed.
@@ -31,7 +31,7 @@ impl Server {
     }
 
     /// Takes over what the program has counted since the last time.
-    pub(super) fn count_kernel(&mut self) {
+    pub(super) fn count_kernel(&mut self, round: Round) {
         let Some(kernel) = &mut self.kernel else { return };
         let shared = kernel.plane.shared();
         let (now, before) = (shared.counted(), kernel.counted);
@@ -65,15 +65,19 @@ impl Server {
         if dropped > 0 {
             self.drop_packets(dropped, Ending::Packet(Dropped::NoBackend));
         }
-        self.look_at_flows();
+        self.look_at_flows(round);
     }
 
-    /// Looks at a part of the program's table, and publishes the numbers of flows when all of it was seen.
-    fn look_at_flows(&mut self) {
+    /// Looks at a part of the program's table, and publishes the numbers of flows when all of it was seen. Then it rests: each
+    /// look delays the packets of other services of this worker by a millisecond.
+    fn look_at_flows(&mut self, round: Round) {
         let Some(kernel) = &mut self.kernel else { return };
+        if kernel.look.is_at_start() && round == Round::Usual {
+            return;
+        }
         let now = coarse_now();
         let (director, flows) = (&self.director, &mut kernel.flows);
-        let looked = kernel.plane.shared().look_at_flows(&mut kernel.place, LOOKED_AT, |known| {
+        let looked = kernel.plane.shared().look_at_flows(&mut kernel.look, |known| {
             if let Some(backend) = director.owner(known, now) {
                 let at = backend.number();
                 flows.resize(flows.len().max(at + 1), 0);
@@ -87,7 +91,7 @@ impl Server {
                 flows.clear();
             }
             // A kernel that does not show it to this user: backends are kept as if they had flows.
-            Err(_) => (kernel.place, kernel.flows) = (None, Vec::new()),
+            Err(_) => (kernel.look, kernel.flows) = (Look::new(LOOKED_AT), Vec::new()),
         }
     }
 

@@ -9,8 +9,9 @@ use state::data_path::{DataPath, PathReport};
 use state::events::Level;
 use state::listen::BoundKey;
 use state::lock::lock;
-use sys::bpf::{Counted, Hook, Plane, Tallied};
+use sys::bpf::{Counted, Hook, Look, Plane, Tallied};
 
+use super::kernel::LOOKED_AT;
 use crate::worker::Worker;
 
 /// The path of an address, as long as it is open.
@@ -73,7 +74,7 @@ pub(super) struct Kernel {
     pub(super) counted: Counted,
     pub(super) tallied: Vec<Tallied>,
     /// How far its flows were looked at, and the numbers of flows until there.
-    pub(super) place: Option<u32>,
+    pub(super) look: Look,
     pub(super) flows: Vec<u32>,
 }
 
@@ -87,7 +88,15 @@ impl Kernel {
         let counted = shared.counted();
         let tallied = (0..image::BACKENDS).map(|at| shared.tallied(at)).collect();
         let table = shared.switched() as u32 & 1;
-        Some(Self { plane, table, drawn: None, counted, tallied, place: None, flows: Vec::new() })
+        Some(Self {
+            plane,
+            table,
+            drawn: None,
+            counted,
+            tallied,
+            look: Look::new(LOOKED_AT),
+            flows: Vec::new(),
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
+use logic::dsr::explain::Entry;
 use logic::dsr::packet::shown;
 use logic::dsr::{Director, Standing};
 use logic::health::{State as HealthState, VerdictOutcome};
@@ -73,9 +74,13 @@ impl Server {
         let explained = match &self.kernel {
             None => self.director.explain(flow, Instant::now()),
             Some(kernel) => {
-                // A kernel that does not show it to this user: the flow is told as a new one.
-                let entry = kernel.plane.shared().look_up_flow(&Director::flow_key(flow)).ok().flatten();
-                self.director.explain_in_kernel(flow, entry.as_ref().map(|entry| &entry[..]), coarse_now())
+                let found = kernel.plane.shared().look_up_flow(&Director::flow_key(flow));
+                let entry = match &found {
+                    Ok(Some(entry)) => Entry::Found(entry),
+                    Ok(None) => Entry::None,
+                    Err(_) => Entry::Unreadable,
+                };
+                self.director.explain_in_kernel(flow, entry, coarse_now())
             }
         };
         // Who has asked may have left.

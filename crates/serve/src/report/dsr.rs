@@ -109,6 +109,15 @@ pub struct ExplainReport {
     /// Backend of the flow in the table if all backends took flows.
     pub home: Option<String>,
     pub backends: Vec<ExplainedBackend>,
+    #[serde(skip)]
+    memory: Memory,
+}
+
+/// Whether it could be looked up which flows are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    Read,
+    Unread,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -150,6 +159,7 @@ impl ExplainReport {
             table: None,
             home: None,
             backends: Vec::new(),
+            memory: Memory::Read,
         }
     }
 
@@ -164,6 +174,10 @@ impl ExplainReport {
             Decision::Forward { backend, to, .. } => (Some(backend.clone()), Some(shown(*to))),
             Decision::NoEthernetAddress { backend } => (Some(backend.clone()), None),
             Decision::Drop(_) => (None, None),
+        };
+        let memory = match explained.decision {
+            Decision::Forward { why: Why::Unread, .. } => Memory::Unread,
+            _ => Memory::Read,
         };
         let vip = |name: &str| service.backends.iter().find(|one| one.name == name)?.vip.clone();
         let backend_of = |view: BackendView| ExplainedBackend {
@@ -195,6 +209,7 @@ impl ExplainReport {
             table: explained.table,
             home: explained.home,
             backends: explained.backends.into_iter().map(backend_of).collect(),
+            memory,
             ..Self::new(flow, verdict, reason)
         }
     }
@@ -235,6 +250,7 @@ impl ExplainReport {
 
     fn flow_words(&self) -> String {
         match &self.flow {
+            None if self.memory == Memory::Unread => "whether it is remembered is not known".to_owned(),
             None => "not remembered".to_owned(),
             Some(flow) => {
                 let silent = units::duration(Duration::from_secs_f64(flow.silent_seconds.max(0.0)));

@@ -45,15 +45,33 @@ struct Batch {
     flags: u64,
 }
 
-/// Reads about `most` entries behind `place`, and moves it on. `Ok(true)`: there are no more.
+/// A look at all entries of a map, a part after the other, with room for what is read.
+#[derive(Debug)]
+pub struct Look {
+    place: Option<u32>,
+    keys: Vec<[u8; KEY]>,
+    values: Vec<[u8; VALUE]>,
+}
+
+impl Look {
+    /// About `most` entries are read at once.
+    pub fn new(most: usize) -> Self {
+        Self { place: None, keys: vec![[0; KEY]; most], values: vec![[0; VALUE]; most] }
+    }
+
+    pub fn is_at_start(&self) -> bool {
+        self.place.is_none()
+    }
+}
+
+/// Reads the next part. `Ok(true)`: there are no more, and the next one is the first again.
 pub(super) fn look_at_entries(
     map: BorrowedFd<'_>,
-    place: &mut Option<u32>,
-    most: usize,
+    look: &mut Look,
     mut each: impl FnMut(&[u8; VALUE]),
 ) -> io::Result<bool> {
-    let mut keys = vec![[0_u8; KEY]; most];
-    let mut values = vec![[0_u8; VALUE]; most];
+    let Look { place, keys, values } = look;
+    let most = keys.len();
     let (before, mut after) = (*place, 0_u32);
     let mut batch = Batch {
         place_before: before.as_ref().map_or(0, |place| std::ptr::from_ref(place) as u64),
@@ -134,6 +152,12 @@ pub(super) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Resu
 }
 
 #[repr(C)]
+/// Takes the program of a link away from its interface, before the call returns.
+pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    call(DETACH, &mut link.as_raw_fd())?;
+    Ok(())
+}
+
 struct Name {
     path: u64,
     fd: u32,
