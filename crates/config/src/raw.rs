@@ -7,6 +7,7 @@
 
 use logic::dsr::Transports;
 use logic::dsr::path::{AtStop, DataPath};
+use logic::dsr::tunnel::Mode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -446,8 +447,8 @@ health = { dns = "example.org" }
     /// or is dropped.
     #[schemars(extend("default" = 1024, "minimum" = 1, "maximum" = 16_777_216, "x-only" = json!({ "protocol": ["udp"] })))]
     pub(crate) flows_per_source: Key<i64>,
-    /// Network interface where packets of clients come in, and go out to the backends, which are on the same network. Of a
-    /// VLAN, bond or bridge name its own interface.
+    /// Network interface where packets of clients come in, and go out to the backends. Of a VLAN, bond or bridge name its own
+    /// interface.
     #[schemars(extend(
         "x-default" = "none; needed with `dsr`", "examples" = ["eth0"], "x-only" = json!({ "protocol": ["dsr"] }), "x-example" = r#"[listener.video]
 bind = ["192.0.2.10:80", "[2001:db8::10]:80"]
@@ -461,9 +462,11 @@ balance = "maglev"
 "#
     ))]
     pub(crate) interface: Key<String>,
-    /// How packets reach the backends: `"l2"` writes the Ethernet address of the backend into each, and nothing else.
-    #[schemars(extend("default" = "l2", "enum" = ["l2"], "x-only" = json!({ "protocol": ["dsr"] })))]
-    #[expect(dead_code, reason = "there is one mode")]
+    /// How packets reach the backends. `"l2"` writes the Ethernet address of the backend into each, and nothing else: backends are
+    /// on the network of `interface`. `"ipip"` puts each into a packet to the address of the backend, IPv4 into IPv4 (protocol 4)
+    /// and IPv6 into IPv6 (protocol 41): backends may be behind routers, and have a tunnel device. See
+    /// [dsr.md](dsr.md#backends-on-other-networks).
+    #[schemars(extend("default" = Mode::default().as_str(), "enum" = Mode::WORDS, "x-only" = json!({ "protocol": ["dsr"] })))]
     pub(crate) mode: Key<String>,
     /// Transport protocols that are forwarded.
     #[schemars(extend("default" = Transports::default().as_str(), "enum" = Transports::WORDS, "x-only" = json!({ "protocol": ["dsr"] })))]

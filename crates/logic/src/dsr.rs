@@ -14,6 +14,7 @@
 //! `crates/logic/src/dsr/probe.rs` finds out whether backends accept the VIP.
 //!
 //! `crates/logic/src/dsr/trace.rs` tells an operator of each frame what is decided.
+//! `crates/logic/src/dsr/tunnel.rs` puts packets into others for backends that are on another network.
 //!
 //! `crates/logic/src/dsr/filter.rs` is the part of this that the kernel does, so that other frames do not come here.
 //! No sockets, no clock: `crates/proxy/src/dsr.rs` has both.
@@ -37,11 +38,13 @@ mod ring;
 #[cfg(test)]
 mod tests;
 pub mod trace;
+pub mod tunnel;
 
 use flows::{CLOSING, Class, Flows};
 use fragments::Fragments;
 use packet::{Content, Flow, FragmentKey, Packet, Segment};
 use ring::Ring;
+use tunnel::Tunnel;
 
 pub use packet::{Mac, Transport};
 pub use ring::{Backend, BackendId, Standing};
@@ -125,6 +128,12 @@ text::meanings! {
     pub enum Dropped {
         /// No backend of a `dsr` listener takes new flows, or none that does has a known Ethernet address: the packet was dropped.
         NoBackend = "packet-no-backend",
+        /// A packet for a `dsr` listener with `mode = "ipip"` does not fit into the tunnel to its backend. The client was told
+        /// the size that does, unless too many were told in the same second.
+        TooLong = "packet-too-long",
+        /// A packet for a `dsr` listener with `mode = "ipip"` was put together by the kernel in a way that it cannot be taken
+        /// apart again.
+        NotSegmented = "packet-not-segmented",
     }
 }
 
@@ -140,6 +149,8 @@ pub struct Director {
     others: Vec<(u16, Transports)>,
     /// Number of flows that were remembered since then.
     pace: (Instant, u32),
+    /// Longest packet that fits into a tunnel to a backend; `None`: packets are not put into others.
+    room: Option<u16>,
 }
 
 impl Director {
@@ -153,6 +164,7 @@ impl Director {
             fragments: Fragments::default(),
             others: Vec::new(),
             pace: (now, 0),
+            room: None,
         }
     }
 
@@ -187,6 +199,30 @@ impl Director {
     /// its own are dropped until it is back. Returns whether it was known.
     pub fn forget_mac(&mut self, name: &str) -> bool {
         self.ring.forget_mac(name)
+    }
+
+    /// Lets packets travel through tunnels, for which [`Self::set_tunnel`] has the ends: those of up to this length. `None`: as
+    /// they are.
+    pub fn set_room(&mut self, room: Option<u16>) {
+        self.room = room;
+    }
+
+    pub fn room(&self) -> Option<u16> {
+        self.room
+    }
+
+    /// Sets the tunnel to a backend: before its Ethernet address, which is that of the next machine on the way.
+    pub fn set_tunnel(&mut self, name: &str, tunnel: Option<Tunnel>) {
+        self.ring.set_tunnel(name, tunnel);
+    }
+
+    pub fn tunnel(&self, backend: BackendId) -> Option<Tunnel> {
+        self.ring.tunnel(backend)
+    }
+
+    /// The tunnel to the backend with this name.
+    pub fn tunnel_of(&self, name: &str) -> Option<Tunnel> {
+        self.ring.tunnel_of(name)
     }
 
     /// Backends that have flows or are configured: name and number of flows.
@@ -248,6 +284,14 @@ impl Director {
                 }
             }
             _ => Verdict::Pass,
+        }
+    }
+
+    /// Whether a frame has a packet of a flow of this service. Nothing changes.
+    pub fn is_of_service(&self, frame: &[u8]) -> bool {
+        match packet::parse(frame).map(|packet| packet.content) {
+            Some(Content::Segment(Segment { flow, .. }) | Content::Error(flow)) => self.is_ours(&flow),
+            _ => false,
         }
     }
 

@@ -7,7 +7,8 @@
 //!    `crates/proxy/src/dsr/kernel.rs` tells it what it must know, and counts what it does.
 //! 4. Ten times a second, and when a backend's health changes, `crates/proxy/src/dsr/backends.rs` tells the decision which
 //!    backends there are; it looks up their Ethernet addresses. `crates/proxy/src/dsr/link.rs` follows the network interface.
-//! 5. `crates/proxy/src/dsr/probe.rs` asks backends whether they accept the address, and `crates/proxy/src/dsr/report.rs`
+//! 5. `crates/proxy/src/dsr/tunnel.rs` sends what is to travel in other packets, and tells clients what is too long for that.
+//! 6. `crates/proxy/src/dsr/probe.rs` asks backends whether they accept the address, and `crates/proxy/src/dsr/report.rs`
 //!    tells operators how the service stands; `crates/proxy/src/dsr/trace.rs` shows them packets.
 
 use std::io;
@@ -47,6 +48,7 @@ mod service;
 mod totals;
 mod trace;
 mod tracer;
+mod tunnel;
 mod way;
 
 use backends::Gauges;
@@ -54,6 +56,7 @@ use plane::{Kernel, Path};
 use service::others;
 use totals::Totals;
 use tracer::Tracer;
+use tunnel::Tunnels;
 use way::{Frames, Probes};
 
 /// How often the backends are looked at.
@@ -162,6 +165,7 @@ struct Server {
     probes: Probes,
     totals: Totals,
     tracer: Tracer,
+    tunnels: Tunnels,
     /// Where operators ask, and what they have asked.
     desk: mpsc::Sender<Question>,
     questions: mpsc::Receiver<Question>,
@@ -184,6 +188,7 @@ async fn serve(
     };
     let hash_key = hash_key(&worker, &plan);
     let mut director = Director::new(service, rules, hash_key, now);
+    director.set_room(tunnel::room_of(&plan, service.vip));
     director.set_others(others(&known, &plan, service));
     let kernel = Kernel::new(&path, &mut director);
     let (desk, questions) = mpsc::channel(state::dsr::WAITING);
@@ -200,6 +205,7 @@ async fn serve(
         probes: Probes::default(),
         totals: Totals::default(),
         tracer: Tracer::new(worker.front.state.services.traces()),
+        tunnels: Tunnels::default(),
         desk,
         questions,
         ticks: 0,
@@ -245,6 +251,7 @@ impl Server {
                             faults = 0;
                             self.handle(count, Instant::now());
                             self.send(close_signal).await?;
+                            self.send_tunnelled(close_signal).await?;
                             if count == SLOTS {
                                 // Other clients of the worker have their turn before the next batch.
                                 tokio::task::yield_now().await;
@@ -278,13 +285,15 @@ impl Server {
         if let Some(plan) = current.listeners.get(&self.key.listener).cloned()
             && let Some((service, rules)) = plan.settings.dsr().and_then(|it| described(it, &self.key))
         {
-            let before = (self.director.service(), self.settings().map(|it| it.interface.clone()));
+            let known = |server: &Self| server.settings().map(|it| (it.interface.clone(), it.mode));
+            let before = (self.director.service(), known(self));
             self.director.set(service, rules, hash_key(&self.worker, &plan));
             (self.plan, self.known) = (plan, current);
             self.director.set_others(others(&self.known, &self.plan, service));
-            if before != (service, self.settings().map(|it| it.interface.clone())) {
+            if before != (service, known(self)) {
                 // Bound again with another filter, or to another interface.
                 self.interface = None;
+                self.director.set_room(tunnel::room_of(&self.plan, service.vip));
             }
         }
     }
@@ -335,6 +344,7 @@ impl Server {
     /// Decides about the first frames of the batch.
     fn handle(&mut self, count: usize, now: Instant) {
         let Some(Interface { mac, .. }) = self.interface else { return };
+        self.tunnels.frames.clear();
         let (mut forwarded, mut bytes, mut began, mut passed) = (0, 0, 0, 0);
         for slot in 0..count {
             if self.batch.frame(slot).is_empty() {
@@ -344,19 +354,28 @@ impl Server {
             if self.tracer.is_on() && self.kernel.is_none() {
                 self.trace(slot, mac, now);
             }
+            if self.kernel.is_some() && self.is_long(slot) {
+                self.refuse_long(slot, mac, now);
+                continue;
+            }
             match self.director.handle(self.batch.frame(slot), mac, now) {
                 // A copy from before the socket had its filter.
                 Verdict::Pass | Verdict::Drop(_) | Verdict::Forward { .. } if self.kernel.is_some() => {}
                 Verdict::Pass => passed += 1,
                 Verdict::Drop(why) => self.drop_packets(1, Ending::Packet(why)),
                 Verdict::Forward { backend, to, flow } => {
-                    let frame = self.batch.frame_mut(slot);
-                    rewrite(frame, mac, to);
-                    let length = frame.len() as u64;
+                    if self.director.room().is_some() {
+                        if !self.tunnel(slot, backend, [mac, to], now) {
+                            continue;
+                        }
+                    } else {
+                        rewrite(self.batch.frame_mut(slot), mac, to);
+                        self.batch.add(slot);
+                    }
+                    let length = self.batch.frame(slot).len() as u64;
                     self.gauges.count(backend, length, flow);
                     (forwarded, bytes) = (forwarded + 1, bytes + length);
                     began += u64::from(flow == Progress::Began);
-                    self.batch.add(slot);
                 }
                 Verdict::Answer(frame) => {
                     // Who asked asks again.

@@ -1,6 +1,6 @@
 //! A server behind a `dsr` listener, which this machine is: reads what it has, sets it up, and takes that back. What is
 //! needed is decided by `crates/logic/src/dsr/backend_host.rs`; what a set-up has changed is kept by
-//! `crates/serve/src/backend_host/record.rs`.
+//! `crates/serve/src/backend_host/record.rs`, and `crates/serve/src/backend_host/tunnel.rs` is about tunnels to it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -11,15 +11,18 @@ use std::time::Duration;
 use logic::dsr::Transports;
 use logic::dsr::backend_host::persist::{File, MARK, Persist, files};
 use logic::dsr::backend_host::settings::{Set, usual};
-use logic::dsr::backend_host::setup::{Step, steps};
+use logic::dsr::backend_host::setup::{Step, steps, tunnel_steps};
+use logic::dsr::backend_host::tunnel::Lacks;
 use logic::dsr::backend_host::undo::{self, Before, Changed};
 use logic::dsr::backend_host::verify::Listening;
 use logic::dsr::backend_host::{ALL, Address, Facts, Key, LOOPBACK, Vip, default_routes, receives, single};
 use sys::interfaces::{self, Kind, Link};
 
 mod record;
+mod tunnel;
 
 use record::Records;
+pub use tunnel::read_rules;
 
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
@@ -86,6 +89,7 @@ pub fn facts(interface: Option<&str>) -> Result<Facts, HostError> {
         }
     }
     facts.interfaces = chosen;
+    tunnel::read(&mut facts, &all)?;
     Ok(facts)
 }
 
@@ -143,6 +147,8 @@ pub struct Order {
     pub vips: Vec<IpAddr>,
     pub interface: Option<String>,
     pub persist: Option<Persist>,
+    /// Those whose packets come through tunnels, and the MTU of these.
+    pub tunnelled: (Vec<IpAddr>, u16),
     /// Directory of what was there before.
     pub state: PathBuf,
 }
@@ -155,11 +161,37 @@ pub fn apply(order: &Order, mut tell: impl FnMut(&str)) -> Result<(), HostError>
         content(&file)?;
     }
     let mut records = Records::open(&order.state)?;
+    let (tunnelled, mtu) = (&order.tunnelled.0, order.tunnelled.1);
+    let facts = match &tunnelled[..] {
+        [] => facts,
+        _ => {
+            let mut facts = facts;
+            tunnel::read_rules(&mut facts, tunnelled);
+            for step in tunnel_steps(tunnelled, &facts, mtu) {
+                let Step::Tunnel(lacks) = step else { continue };
+                let (Lacks::Device(ip) | Lacks::Rule(ip, _)) = lacks;
+                let before = records.of(ip).clone();
+                match lacks {
+                    Lacks::Device(_) => records.of(ip).tunnel.has_device = true,
+                    Lacks::Rule(..) => records.of(ip).tunnel.has_table = true,
+                }
+                records.save(ip)?;
+                if let Err(error) = tunnel::make(lacks) {
+                    *records.of(ip) = before;
+                    records.save(ip)?;
+                    return Err(error);
+                }
+                tell(&Step::Tunnel(lacks).command());
+            }
+            self::facts(order.interface.as_deref())?
+        }
+    };
     for step in steps(&order.vips, &facts, order.interface.as_deref()) {
         // Settings are for all IPv4 addresses: the first one has them until it is undone.
         let ip = match &step {
             Step::Add(ip) => Some(*ip),
             Step::Set(_) => order.vips.iter().find(|ip| ip.is_ipv4()).copied(),
+            Step::Tunnel(_) => None,
         };
         let Some(ip) = ip else { continue };
         let before = records.of(ip).clone();
@@ -174,6 +206,7 @@ pub fn apply(order: &Order, mut tell: impl FnMut(&str)) -> Result<(), HostError>
                 record.note(Changed { set: set.clone(), from });
                 format!("   # it was {from}")
             }
+            Step::Tunnel(_) => String::new(),
         };
         // Before the change: after a crash it can be taken back.
         records.save(ip)?;
@@ -216,6 +249,7 @@ fn perform(step: &Step) -> Result<(), HostError> {
     match step {
         Step::Set(set) => write_setting(set),
         Step::Add(address) => ip("add", *address),
+        Step::Tunnel(lacks) => tunnel::make(*lacks),
     }
 }
 
@@ -227,26 +261,31 @@ fn write_setting(set: &Set) -> Result<(), HostError> {
 /// Adds an address to the loopback interface, or deletes it there.
 fn ip(verb: &str, address: IpAddr) -> Result<(), HostError> {
     let place = format!("{address}/{}", single(address));
-    let words = ["address", verb, &place, "dev", LOOPBACK];
-    let failed = |why: String| HostError::Program(format!("ip {}", words.join(" ")), why);
-    let output = match Command::new("ip").args(words).output() {
+    program("ip", &["address", verb, &place, "dev", LOOPBACK], "iproute2").map(drop).map_err(|error| {
+        match (error, address) {
+            (HostError::Program(words, said), IpAddr::V6(_)) if verb == "add" => {
+                let hint = "`sysctl net.ipv6.conf.lo.disable_ipv6` tells whether IPv6 is switched off";
+                HostError::Program(words, format!("{said} ({hint})"))
+            }
+            (error, _) => error,
+        }
+    })
+}
+
+/// Runs a program, which is in this package. Returns what it prints.
+fn program(name: &str, words: &[&str], package: &str) -> Result<String, HostError> {
+    let failed = |why: String| HostError::Program(format!("{name} {}", words.join(" ")), why);
+    let output = match Command::new(name).args(words).output() {
         Ok(output) => output,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(failed("there is no such program: install iproute2".to_owned()));
+            return Err(failed(format!("there is no such program: install {package}")));
         }
         Err(error) => return Err(failed(error.to_string())),
     };
-    if output.status.success() {
-        return Ok(());
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let hint = match address {
-        IpAddr::V6(_) if verb == "add" => {
-            " (`sysctl net.ipv6.conf.lo.disable_ipv6` tells whether IPv6 is switched off)"
-        }
-        _ => "",
-    };
-    Err(failed(format!("{said}{hint}")))
 }
 
 /// The text of a file of ours; `None` if there is none. Another file in its place is an error.
@@ -305,6 +344,7 @@ pub fn undo(address: IpAddr, state: &Path, mut tell: impl FnMut(&str)) -> Result
         write_setting(set)?;
         tell(&set.command());
     }
+    tunnel::take_back(undo.table, undo.device, &mut tell)?;
     let mut stays = undo.stays;
     for file in &undo.files {
         match content(file) {

@@ -10,11 +10,13 @@ use config::Config;
 use config::types::{BackendAddress, BindAddress};
 use logic::dsr::doctor::frames::{Asker, filter};
 use logic::dsr::doctor::{
-    self, Balancer, Examination, FIRST_PORT, Link, MOST, Offloads, Service, Step, Switch, Target,
+    self, Balancer, Examination, FIRST_PORT, Leg, Link, MOST, Offloads, Service, Step, Switch, Target,
 };
 use logic::dsr::finding::Finding;
+use logic::dsr::tunnel::{Mode, Tunnel};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::interfaces::{self, Interface};
+use sys::neighbour::Neighbours;
 use sys::packet::{FrameBatch, PacketError, PacketSocket, send_frame};
 
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +46,8 @@ pub fn examine(config: &Config) -> Result<Vec<Report>, DoctorError> {
             let backends = config.pools[settings.pool.0].backends.iter().filter_map(|backend| {
                 let BackendAddress::Ip(address) = &backend.address else { return None };
                 let (name, ip) = (backend.address.to_string(), address.ip().to_canonical());
-                Some(Target { name, ip, asker: unspecified(ip) })
+                let leg = if settings.mode == Mode::Ipip { Leg::NoRoute } else { Leg::Near };
+                Some(Target { name, ip, asker: unspecified(ip), leg })
             });
             let service = Service {
                 interface: settings.interface.to_string(),
@@ -85,8 +88,16 @@ fn service_findings(mut service: Service) -> Result<Vec<Finding>, DoctorError> {
         return Ok(findings);
     }
     let (Some(own), interface) = (own, bound?) else { return Ok(findings) };
+    let mut routes = Neighbours::open().map_err(DoctorError::Network)?;
     for target in &mut service.backends {
-        target.asker = address(own, target.ip);
+        if target.leg == Leg::NoRoute {
+            let hop = routes.route(target.ip, interface.index).map_err(DoctorError::Network)?;
+            let leg = hop.and_then(|hop| {
+                Some(Leg::Tunnel { next: hop.next, tunnel: Tunnel::new(hop.from, target.ip)? })
+            });
+            target.leg = leg.unwrap_or(Leg::NoRoute);
+        }
+        target.asker = address(own, target.machine().unwrap_or(target.ip));
     }
     let asker = Asker { mac: interface.mac, ip: address(own, service.vip.ip()) };
     let mtu = interfaces::mtu(&own.name).map_err(DoctorError::Network)?;

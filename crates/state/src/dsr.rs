@@ -34,6 +34,8 @@ pub struct ServiceReport {
     pub transport: &'static str,
     /// What forwards the packets: a word of `logic::dsr::path::Rung`.
     pub rung: &'static str,
+    /// How packets reach backends: a word of `logic::dsr::tunnel::Mode`.
+    pub mode: &'static str,
     pub interface: String,
     /// Ethernet address of the interface; `None` while it is gone.
     pub ethernet: Option<String>,

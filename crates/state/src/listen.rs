@@ -361,6 +361,12 @@ pub fn questions(service: &Service) -> Vec<sys::packet::Instruction> {
     all.map(|one| (one.code, one.jt, one.jf, one.k)).collect()
 }
 
+/// The same, and packets to it that are too long for the tunnels to its backends.
+pub fn questions_and_long(service: &Service, room: u16, most: u16) -> Vec<sys::packet::Instruction> {
+    let all = logic::dsr::filter::questions_and_long(service, room, most).into_iter();
+    all.map(|one| (one.code, one.jt, one.jf, one.k)).collect()
+}
+
 fn is_without_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc_codes::EAFNOSUPPORT | libc_codes::EADDRNOTAVAIL))
 }

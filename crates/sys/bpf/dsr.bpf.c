@@ -31,7 +31,8 @@ static u64 (*now_coarse)(void) = (void *)160;
 struct frame {
 	u32 data, data_end, data_meta, ingress_ifindex;
 };
-enum { DROP = 1, PASS = 2, TRANSMIT = 3 };
+enum { DROP = 1, PASS = 2, TRANSMIT = 3, LEAVE = PASS };
+static long (*adjust_head)(struct frame *frame, int by) = (void *)44;
 static u64 (*length_of)(struct frame *frame) = (void *)188;
 static long (*load_bytes)(struct frame *frame, u32 at, void *to, u32 length) = (void *)189;
 static long (*store_bytes)(struct frame *frame, u32 at, const void *from, u32 length) = (void *)190;
@@ -39,15 +40,22 @@ static long (*store_bytes)(struct frame *frame, u32 at, const void *from, u32 le
 // The first words of struct __sk_buff.
 struct frame {
 	u32 len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto, priority, ingress_ifindex, ifindex;
+	u32 others[33];
+	u32 gso_size;
 };
-enum { DROP = 2, PASS = -1 };
+enum { DROP = 2, PASS = -1, LEAVE = DROP };
+// Behind the Ethernet header; segments keep their length; what the outer header is.
+enum { AT_MAC = 1, FIXED_GSO = 1, OUTER_IPV4 = 2, OUTER_IPV6 = 4 };
+static long (*adjust_room)(struct frame *frame, int by, u32 mode, u64 flags) = (void *)50;
 static long (*skb_store_bytes)(struct frame *frame, u32 at, const void *from, u32 length, u64 flags) = (void *)9;
 static long (*redirect)(u32 interface, u64 flags) = (void *)23;
 static long (*load_bytes)(struct frame *frame, u32 at, void *to, u32 length) = (void *)26;
 #endif
 
 enum { SLOTS = 65537, BACKENDS = 4096, NO_BACKEND = 0xffff, MOST_EXTENSIONS = 8 };
+enum { ETHERNET = 14 };
 enum { ICMP = 1, TCP = 6, UDP = 17, ICMPV6 = 58 };
+enum { IPV4_INSIDE = 4, IPV6_INSIDE = 41, HOPS = 64 };
 enum { WHOLE, FIRST, LATER };
 enum { CLASS_TCP, CLASS_CLOSING, CLASS_UDP };
 enum { OPEN, DRAINING, DOWN };
@@ -63,7 +71,8 @@ struct service {
 	u64 key[2];
 	u64 tcp_idle, udp_idle, closing;
 	u8 own[6];
-	u16 unused;
+	// Longest packet that fits into a tunnel to a backend. 0: packets are sent as they are.
+	u16 room;
 	u64 fragments_wait;
 	u64 new_flows;
 };
@@ -75,6 +84,8 @@ struct backend {
 	u32 turn;
 	u32 unused;
 	u64 name;
+	// Ends of the tunnel to it.
+	u64 from[2], to[2];
 };
 
 // For each slot the backend of new flows, and the one that follows once all Ethernet addresses are known.
@@ -86,7 +97,7 @@ struct ring {
 
 // Of one processor, which alone writes it.
 struct counters {
-	u64 forwarded, bytes, began, passed, no_backend, since, count, unused;
+	u64 forwarded, bytes, began, passed, no_backend, since, count, not_segmented;
 };
 
 struct tally {
@@ -181,7 +192,9 @@ struct {
 struct packet {
 	u64 from[2], to[2];
 	u32 at, end, id;
-	u8 protocol, part;
+	// Headers of a segment, from that of IP on.
+	u32 head;
+	u8 protocol, part, class;
 };
 
 INLINE u16 swap16(u16 value) { return __builtin_bswap16(value); }
@@ -225,6 +238,8 @@ INLINE int read_ipv4(struct frame *frame, u32 at, u32 length, struct packet *pac
 	mapped(packet->to, head.to);
 	packet->at = at + header;
 	packet->end = end;
+	packet->head = 0;
+	packet->class = head.service;
 	packet->id = swap16(head.id);
 	packet->protocol = head.protocol;
 	packet->part = part_of((fragment & 0x1fff) == 0, fragment & 0x2000);
@@ -232,7 +247,7 @@ INLINE int read_ipv4(struct frame *frame, u32 at, u32 length, struct packet *pac
 }
 
 struct ipv6 {
-	u8 first, unused[3];
+	u8 first, second, unused[2];
 	u16 length;
 	u8 next, hops;
 	u64 from[2], to[2];
@@ -253,6 +268,8 @@ INLINE int read_ipv6(struct frame *frame, u32 at, u32 length, struct packet *pac
 	packet->id = 0;
 	packet->protocol = head.next;
 	packet->end = end;
+	packet->head = 0;
+	packet->class = head.first << 4 | head.second >> 4;
 	at += sizeof head;
 	for (int n = 0; n < MOST_EXTENSIONS; n++) {
 		struct {
@@ -390,6 +407,96 @@ INLINE void remember(const struct service *of, struct counters *own, const struc
 	map_update(&flows, flow, &known, 0);
 }
 
+INLINE int store(struct frame *frame, u32 at, const void *from, u32 length)
+{
+#ifdef XDP
+	return store_bytes(frame, at, from, length) ? -1 : 0;
+#else
+	return skb_store_bytes(frame, at, from, length, 0) ? -1 : 0;
+#endif
+}
+
+// Whether the packet does not fit into a tunnel. The kernel cuts one with many segments.
+INLINE int is_too_long(const struct frame *frame, const struct service *of, const struct packet *packet)
+{
+#ifdef XDP
+	(void)frame;
+#else
+	if (frame->gso_size)
+		return 0;
+#endif
+	return of->room && packet->end - ETHERNET > of->room;
+}
+
+INLINE u16 checksum_of(const struct ipv4 *head)
+{
+	// Words as they are in the packet, on a machine that has the low byte first.
+	u32 sum = head->first + (head->service << 8) + head->total + head->id + head->fragment + head->hops +
+		  (head->protocol << 8) + (head->from & 0xffff) + (head->from >> 16) + (head->to & 0xffff) + (head->to >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+// Makes room for an outer header behind that of Ethernet, which is lost.
+INLINE int make_room(struct frame *frame, const struct service *of, const struct packet *packet, int size)
+{
+#ifdef XDP
+	(void)of;
+	(void)packet;
+	return adjust_head(frame, -size) ? -1 : 0;
+#else
+	u64 flags = size == sizeof(struct ipv4) ? OUTER_IPV4 : OUTER_IPV6;
+	if (frame->gso_size) {
+		// Segments of TCP become shorter if they do not fit.
+		if (packet->head + frame->gso_size <= of->room)
+			flags |= FIXED_GSO;
+		else if (packet->protocol != TCP)
+			return -1;
+	}
+	return adjust_room(frame, size, AT_MAC, flags) ? -1 : 0;
+#endif
+}
+
+// Puts the packet into another one, to the backend.
+INLINE int enter_tunnel(
+	struct frame *frame, const struct service *of, const struct backend *backend, const struct packet *packet)
+{
+	u32 length = packet->end - ETHERNET;
+	if (of->version == 4) {
+		struct ipv4 outer = {
+			.first = 0x45,
+			.service = packet->class,
+			.total = swap16(length + sizeof outer),
+			.fragment = swap16(0x4000),
+			.hops = HOPS,
+			.protocol = IPV4_INSIDE,
+			.from = backend->from[1] >> 32,
+			.to = backend->to[1] >> 32,
+		};
+		if (length + sizeof outer > 0xffff)
+			return -1;
+		outer.checksum = checksum_of(&outer);
+		u16 type = swap16(0x0800);
+		return make_room(frame, of, packet, sizeof outer) || store(frame, 12, &type, 2) ||
+		       store(frame, ETHERNET, &outer, sizeof outer);
+	}
+	struct ipv6 outer = {
+		.first = 0x60 | packet->class >> 4,
+		.second = packet->class << 4,
+		.length = swap16(length),
+		.next = IPV6_INSIDE,
+		.hops = HOPS,
+		.from = {backend->from[0], backend->from[1]},
+		.to = {backend->to[0], backend->to[1]},
+	};
+	if (length > 0xffff)
+		return -1;
+	u16 type = swap16(0x86dd);
+	return make_room(frame, of, packet, sizeof outer) || store(frame, 12, &type, 2) ||
+	       store(frame, ETHERNET, &outer, sizeof outer);
+}
+
 INLINE int send(struct frame *frame, const struct service *of, const struct backend *backend)
 {
 	u8 addresses[12];
@@ -398,23 +505,29 @@ INLINE int send(struct frame *frame, const struct service *of, const struct back
 		addresses[n] = backend->mac[n];
 		addresses[n + 6] = of->own[n];
 	}
-#ifdef XDP
-	if (store_bytes(frame, 0, addresses, sizeof addresses))
+	if (store(frame, 0, addresses, sizeof addresses))
 		return DROP;
+#ifdef XDP
 	return TRANSMIT;
 #else
-	if (skb_store_bytes(frame, 0, addresses, sizeof addresses, 0))
-		return DROP;
 	return redirect(frame->ifindex, 0);
 #endif
 }
 
 INLINE int to_backend(
-	struct frame *frame, u32 length, const struct service *of, struct counters *own, u16 number, int began)
+	struct frame *frame, u32 length, const struct service *of, struct counters *own, const struct packet *packet, u16 number,
+	int began)
 {
 	struct backend *backend = number == NO_BACKEND ? 0 : backend_of(number);
 	if (!backend || !backend->is_known) {
 		own->no_backend++;
+		return DROP;
+	}
+	// The process tells the client. Its socket sees a frame before this program does in tc, and only what XDP passes.
+	if (is_too_long(frame, of, packet))
+		return LEAVE;
+	if (of->room && enter_tunnel(frame, of, backend, packet)) {
+		own->not_segmented++;
 		return DROP;
 	}
 	u32 key = processor() * BACKENDS + number;
@@ -469,7 +582,7 @@ INLINE int forward(
 		struct held held = {.backend = number, .turn = backend ? backend->turn : 0, .since = now};
 		map_update(&fragments, &fragment, &held, 0);
 	}
-	return to_backend(frame, length, of, own, number, began);
+	return to_backend(frame, length, of, own, packet, number, began);
 }
 
 INLINE int later_fragment(
@@ -489,7 +602,7 @@ INLINE int later_fragment(
 		own->passed++;
 		return PASS;
 	}
-	return to_backend(frame, length, of, own, held->backend, 0);
+	return to_backend(frame, length, of, own, packet, held->backend, 0);
 }
 
 INLINE int has_transport(const struct service *of, u8 protocol)
@@ -567,6 +680,7 @@ INLINE int decide(struct frame *frame, u32 length)
 			own->passed++;
 			return PASS;
 		}
+		packet.head = packet.at - ETHERNET + (packet.protocol == TCP ? (segment.offset >> 4) * 4 : 8);
 		flow.client[0] = packet.from[0];
 		flow.client[1] = packet.from[1];
 		flow.port = segment.from;
@@ -583,7 +697,7 @@ INLINE int decide(struct frame *frame, u32 length)
 	// The table has no flow of a reply that the error is about: it was sent straight to the client.
 	struct known *known = remembered(of, &flow, now);
 	u16 number = known ? known->backend : choose(of, &flow).backend;
-	return to_backend(frame, length, of, own, number, 0);
+	return to_backend(frame, length, of, own, &packet, number, 0);
 }
 
 #ifdef XDP

@@ -36,7 +36,7 @@ const SERVICE: usize = 12;
 /// Two tables, each with a number of four bytes for every slot; the last half word is not used.
 const TABLE: usize = 65_537_usize.div_ceil(2);
 const BACKENDS: usize = 4096;
-const BACKEND: usize = 3;
+const BACKEND: usize = 7;
 const COUNTERS: usize = 8;
 const TALLY: usize = 4;
 
@@ -303,6 +303,8 @@ pub struct Counted {
     pub began: u64,
     pub passed: u64,
     pub no_backend: u64,
+    /// Frames with many segments that do not fit into a tunnel.
+    pub not_segmented: u64,
 }
 
 /// The same for one backend.
@@ -346,23 +348,23 @@ impl Shared<'_> {
     }
 
     pub fn backends(&self) -> Vec<[u64; BACKEND]> {
-        let read = |words: &[AtomicU64]| [0, 1, 2].map(|at| words[at].load(RELAXED));
-        self.0.backends.words().chunks_exact(BACKEND).map(read).collect()
+        self.0.backends.words().chunks_exact(BACKEND).map(read_backend).collect()
     }
 
-    /// Describes a backend. While it becomes another one, flows of the earlier one are not sent to it.
+    /// Describes a backend. While it becomes another one, flows of the earlier one are not sent to it, and none while the ends
+    /// of its tunnel change.
     pub fn set_backend(&self, number: usize, words: &[u64; BACKEND]) {
         let Some(places) = self.0.backends.words().chunks_exact(BACKEND).nth(number) else { return };
-        let now = [0, 1, 2].map(|at| places[at].load(RELAXED));
+        let now = read_backend(places);
         if now == *words {
             return;
         }
-        if now[1] != words[1] {
+        if now[1] != words[1] || now[3..] != words[3..] {
             // Without an address that is known.
             places[0].store(0, std::sync::atomic::Ordering::Release);
         }
-        for at in [2, 1, 0] {
-            places[at].store(words[at], std::sync::atomic::Ordering::Release);
+        for (place, word) in places.iter().zip(words).rev() {
+            place.store(*word, std::sync::atomic::Ordering::Release);
         }
     }
 
@@ -375,6 +377,7 @@ impl Shared<'_> {
             all.began += read(2);
             all.passed += read(3);
             all.no_backend += read(4);
+            all.not_segmented += read(7);
         }
         all
     }
@@ -401,6 +404,10 @@ impl Shared<'_> {
     pub fn look_at_flows(&self, look: &mut Look, each: impl FnMut(&[u8; 16])) -> io::Result<bool> {
         calls::look_at_entries(self.0.flows.as_fd(), look, each)
     }
+}
+
+fn read_backend(words: &[AtomicU64]) -> [u64; BACKEND] {
+    std::array::from_fn(|at| words.get(at).map_or(0, |word| word.load(RELAXED)))
 }
 
 const RELAXED: std::sync::atomic::Ordering = std::sync::atomic::Ordering::Relaxed;

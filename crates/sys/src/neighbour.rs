@@ -12,6 +12,10 @@ use nix::libc;
 use nix::sys::socket::{MsgFlags, recv, send};
 use socket2::{Domain, Protocol, Socket, Type};
 
+mod route;
+
+pub use route::Hop;
+
 /// Port of the discard service (RFC 863): what is sent there has no meaning.
 const DISCARD: u16 = 9;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use logic::balance::{HashKey, Policy};
 use logic::dsr::Transports;
+use logic::dsr::tunnel::Mode;
 
 use super::duration::YEAR;
 use super::parser::{Parser, Zero, count};
@@ -36,6 +37,7 @@ impl Parser<'_> {
             Some(path) => self.file(path).map(Some),
         };
         let transports = raw.transport.as_ref().and_then(|word| word.value.parse().ok());
+        let mode = raw.mode.as_ref().and_then(|word| word.value.parse().ok());
         let data_path = raw.data_path.as_ref().and_then(|word| word.value.parse().ok());
         let at_stop = raw.at_stop.as_ref().and_then(|word| word.value.parse().ok());
         let idle = match &raw.idle_timeout {
@@ -71,6 +73,7 @@ impl Parser<'_> {
         Some(DsrSettings {
             pool: pool?,
             interface: interface?,
+            mode: mode?,
             transports,
             max_flows: max_flows?,
             tcp_idle: idle.unwrap_or(TCP_IDLE),
@@ -105,7 +108,7 @@ impl Parser<'_> {
         for (listener, (_, entry)) in listeners.iter().zip(entries) {
             let (Some(dsr), Some(key)) = (listener.dsr(), &entry.value.pool) else { continue };
             let Some(pool) = pools.get(dsr.pool.0) else { continue };
-            if let Some((message, hint)) = wrong_pool(pool, &listener.binds) {
+            if let Some((message, hint)) = wrong_pool(pool, &listener.binds, dsr.mode) {
                 drop(self.report.at(self.nodes, key.id, message).hint(hint));
             }
         }
@@ -113,14 +116,14 @@ impl Parser<'_> {
 }
 
 /// Why a pool cannot have packets, and what to do.
-fn wrong_pool(pool: &Pool, binds: &[BindAddress]) -> Option<(String, String)> {
+fn wrong_pool(pool: &Pool, binds: &[BindAddress], mode: Mode) -> Option<(String, String)> {
     let on_vips = || binds.iter().filter_map(BindAddress::vip);
     for backend in &pool.backends {
         let BackendAddress::Ip(address) = &backend.address else {
             let message = format!("a dsr listener cannot reach {} of this pool", backend.address);
             return Some((message, "its backends need IP addresses: \"10.0.0.21:80\"".to_owned()));
         };
-        if let Some(fault) = on_vips().find_map(|vip| wrong_backend(*address, vip)) {
+        if let Some(fault) = on_vips().find_map(|vip| wrong_backend(*address, vip, mode)) {
             return Some(fault);
         }
         if let Some(key) = setting_of_connections(backend) {
@@ -149,12 +152,20 @@ fn wrong_pool(pool: &Pool, binds: &[BindAddress]) -> Option<(String, String)> {
     Some((message, format!("use a pool without {key}")))
 }
 
-fn wrong_backend(address: SocketAddr, vip: SocketAddr) -> Option<(String, String)> {
+fn wrong_backend(address: SocketAddr, vip: SocketAddr, mode: Mode) -> Option<(String, String)> {
     // To a service on every port, that of a backend says where its checks go.
     if vip.port() != 0 && address.port() != vip.port() {
         let message = format!("{address} of this pool has another port than {vip}: packets are not changed");
         let right = SocketAddr::new(address.ip(), vip.port()).to_string();
         return Some((message, format!("write {}", quote(&right))));
+    }
+    if mode == Mode::Ipip && address.ip().to_canonical().is_ipv4() != vip.ip().to_canonical().is_ipv4() {
+        let (inner, outer) = if vip.is_ipv4() { ("IPv4", "IPv6") } else { ("IPv6", "IPv4") };
+        let message = format!(
+            "{address} of this pool is an {outer} address, and packets to {vip} travel in {inner} ones"
+        );
+        let hint = "give each family a listener and a pool of its own, or use mode = \"l2\"".to_owned();
+        return Some((message, hint));
     }
     (address.ip().to_canonical() == vip.ip().to_canonical()).then(|| {
         let message = format!("{address} of this pool is the address of the service itself");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use logic::dsr::Transports;
 use logic::dsr::path::{AtStop, DataPath};
+use logic::dsr::tunnel::Mode;
 use logic::route::PoolId;
 
 use super::{BindAddress, Listener, Protocol};
@@ -17,6 +18,8 @@ pub struct DsrSettings {
     pub pool: PoolId,
     /// Network interface where packets come in and go out.
     pub interface: Box<str>,
+    /// How packets reach the backends.
+    pub mode: Mode,
     /// Transport protocols that are forwarded.
     pub transports: Transports,
     /// Largest number of flows that are remembered, for each address.

@@ -5,6 +5,7 @@
 //! - `crates/logic/src/dsr/backend_host/settings.rs`: settings of the kernel that are needed, and their changes
 //! - `crates/logic/src/dsr/backend_host/verify.rs`: is all so?
 //! - `crates/logic/src/dsr/backend_host/setup.rs`: what makes it so, as a script for any server or as steps for this one
+//! - `crates/logic/src/dsr/backend_host/tunnel.rs`: what it has beside that if packets come through a tunnel
 //! - `crates/logic/src/dsr/backend_host/persist.rs`: files that make it last over a restart of the machine
 //! - `crates/logic/src/dsr/backend_host/undo.rs`: what takes it back
 //!
@@ -20,6 +21,7 @@ pub mod settings;
 pub mod setup;
 #[cfg(test)]
 mod tests;
+pub mod tunnel;
 pub mod undo;
 pub mod verify;
 
@@ -110,6 +112,10 @@ pub struct Facts {
     pub settings: BTreeMap<(String, Key), u32>,
     /// Interfaces to which IPv4 default routes lead.
     pub default_routes: Vec<String>,
+    /// Tunnel devices that are there.
+    pub devices: BTreeMap<String, tunnel::Device>,
+    /// Largest segments that rules of ours let connections to addresses announce.
+    pub segments: BTreeMap<IpAddr, tunnel::Segment>,
 }
 
 impl Facts {

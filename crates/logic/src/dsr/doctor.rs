@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::Transports;
 use super::finding::Finding;
 use super::packet::{Mac, Transport};
+use super::tunnel::{self, Frames, Offload, Tunnel};
 
 pub mod frames;
 mod judge;
@@ -118,6 +119,29 @@ pub struct Target {
     pub ip: IpAddr,
     /// Our address of its family, from which the network is asked where it is; unspecified if there is none.
     pub asker: IpAddr,
+    pub leg: Leg,
+}
+
+/// How packets reach a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leg {
+    /// As they are: it is on the network of the interface.
+    Near,
+    /// Through a tunnel, by this machine: a router, or the backend itself.
+    Tunnel { next: IpAddr, tunnel: Tunnel },
+    /// Through a tunnel, and the routing table knows no way.
+    NoRoute,
+}
+
+impl Target {
+    /// The machine to which packets are handed; `None` if there is no way.
+    pub fn machine(&self) -> Option<IpAddr> {
+        match self.leg {
+            Leg::Near => Some(self.ip),
+            Leg::Tunnel { next, .. } => Some(next),
+            Leg::NoRoute => None,
+        }
+    }
 }
 
 /// Questions about one service.
@@ -203,7 +227,7 @@ impl Examination {
         match step {
             Step::Owners => {
                 let of = |one: &Backend| {
-                    frames::question(&Asker { ip: one.target.asker, ..self.asker }, one.target.ip)
+                    frames::question(&Asker { ip: one.target.asker, ..self.asker }, one.target.machine()?)
                 };
                 let vip = frames::question(&self.asker, self.vip.ip());
                 vip.into_iter().chain(self.backends.iter().filter_map(of)).collect()
@@ -225,13 +249,21 @@ impl Examination {
         if self.transports.has(Transport::Udp) && one.udp.is_none() {
             all.push(frames::datagram(asker, mac, self.vip, port_of(self.port, at)));
         }
-        for (sequence, length) in [0, self.mtu].into_iter().enumerate() {
+        for (sequence, length) in [0, self.longest(one)].into_iter().enumerate() {
             if !one.echo[sequence] {
                 let id = (at as u16, sequence as u16);
                 all.push(frames::echo(asker, mac, self.vip.ip(), id, length));
             }
         }
-        all.into_iter().flatten().collect()
+        all.into_iter().flatten().filter_map(|frame| on_way(&one.target, frame)).collect()
+    }
+
+    /// Longest packet that fits on the way to a backend.
+    fn longest(&self, one: &Backend) -> usize {
+        match one.target.leg {
+            Leg::Near | Leg::NoRoute => self.mtu,
+            Leg::Tunnel { .. } => tunnel::room(self.vip.ip(), self.mtu as u32).into(),
+        }
     }
 
     /// Whether a step needs no further answer. Machines that have an address are waited for to the end.
@@ -253,7 +285,7 @@ impl Examination {
             Heard::Claim { mac, .. } if mac == self.asker.mac => {}
             Heard::Claim { address, mac } => {
                 let vip = (address == self.vip.ip()).then_some(&mut self.owners);
-                let of = self.backends.iter_mut().filter(|one| one.target.ip == address);
+                let of = self.backends.iter_mut().filter(|one| one.target.machine() == Some(address));
                 for macs in vip.into_iter().chain(of.map(|one| &mut one.macs)) {
                     if macs.len() < MOST_MACS {
                         macs.insert(mac);
@@ -264,7 +296,8 @@ impl Examination {
                 let (asker, vip, port) = (self.asker, self.vip, self.port);
                 let one = self.numbered(number)?;
                 one.tcp = Some(Answer::Accepted);
-                return frames::reset(&asker, *one.macs.first()?, vip, port, next);
+                let reset = frames::reset(&asker, *one.macs.first()?, vip, port, next)?;
+                return on_way(&one.target, reset);
             }
             Heard::Refused { number } => self.numbered(number)?.tcp = Some(Answer::Refused),
             Heard::Datagram { port } => self.of_port(port)?.udp = Some(Answer::Accepted),
@@ -284,6 +317,17 @@ impl Examination {
         let first = self.port;
         self.backends.iter_mut().enumerate().find(|(at, _)| port_of(first, *at) == port).map(|(_, one)| one)
     }
+}
+
+/// A frame to a backend as it travels: in its tunnel, if it has one.
+fn on_way(target: &Target, frame: Vec<u8>) -> Option<Vec<u8>> {
+    let Leg::Tunnel { tunnel, .. } = target.leg else { return Some(frame) };
+    let (to, own) = (frame.get(..6)?.try_into().ok()?, frame.get(6..12)?.try_into().ok()?);
+    // How much fits is what is to be found out.
+    let way = tunnel::Way { own, to, tunnel, room: u16::MAX - tunnel::overhead(tunnel.to()) };
+    let mut frames = Frames::default();
+    tunnel::encapsulate(&frame, &Offload::default(), &way, &mut frames).ok()?;
+    frames.waiting().next().map(<[u8]>::to_vec)
 }
 
 /// Our port of a datagram to a backend: above those that the kernel gives to sockets by itself.

@@ -21,11 +21,14 @@ pub struct Instruction {
 const LD_WORD: u16 = 0x20;
 const LD_HALF: u16 = 0x28;
 const LD_BYTE: u16 = 0x30;
+/// The length of the frame.
+const LD_LENGTH: u16 = 0x80;
 /// A half word at the index register plus `k`.
 const LD_HALF_INDEXED: u16 = 0x48;
 /// The index register becomes the length of the IPv4 header at `k`.
 const LDX_HEADER: u16 = 0xb1;
 const JUMP_EQUAL: u16 = 0x15;
+const JUMP_GREATER: u16 = 0x25;
 const JUMP_ANY_BIT: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
@@ -79,6 +82,12 @@ impl Program {
     fn leave_if(&mut self, k: u32, to: Target) {
         self.open.push((self.instructions.len(), true, to));
         self.push(JUMP_EQUAL, k);
+    }
+
+    /// Leaves if the accumulator is greater than `k`.
+    fn leave_if_greater(&mut self, k: u32, to: Target) {
+        self.open.push((self.instructions.len(), true, to));
+        self.push(JUMP_GREATER, k);
     }
 
     /// Leaves if the accumulator has any bit of `k`.
@@ -213,6 +222,28 @@ pub fn program(service: &Service) -> Vec<Instruction> {
 pub fn questions(service: &Service) -> Vec<Instruction> {
     let mut program = Program::default();
     program.expect_question(service.vip);
+    program.push(RETURN, 0);
+    program.finish()
+}
+
+/// The same if the packets travel through tunnels that have room for so many bytes: it also leaves packets to the VIP that are
+/// longer, and not longer than one packet of this network can be.
+pub fn questions_and_long(service: &Service, room: u16, most: u16) -> Vec<Instruction> {
+    let mut program = Program::default();
+    program.expect_question(service.vip);
+    let at = match service.vip {
+        IpAddr::V4(_) => {
+            program.expect(0x0800, Target::Reject);
+            IP + 16
+        }
+        IpAddr::V6(_) => IP + 24,
+    };
+    program.push(LD_BYTE, AD_PACKET_TYPE);
+    program.expect(TO_US, Target::Reject);
+    program.expect_address(at, service.vip);
+    program.push(LD_LENGTH, 0);
+    program.leave_if_greater(IP + u32::from(most), Target::Reject);
+    program.leave_if_greater(IP + u32::from(room), Target::Accept);
     program.push(RETURN, 0);
     program.finish()
 }

@@ -9,7 +9,8 @@ use super::filter::{self, Instruction};
 use super::flows::{CLOSING, Class};
 use super::fragments::LONGEST;
 use super::packet::{Flow, Mac, Transport};
-use super::ring::{BackendId, Standing};
+use super::ring::{BackendId, Place, Standing};
+use super::tunnel::Tunnel;
 use super::{Director, NEW_FLOWS_PER_SECOND};
 
 /// Backends of a service, at most. Further ones get no flows.
@@ -19,7 +20,7 @@ pub const BACKENDS: usize = 4096;
 pub type ServiceWords = [u64; 12];
 
 /// `struct backend`.
-pub type BackendWords = [u64; 3];
+pub type BackendWords = [u64; 7];
 
 /// Slot without a backend.
 const NO_BACKEND: u16 = u16::MAX;
@@ -28,16 +29,15 @@ impl Director {
     /// The service, on an interface with the address `own`. The first word says which table is used, and whether the program
     /// decides at all: [`switch`].
     pub fn service_words(&self, own: Mac) -> ServiceWords {
-        let (vip, version) = match self.service.vip {
-            IpAddr::V4(ip) => (ip.to_ipv6_mapped().octets(), 4_u32),
-            IpAddr::V6(ip) => (ip.octets(), 6),
-        };
-        let [a, b] = halves(vip);
+        let version = if self.service.vip.is_ipv4() { 4_u32 } else { 6 };
+        let [a, b] = halves(self.service.vip);
         let has = |transport| u8::from(self.service.transports.has(transport));
         let port = self.service.port.to_be_bytes();
         let [v0, v1, v2, v3] = version.to_ne_bytes();
         let about = [port[0], port[1], has(Transport::Tcp), has(Transport::Udp), v0, v1, v2, v3];
         let [key, further] = self.ring.key();
+        // 0: no tunnel.
+        let [room, further_room] = self.room.unwrap_or(0).to_ne_bytes();
         [
             0,
             a,
@@ -48,7 +48,7 @@ impl Director {
             nanoseconds(self.rules.tcp_idle),
             nanoseconds(self.rules.udp_idle),
             nanoseconds(CLOSING),
-            with_mac(own, 0, 0),
+            with_mac(own, room, further_room),
             nanoseconds(LONGEST),
             NEW_FLOWS_PER_SECOND.into(),
         ]
@@ -56,14 +56,18 @@ impl Director {
 
     /// The backends by number.
     pub fn backend_words(&self) -> impl Iterator<Item = BackendWords> {
-        self.ring.places().take(BACKENDS).map(|(mac, standing, turn, identity)| {
+        let is_tunnelled = self.room.is_some();
+        self.ring.places().take(BACKENDS).map(move |Place { mac, tunnel, standing, turn, identity }| {
             let standing = match standing {
                 Standing::Open => 0,
                 Standing::Draining => 1,
                 Standing::Down => 2,
             };
-            let place = with_mac(mac.unwrap_or_default(), standing, mac.is_some().into());
-            [place, turn.into(), identity]
+            let is_known = mac.is_some() && (tunnel.is_some() || !is_tunnelled);
+            let place = with_mac(mac.unwrap_or_default(), standing, is_known.into());
+            let [[a, b], [c, d]] =
+                tunnel.map_or([[0; 2]; 2], |tunnel| [halves(tunnel.from()), halves(tunnel.to())]);
+            [place, turn.into(), identity, a, b, c, d]
         })
     }
 
@@ -86,14 +90,17 @@ impl Director {
     /// Takes over the flows that an earlier process has given to backends. To be called before backends are set.
     pub fn adopt(&mut self, backends: &[BackendWords]) {
         let used = backends.iter().rposition(|words| words[2] != 0).map_or(0, |last| last + 1);
-        self.ring.adopt(backends[..used].iter().map(|&[place, turn, identity]| {
-            let [a, b, c, d, e, f, standing, is_known] = place.to_ne_bytes();
+        self.ring.adopt(backends[..used].iter().map(|&[place, turn, identity, a, b, c, d]| {
+            let [m0, m1, m2, m3, m4, m5, standing, is_known] = place.to_ne_bytes();
             let standing = match standing {
                 0 => Standing::Open,
                 1 => Standing::Draining,
                 _ => Standing::Down,
             };
-            ((is_known == 1).then_some([a, b, c, d, e, f]), standing, turn as u32, identity)
+            let mac = (is_known == 1).then_some([m0, m1, m2, m3, m4, m5]);
+            let tunnel =
+                ([a, b, c, d] != [0; 4]).then(|| Tunnel::new(whole([a, b]), whole([c, d]))).flatten();
+            Place { mac, tunnel, standing, turn: turn as u32, identity }
         }));
         self.ring.count_elsewhere();
     }
@@ -183,13 +190,25 @@ pub fn switch(table: u32) -> u64 {
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-fn halves(octets: [u8; 16]) -> [u64; 2] {
+/// An address of either family, as the program has it.
+fn halves(ip: IpAddr) -> [u64; 2] {
+    let octets = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
     let (a, b) = octets.split_at(8);
     [a, b].map(|half| u64::from_ne_bytes(half.try_into().unwrap_or_default()))
 }
 
-fn with_mac([a, b, c, d, e, f]: Mac, standing: u8, is_known: u8) -> u64 {
-    u64::from_ne_bytes([a, b, c, d, e, f, standing, is_known])
+fn whole([a, b]: [u64; 2]) -> IpAddr {
+    let mut octets = [0; 16];
+    octets[..8].copy_from_slice(&a.to_ne_bytes());
+    octets[8..].copy_from_slice(&b.to_ne_bytes());
+    IpAddr::from(octets).to_canonical()
+}
+
+fn with_mac([a, b, c, d, e, f]: Mac, one: u8, other: u8) -> u64 {
+    u64::from_ne_bytes([a, b, c, d, e, f, one, other])
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -226,7 +245,7 @@ mod tests {
             assert!(first.set_mac(name, [2, 0, 0, 0, 0, at as u8]));
         }
         let (mut words, table): (Vec<_>, _) = (first.backend_words().collect(), first.table());
-        words.resize(BACKENDS, [0; 3]);
+        words.resize(BACKENDS, [0; 7]);
         let mut next = director();
         next.adopt(&words);
         next.set_backends(&open(&[NAMES[2], NAMES[0]]));

@@ -11,7 +11,7 @@ pub fn shown(mac: Mac) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-const ETHERNET: usize = 14;
+pub(super) const ETHERNET: usize = 14;
 pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
 pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -145,7 +145,31 @@ pub(super) struct Ip<'a> {
     pub(super) protocol: u8,
     hops: u8,
     fragment: Fragment,
+    /// Length of its headers.
+    pub(super) header: usize,
     pub(super) payload: &'a [u8],
+}
+
+/// The IP packet in a frame without a tag, which begins behind the Ethernet header.
+pub(super) fn untagged_ip(frame: &[u8]) -> Option<Ip<'_>> {
+    let rest = frame.get(ETHERNET..)?;
+    match be16(frame, 12)? {
+        ETHERTYPE_IPV4 => Ip::v4(rest),
+        ETHERTYPE_IPV6 => Ip::v6(rest),
+        _ => None,
+    }
+}
+
+impl Ip<'_> {
+    /// Length of the packet, without what fills up the frame.
+    pub(super) fn length(&self) -> usize {
+        self.header + self.payload.len()
+    }
+
+    /// Whether it is a fragment without ports.
+    pub(super) fn is_later_fragment(&self) -> bool {
+        matches!(self.fragment, Fragment::Later(_))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -185,6 +209,7 @@ impl<'a> Ip<'a> {
             protocol: bytes[9],
             hops: bytes[8],
             fragment: Fragment::new(fragment & 0x1fff == 0, fragment & 0x2000 != 0, be16(bytes, 4)?.into()),
+            header,
             // What is behind the packet fills up the frame.
             payload: bytes.get(header..total.min(bytes.len()))?,
         })
@@ -225,6 +250,7 @@ impl<'a> Ip<'a> {
             protocol,
             hops: bytes[7],
             fragment,
+            header: at,
             payload: bytes.get(at..end)?,
         })
     }

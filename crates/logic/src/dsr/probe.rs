@@ -224,6 +224,16 @@ impl Prober {
         judge(name, probed, cause, moment, jitter)
     }
 
+    /// The backend whose SYN a reply acknowledges.
+    pub fn acknowledged(&self, reply: &Reply<'_>) -> Option<Arc<str>> {
+        let (Said::Accepted(number) | Said::Refused(number)) = reply.said else { return None };
+        let is_it = |probed: &Probed| {
+            probed.asked.as_ref().is_some_and(|asked| asked.port == reply.port)
+                && number == probed.sequence.wrapping_add(1)
+        };
+        self.backends.iter().find(|(_, probed)| is_it(probed)).map(|(name, _)| name.clone())
+    }
+
     /// Ends one probe that has got no reply in time.
     pub fn expire(&mut self, moment: Moment, jitter: f64) -> Expired {
         let limit = self.rule.timeout;

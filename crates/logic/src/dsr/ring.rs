@@ -8,6 +8,7 @@ use std::hash::Hasher;
 use std::net::IpAddr;
 
 use super::packet::{Flow, Mac, Transport};
+use super::tunnel::Tunnel;
 use crate::balance::hash_bytes;
 use crate::balance::maglev::{SLOTS, Table};
 
@@ -51,6 +52,7 @@ struct Slot {
     weight: u32,
     standing: Standing,
     mac: Option<Mac>,
+    tunnel: Option<Tunnel>,
     configured: Configured,
     flows: u32,
     /// Counts the backends that have had this slot.
@@ -72,6 +74,16 @@ impl Slot {
     fn shown(&self) -> &str {
         if self.before.is_some() { "(of an earlier start)" } else { &self.name }
     }
+}
+
+/// A backend as a program in the kernel knows it.
+pub(super) struct Place {
+    pub(super) mac: Option<Mac>,
+    pub(super) tunnel: Option<Tunnel>,
+    pub(super) standing: Standing,
+    pub(super) turn: u32,
+    /// What tells it apart in another process.
+    pub(super) identity: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +173,7 @@ impl Ring {
             weight,
             standing,
             mac: None,
+            tunnel: None,
             configured: Configured::Yes,
             flows: 0,
             turn,
@@ -169,7 +182,7 @@ impl Ring {
         };
         let was_here = Some(identity(name));
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.before == was_here) {
-            *slot = Slot { mac: slot.mac, flows: slot.flows, ..new(slot.turn) };
+            *slot = Slot { mac: slot.mac, tunnel: slot.tunnel, flows: slot.flows, ..new(slot.turn) };
             return;
         }
         let unused = |slot: &&mut Slot| slot.configured == Configured::NoMore && slot.flows == 0;
@@ -196,6 +209,20 @@ impl Ring {
             self.outdate();
         }
         was_known
+    }
+
+    pub(super) fn set_tunnel(&mut self, name: &str, tunnel: Option<Tunnel>) {
+        if let Some(slot) = self.slots.iter_mut().find(|slot| *slot.name == *name) {
+            slot.tunnel = tunnel;
+        }
+    }
+
+    pub(super) fn tunnel(&self, id: BackendId) -> Option<Tunnel> {
+        self.slots.get(id.0 as usize)?.tunnel
+    }
+
+    pub(super) fn tunnel_of(&self, name: &str) -> Option<Tunnel> {
+        self.slots.iter().find(|slot| *slot.name == *name)?.tunnel
     }
 
     /// Names and weights, of which those that are not configured any more have none.
@@ -335,27 +362,30 @@ impl Ring {
         (0..SLOTS).map(move |slot| [now, later].map(|owners| owners.get(slot).copied()))
     }
 
-    /// Backends by number: Ethernet address, standing, turn, and what tells them apart in another process.
-    pub(super) fn places(&self) -> impl Iterator<Item = (Option<Mac>, Standing, u32, u64)> {
-        let place = |slot: &Slot| {
-            let identity = slot.before.unwrap_or_else(|| identity(&slot.name));
-            (slot.mac, slot.standing, slot.turn, identity)
-        };
-        self.slots.iter().map(place)
+    /// Backends by number.
+    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
+        self.slots.iter().map(|slot| Place {
+            mac: slot.mac,
+            tunnel: slot.tunnel,
+            standing: slot.standing,
+            turn: slot.turn,
+            identity: slot.before.unwrap_or_else(|| identity(&slot.name)),
+        })
     }
 
     /// Gives the flows of an earlier process to backends: before the first ones are set.
-    pub(super) fn adopt(&mut self, places: impl Iterator<Item = (Option<Mac>, Standing, u32, u64)>) {
+    pub(super) fn adopt(&mut self, places: impl Iterator<Item = Place>) {
         self.slots = places
-            .map(|(mac, standing, turn, before)| Slot {
+            .map(|Place { mac, tunnel, standing, turn, identity }| Slot {
                 name: "".into(),
                 weight: 0,
                 standing,
                 mac,
+                tunnel,
                 configured: Configured::NoMore,
                 flows: 1,
                 turn,
-                before: Some(before),
+                before: Some(identity),
                 count: Count::Whole,
             })
             .collect();

@@ -8,8 +8,9 @@ use clap::{Args, Subcommand};
 use logic::dsr::Transports;
 use logic::dsr::backend_host::persist::Persist;
 use logic::dsr::backend_host::verify::{self, Listening};
-use logic::dsr::backend_host::{ALL, Facts, Vip, VipText, setup};
+use logic::dsr::backend_host::{ALL, Facts, Vip, VipText, setup, tunnel};
 use logic::dsr::finding::Finding;
+use logic::dsr::tunnel::Mode;
 use serde_json::json;
 use serve::backend_host::{self, Order};
 
@@ -113,6 +114,16 @@ struct Vips {
     /// are made for all
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = Mode::default().as_str(),
+        help = format!("How packets come here, as in the listener: {}; with --config it says that", text::words::alternatives(Mode::WORDS))
+    )]
+    mode: Mode,
+    /// Longest packet that the network between the balancer and this server carries, for the segments that fit into a tunnel
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..))]
+    mtu: u16,
 }
 
 const STATE: &str = "/var/lib/penstock";
@@ -121,6 +132,7 @@ const EXAMPLES: &str = "\
 Examples:
   penstock backend verify --vip 192.0.2.10:80
   penstock backend setup --vip 192.0.2.10 --vip 2001:db8::10 --apply --persist netplan
+  penstock backend setup --vip 192.0.2.10 --mode ipip --apply
   penstock backend setup --vip 192.0.2.10 > vip.sh && penstock run -w 'web[1-3]' --script vip.sh
   penstock backend undo --vip 192.0.2.10";
 
@@ -159,10 +171,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn verify(arguments: &Verify) -> Result<(), Failure> {
-    let vips = arguments.vips.all(arguments.transport)?;
-    let facts = facts(&arguments.vips)?;
+    let (vips, tunnelled) = arguments.vips.all(arguments.transport)?;
+    let mut facts = facts(&arguments.vips)?;
+    backend_host::read_rules(&mut facts, &tunnelled);
     let conf = arguments.vips.interface.as_deref();
-    let found = examine(&facts, &vips, conf, backend_host::listening);
+    let mut found = examine(&facts, &vips, conf, backend_host::listening);
+    found.extend(tunnelled.iter().flat_map(|ip| tunnel::findings(&facts, *ip, arguments.vips.mtu)));
     let is_well = !found.iter().any(Finding::is_fault);
     if arguments.json {
         let all: Vec<_> = vips.iter().map(ToString::to_string).collect();
@@ -203,7 +217,13 @@ fn examine(
 }
 
 fn setup(arguments: &Setup) -> Result<(), Failure> {
-    let vips = arguments.vips.all(Transports::Tcp)?;
+    let (vips, tunnelled) = arguments.vips.all(Transports::Tcp)?;
+    if let Some(persist) = arguments.persist.filter(|_| !tunnelled.is_empty()) {
+        return Err(Failure::usage(format_args!(
+            "--persist {persist} does not know tunnels yet\n  hint: without it, run what is printed at each start of the machine"
+        )));
+    }
+    let tunnels = (&tunnelled[..], arguments.vips.mtu);
     let mut ips: Vec<IpAddr> = Vec::new();
     for vip in &vips {
         if !ips.contains(&vip.ip) {
@@ -217,13 +237,22 @@ fn setup(arguments: &Setup) -> Result<(), Failure> {
             let name = plain(name);
             return Err(Failure::usage(format_args!("{name:?} is no name of a network interface")));
         }
-        return print(&setup::script(&ips, interface.as_deref(), arguments.persist));
+        return print(&setup::script(&ips, interface.as_deref(), arguments.persist, tunnels));
     }
     // Wrong names are wrong usage, before anything is changed.
     facts(&arguments.vips)?;
-    let order = Order { vips: ips, interface, persist: arguments.persist, state: arguments.state.clone() };
+    let order = Order {
+        vips: ips,
+        interface,
+        persist: arguments.persist,
+        tunnelled: (tunnelled.clone(), arguments.vips.mtu),
+        state: arguments.state.clone(),
+    };
     backend_host::apply(&order, say).map_err(Failure::runtime)?;
-    let found = examine(&facts(&arguments.vips)?, &vips, order.interface.as_deref(), |_| None);
+    let mut facts = facts(&arguments.vips)?;
+    backend_host::read_rules(&mut facts, &tunnelled);
+    let mut found = examine(&facts, &vips, order.interface.as_deref(), |_| None);
+    found.extend(tunnelled.iter().flat_map(|ip| tunnel::findings(&facts, *ip, arguments.vips.mtu)));
     let left: Vec<_> = found.into_iter().filter(Finding::is_fault).collect();
     if left.is_empty() {
         return say_result(&format!("ok: this server is set up for {}\n", names(&order.vips)));
@@ -255,15 +284,24 @@ fn facts(vips: &Vips) -> Result<Facts, Failure> {
 }
 
 impl Vips {
-    /// The addresses of the command line and of the configuration, each once. `transports` is that of the command line.
-    fn all(&self, transports: Transports) -> Result<Vec<Vip>, Failure> {
+    /// The addresses of the command line and of the configuration, each once, and those whose packets come through tunnels.
+    /// `transports` is that of the command line.
+    fn all(&self, transports: Transports) -> Result<(Vec<Vip>, Vec<IpAddr>), Failure> {
         let written = |vip: &VipText| Vip { ip: vip.ip, service: vip.port.map(|port| (port, transports)) };
         let mut all: Vec<_> = self.vip.iter().map(written).collect();
+        let mut tunnelled: Vec<IpAddr> = Vec::new();
+        let mut add = |ip: IpAddr, mode: Mode| {
+            if mode == Mode::Ipip && !tunnelled.contains(&ip) {
+                tunnelled.push(ip);
+            }
+        };
+        self.vip.iter().for_each(|vip| add(vip.ip, self.mode));
         if let Some(file) = &self.config {
             let loaded = load::file(file, &load::environment())?;
             for listener in &loaded.config.listeners {
                 let Some(dsr) = listener.dsr() else { continue };
                 let addresses = listener.binds.iter().filter_map(config::types::BindAddress::vip);
+                addresses.clone().for_each(|vip| add(vip.ip(), dsr.mode));
                 all.extend(
                     addresses.map(|vip| Vip { ip: vip.ip(), service: Some((vip.port(), dsr.transports)) }),
                 );
@@ -286,6 +324,6 @@ impl Vips {
                 each.push(vip);
             }
         }
-        Ok(each)
+        Ok((each, tunnelled))
     }
 }

@@ -4,6 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use logic::dsr::tunnel::{Frames, Offload, Tunnel, Unfit, Way, encapsulate};
 use logic::dsr::{Backend, Director, Rules, Service, Standing, Transports, Verdict, image, rewrite};
 use sys::bpf::{Hook, Look, Program, Tried};
 use testing::tools::{self, Root};
@@ -12,7 +13,7 @@ mod frames;
 mod named;
 mod random;
 
-use frames::{ACK, FIN, OWN, SYN, TCP, UDP, plain, vip};
+use frames::{ACK, FIN, OWN, SYN, TCP, UDP, client, plain, vip};
 use named::named;
 use random::Random;
 
@@ -42,6 +43,23 @@ impl Pair {
         let mut director = Director::new(service, rules, KEY, Instant::now());
         director.set_backends(&open());
         (0..NAMES.len()).for_each(|at| assert!(director.set_mac(NAMES[at], mac(at))));
+        Self::of(director)
+    }
+
+    /// The same with tunnels that have room for packets of this length.
+    fn tunnelled(service: Service, room: u16) -> Self {
+        let mut pair = Self::new(service);
+        pair.director.set_room(Some(room));
+        let is_v6 = service.vip.is_ipv6();
+        for (at, name) in NAMES.into_iter().enumerate() {
+            let ends = [200, 100 + at as u8].map(|number| client(is_v6, number));
+            pair.director.set_tunnel(name, Tunnel::new(ends[0], ends[1]));
+        }
+        pair.draw();
+        pair
+    }
+
+    fn of(director: Director) -> Self {
         let programs = [Hook::Tc, Hook::Xdp].map(|hook| Program::load(hook, 100_000, None).unwrap());
         let mut pair = Self { director, programs, table: 0, compared: 0, out: vec![0; 4096] };
         pair.draw();
@@ -75,14 +93,25 @@ impl Pair {
             false => Verdict::Pass,
         };
         let mut expected = frame.to_vec();
-        let expects = match verdict {
-            Verdict::Pass | Verdict::Answer(_) | Verdict::Conflict(_) => Tried::Passed,
-            Verdict::Drop(_) => Tried::Dropped,
+        let mut expects = match verdict {
+            Verdict::Pass | Verdict::Answer(_) | Verdict::Conflict(_) => [Tried::Passed; 2],
+            Verdict::Drop(_) => [Tried::Dropped; 2],
             Verdict::Forward { to, .. } => {
                 rewrite(&mut expected, OWN, to);
-                Tried::Sent
+                [Tried::Sent; 2]
             }
         };
+        if let (Verdict::Forward { backend, to, .. }, Some(room)) = (verdict, self.director.room()) {
+            let tunnel = self.director.tunnel(backend).unwrap();
+            let (way, mut frames) = (Way { own: OWN, to, tunnel, room }, Frames::default());
+            expected = frame.to_vec();
+            match encapsulate(frame, &Offload::default(), &way, &mut frames) {
+                Ok(()) => expected = frames.waiting().next().unwrap().to_vec(),
+                // The process tells the client: behind the driver it has seen the frame already.
+                Err(Unfit::TooLong) => expects = [Tried::Dropped, Tried::Passed],
+                Err(Unfit::NotSegmented) => panic!("{frame:02x?}"),
+            }
+        }
         // Behind the driver the kernel tries out no frame without a whole header.
         let least = match frame[12..14] {
             [8, 0] => 34,
@@ -90,12 +119,13 @@ impl Pair {
             _ => 15,
         };
         let first = usize::from(frame.len() < least);
-        for (program, name) in self.programs.iter_mut().zip(["tc", "xdp"]).skip(first) {
+        let programs = self.programs.iter_mut().zip(["tc", "xdp"]).zip(expects);
+        for ((program, name), expects) in programs.skip(first) {
             let (tried, length) = program.try_out(frame, &mut self.out).unwrap();
             assert_eq!((tried, &self.out[..length]), (expects, &*expected), "{name}: {frame:02x?}");
         }
         self.compared += 1;
-        expects
+        expects[0]
     }
 
     /// The programs count what they do.
@@ -145,6 +175,49 @@ fn the_programs_decide_as_the_process_does_about_frames_of_every_kind_and_length
     }
     println!("{compared} frames");
     assert!(compared > 5000, "{compared}");
+}
+
+#[test]
+fn the_programs_put_packets_into_others_as_the_process_does() {
+    if tools::root("loads programs into the kernel") == Root::LeftOut {
+        return;
+    }
+    for is_v6 in [false, true] {
+        let service = service(is_v6, Transports::TcpAndUdp);
+        let mut pair = Pair::tunnelled(service, 300);
+        for (name, frame, expected) in named(is_v6) {
+            assert_eq!(pair.compare(&frame), expected, "{name}: {frame:02x?}");
+        }
+        for (_, frame, _) in named(is_v6) {
+            (15..frame.len()).for_each(|length| {
+                pair.compare(&frame[..length]);
+            });
+        }
+        pair.check_counters();
+        // The packet has its own type of service, and may be one byte too long.
+        for class in 0..=255 {
+            let mut frame = plain(is_v6, TCP, 1, 1000, 80, ACK);
+            match is_v6 {
+                true => frame[14..16].copy_from_slice(&[0x60 | class >> 4, class << 4]),
+                false => frame[15] = class,
+            }
+            assert_eq!(pair.compare(&frame), Tried::Sent);
+        }
+        let frame = plain(is_v6, TCP, 1, 1000, 80, ACK);
+        let length = frame.len() as u16 - 14;
+        assert_eq!(Pair::tunnelled(service, length).compare(&frame), Tried::Sent);
+        assert_eq!(Pair::tunnelled(service, length - 1).compare(&frame), Tried::Dropped);
+        // Another way to a backend, and none.
+        let ends = [201, 99].map(|number| client(is_v6, number));
+        NAMES.iter().for_each(|name| pair.director.set_tunnel(name, Tunnel::new(ends[0], ends[1])));
+        pair.draw();
+        assert_eq!(pair.compare(&frame), Tried::Sent);
+        NAMES.iter().for_each(|name| pair.director.set_tunnel(name, None));
+        pair.draw();
+        for program in &mut pair.programs {
+            assert_eq!(program.try_out(&frame, &mut pair.out).unwrap(), (Tried::Dropped, frame.len()));
+        }
+    }
 }
 
 #[test]
@@ -258,8 +331,12 @@ fn the_programs_decide_as_the_process_does_about_frames_made_at_random() {
     while compared < cases {
         // Each part takes less time than a flow is remembered.
         let is_v6 = random.is_one_of(2);
-        let mut pair = Pair::new(service(is_v6, Transports::TcpAndUdp));
-        for case in 0..50_000.min(cases - compared) {
+        let service = service(is_v6, Transports::TcpAndUdp);
+        let mut pair = match random.is_one_of(2) {
+            true => Pair::new(service),
+            false => Pair::tunnelled(service, 40 + random.below(60) as u16),
+        };
+        for case in 0..25_000.min(cases - compared) {
             if case % 10_000 == 9_999 {
                 let backends = random.backends();
                 pair.backends(&backends);
@@ -274,7 +351,7 @@ fn the_programs_decide_as_the_process_does_about_frames_made_at_random() {
         compared += pair.compared;
     }
     println!("{compared} frames in {:?}: {sent} sent, {dropped} dropped", began.elapsed());
-    assert!(sent > compared / 3, "{sent} of {compared}");
+    assert!(sent > compared / 4, "{sent} of {compared}");
 }
 
 #[test]

@@ -15,4 +15,5 @@ mod refused;
 mod ring;
 mod trace;
 mod traffic;
+mod tunnel;
 mod vip;

@@ -16,6 +16,7 @@ pub(crate) const VIP6: &str = "fd77::100";
 pub(crate) const CLIENT: usize = 0;
 pub(crate) const BALANCER: usize = 1;
 pub(crate) const SERVERS: [usize; 2] = [2, 3];
+pub(crate) const SWITCH: usize = 4;
 
 /// Bytes of the file that servers give.
 pub(crate) const LARGE: usize = 90_000_000;
@@ -68,6 +69,11 @@ impl Network {
     pub(crate) fn set_vip(&self, server: usize, change: &str, vip: &str) {
         let prefix = if vip.contains(':') { 128 } else { 32 };
         self.machines[server].ip(&["addr", change, &format!("{vip}/{prefix}"), "dev", "lo"]);
+    }
+
+    /// Name of the namespace of a machine.
+    pub(crate) fn name(&self, machine: usize) -> &str {
+        self.machines[machine].name()
     }
 
     /// Runs `ip` for a machine.

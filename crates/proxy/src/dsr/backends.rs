@@ -13,6 +13,7 @@ use state::BackendState;
 use sys::neighbour::Neighbour;
 
 use super::Server;
+use super::tunnel::{Next, next};
 use crate::snapshot::PoolPlan;
 use crate::upstream;
 
@@ -77,20 +78,22 @@ impl Server {
             if which == Which::Unknown && gauge.missing == 0 {
                 continue;
             }
-            let found = self.neighbours.look_up(ip, interface.index);
-            let mac = match found {
-                Ok(Neighbour::Reachable(mac)) => Some(mac),
-                Ok(Neighbour::Old(mac)) => {
-                    self.neighbours.ask(ip);
-                    Some(mac)
-                }
-                Ok(Neighbour::Unknown) | Err(_) => {
-                    if which == Which::All {
-                        self.neighbours.ask(ip);
+            let at = (&*plan.state.name, ip);
+            let next = next(&mut self.neighbours, &mut self.director, at, interface.index);
+            let mac =
+                next.machine().and_then(|machine| match self.neighbours.look_up(machine, interface.index) {
+                    Ok(Neighbour::Reachable(mac)) => Some(mac),
+                    Ok(Neighbour::Old(mac)) => {
+                        self.neighbours.ask(machine);
+                        Some(mac)
                     }
-                    None
-                }
-            };
+                    Ok(Neighbour::Unknown) | Err(_) => {
+                        if which == Which::All {
+                            self.neighbours.ask(machine);
+                        }
+                        None
+                    }
+                });
             let subject = missing_subject(&self.key.listener, &plan.state.name);
             match mac {
                 Some(mac) => {
@@ -105,10 +108,21 @@ impl Server {
                     gauge.missing = gauge.missing.saturating_add(1);
                     if gauge.missing.is_multiple_of(PATIENCE) {
                         self.director.forget_mac(&plan.state.name);
-                        let message = format!(
-                            "no machine on {} answers for {ip}: a backend must be on the same network as this interface",
-                            self.plan.settings.dsr().map_or("", |settings| &*settings.interface)
-                        );
+                        let name = self.plan.settings.dsr().map_or("", |settings| &*settings.interface);
+                        let message = match next {
+                            Next::Itself(_) if self.director.room().is_some() => format!(
+                                "no machine on {name} answers for {ip}: it is off, or a route to its network is missing"
+                            ),
+                            Next::Itself(_) => format!(
+                                "no machine on {name} answers for {ip}: a backend must be on the same network as this interface"
+                            ),
+                            Next::Hop(machine) => format!(
+                                "no machine on {name} answers for {machine}, which is the next one on the way to {ip}"
+                            ),
+                            Next::NoRoute => format!(
+                                "no route leads to {ip} through {name}: `ip route get {ip} oif {name}` shows what the kernel knows"
+                            ),
+                        };
                         state.degrade(&subject, &message);
                     }
                 }

@@ -61,9 +61,14 @@ impl Server {
         counters.packets_passed.add(passed);
         counters.bytes_in.add(bytes);
         counters.sessions.add(now.began.saturating_sub(before.began));
-        let dropped = now.no_backend.saturating_sub(before.no_backend);
-        if dropped > 0 {
-            self.drop_packets(dropped, Ending::Packet(Dropped::NoBackend));
+        for (now, before, why) in [
+            (now.no_backend, before.no_backend, Dropped::NoBackend),
+            (now.not_segmented, before.not_segmented, Dropped::NotSegmented),
+        ] {
+            let dropped = now.saturating_sub(before);
+            if dropped > 0 {
+                self.drop_packets(dropped, Ending::Packet(why));
+            }
         }
         self.look_at_flows(round);
     }

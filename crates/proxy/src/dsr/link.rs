@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use logic::dsr::packet::shown;
 use logic::dsr::{Mac, owner};
 use state::events::Level;
-use state::listen::{filter, questions};
 use sys::packet::{self, PacketError, send_frame};
 
 use super::{Conflict, Round, Server};
@@ -37,14 +36,17 @@ impl Server {
                 self.announcements = ANNOUNCEMENTS;
             }
             self.interface = Some(now);
+            if self.follow_mtu(&name) && self.kernel.is_some() {
+                // What is too long comes here.
+                let _ = self.socket.get_ref().bind(&name, &self.filter());
+            }
             if self.group.is_none() || round == Round::Rare {
                 self.join(&name, now.index);
             }
             return;
         }
-        let service = self.director.service();
-        let filter = if self.kernel.is_some() { questions(&service) } else { filter(&service) };
-        let bound = socket.bind(&name, &filter);
+        self.follow_mtu(&name);
+        let bound = self.socket.get_ref().bind(&name, &self.filter());
         let asks = |error: std::io::Error| PacketError::Asks(name.to_string(), error);
         match bound.and_then(|it| self.neighbours.use_interface(&name).map(|()| it).map_err(asks)) {
             Ok(interface) => {

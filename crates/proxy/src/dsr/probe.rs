@@ -26,6 +26,7 @@ use sys::packet::{PacketSocket, PortKind, own_address, receive_frame, reserve, s
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
+use super::tunnel::wrapped;
 use super::way::Way;
 use super::{Round, Server};
 use crate::snapshot::PoolPlan;
@@ -65,7 +66,7 @@ impl Server {
                 Some(Question::Syn { sequence }) => Some(ends.syn(to, sequence)),
                 Some(Question::Datagram(datagram)) => ends.datagram(to, &datagram),
             };
-            if let Some(frame) = frame {
+            if let Some(frame) = frame.and_then(|frame| wrapped(&self.director, &plan.state.name, frame)) {
                 // One that is lost is a probe without a reply.
                 let _ = send_frame(way.socket.get_ref().as_fd(), &frame);
             }
@@ -225,7 +226,19 @@ impl Server {
         let reply = ends.read(frame)?;
         if let probe::Said::Accepted(acknowledged) = reply.said {
             ends.vip.set_port(reply.port);
-            let _ = send_frame(way.socket.get_ref().as_fd(), &ends.reset(reply.from, acknowledged));
+            let reset = match self.director.room() {
+                None => Some(ends.reset(reply.from, acknowledged)),
+                // The reply may have come on another way.
+                Some(_) => {
+                    self.probes.prober().and_then(|prober| prober.acknowledged(&reply)).and_then(|name| {
+                        let to = self.director.mac(&name)?;
+                        wrapped(&self.director, &name, ends.reset(to, acknowledged))
+                    })
+                }
+            };
+            if let Some(reset) = reset {
+                let _ = send_frame(way.socket.get_ref().as_fd(), &reset);
+            }
         }
         self.probes.prober.as_mut()?.handle(&reply, moment(now), fastrand::f64())
     }

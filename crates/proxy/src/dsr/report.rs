@@ -22,6 +22,7 @@ impl Server {
             address: self.key.bind.to_string(),
             transport: settings.transports.as_str(),
             rung: self.path.rung().as_str(),
+            mode: settings.mode.as_str(),
             interface: settings.interface.to_string(),
             ethernet: self.interface.map(|it| shown(it.mac)),
             pool: self.known.pool(settings.pool).settings.name.to_string(),

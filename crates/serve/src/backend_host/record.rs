@@ -115,6 +115,14 @@ struct Stored {
     address_before: Presence,
     settings: Vec<Setting>,
     files: Vec<Written>,
+    #[serde(default)]
+    tunnel: TunnelChanges,
+}
+
+#[derive(Serialize, Deserialize, Default)]
+struct TunnelChanges {
+    table_made: bool,
+    device_up: bool,
 }
 
 #[derive(Serialize, Deserialize, PartialEq, Eq)]
@@ -156,6 +164,10 @@ impl Stored {
             },
             settings: record.settings.iter().map(setting).collect(),
             files: record.files.iter().map(written).collect(),
+            tunnel: TunnelChanges {
+                table_made: record.tunnel.has_table,
+                device_up: record.tunnel.has_device,
+            },
         }
     }
 
@@ -185,6 +197,7 @@ impl Stored {
             },
             settings: settings.collect::<Result<_, _>>()?,
             files: self.files.into_iter().map(of).collect::<Result<_, _>>()?,
+            tunnel: undo::Tunnel { has_table: self.tunnel.table_made, has_device: self.tunnel.device_up },
         })
     }
 }
@@ -204,7 +217,13 @@ mod tests {
     fn example(ip: IpAddr) -> Record {
         let files = files(Persist::SystemdNetworkd, ip, &usual(ALL));
         let changed = undo::changed("eth0.7", "arp_ignore", 0, 1).unwrap();
-        Record { ip, address: Before::Absent, settings: vec![changed], files }
+        Record {
+            ip,
+            address: Before::Absent,
+            settings: vec![changed],
+            files,
+            tunnel: undo::Tunnel { has_table: true, has_device: false },
+        }
     }
 
     #[test]

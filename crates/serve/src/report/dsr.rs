@@ -24,11 +24,12 @@ pub fn services(services: &[ServiceReport]) -> String {
         push_line(
             &mut out,
             &format!(
-                "SERVICE {} {} (listener.{}): by {}, {} {ethernet}, pool {}",
+                "SERVICE {} {} (listener.{}): by {}{}, {} {ethernet}, pool {}",
                 line(&service.address),
                 service.transport,
                 line(&service.listener),
                 service.rung,
+                if service.mode == "ipip" { " through tunnels" } else { "" },
                 line(&service.interface),
                 line(&service.pool),
             ),

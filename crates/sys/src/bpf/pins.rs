@@ -23,7 +23,7 @@ const DIRECTORY: &str = "/sys/fs/bpf/penstock";
 const LINKS: [&str; 2] = ["link-tc", "link-xdp"];
 
 /// Version of the layout of the maps. A process with another version makes new maps instead of taking over pinned ones.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 /// The directory of a service, which this process has alone.
 pub struct Pins {

@@ -13,7 +13,7 @@ use super::ring::{Found, Ring, Spot};
 pub const SLOTS: usize = 32;
 
 /// Header of virtio-net before each frame (linux/virtio_net.h).
-pub(super) const HEADER: usize = 10;
+pub const HEADER: usize = 10;
 
 /// Room of a slot: a packet of 64 KiB with its headers.
 const ROOM: usize = HEADER + 18 + 65_536;
@@ -139,6 +139,16 @@ impl FrameBatch {
             (Some(ring), Some(spot)) => ring.frame(spot),
             _ => &self.bytes[slot * STRIDE + HEADER..][..self.lengths[slot]],
         }
+    }
+
+    /// What the kernel has left to be done with the frame in a slot: `struct virtio_net_hdr`.
+    pub fn offload(&self, slot: usize) -> [u8; HEADER] {
+        let mut header = [0; HEADER];
+        match (&self.ring, self.spots[slot]) {
+            (Some(ring), Some(spot)) => header.copy_from_slice(ring.header(spot)),
+            _ => header.copy_from_slice(&self.bytes[slot * STRIDE..][..HEADER]),
+        }
+        header
     }
 
     pub fn frame_mut(&mut self, slot: usize) -> &mut [u8] {

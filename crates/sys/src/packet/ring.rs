@@ -129,6 +129,12 @@ impl Ring {
         unsafe { std::slice::from_raw_parts(self.at(spot.at + HEADER), spot.length) }
     }
 
+    /// Its header of virtio-net.
+    pub(super) fn header(&self, spot: Spot) -> &[u8] {
+        // SAFETY: the same; `take` has found room for the header before the frame.
+        unsafe { std::slice::from_raw_parts(self.at(spot.at), HEADER) }
+    }
+
     pub(super) fn frame_mut(&mut self, spot: Spot) -> &mut [u8] {
         // SAFETY: the same, and this is the borrow of the whole ring.
         unsafe { std::slice::from_raw_parts_mut(self.at(spot.at + HEADER), spot.length) }

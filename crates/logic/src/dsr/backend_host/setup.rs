@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use super::persist::{File, MARK, Persist, files};
 use super::settings::{self, Set, usual};
+use super::tunnel::{self, Lacks};
 use super::{ALL, Facts, LOOPBACK, single};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub enum Step {
     Set(Set),
     /// Adds this address to the loopback interface.
     Add(IpAddr),
+    /// Gives the machine what a tunnel needs.
+    Tunnel(Lacks),
 }
 
 impl Step {
@@ -21,6 +24,7 @@ impl Step {
         match self {
             Self::Set(set) => set.command(),
             Self::Add(ip) => add(*ip),
+            Self::Tunnel(lacks) => tunnel::commands(*lacks).join("; "),
         }
     }
 }
@@ -30,18 +34,30 @@ pub fn add(ip: IpAddr) -> String {
     format!("ip address add {ip}/{} dev {LOOPBACK}", single(ip))
 }
 
+/// What this machine lacks for tunnels with this MTU, before [`steps`]: the devices have settings once they are there.
+pub fn tunnel_steps(vips: &[IpAddr], facts: &Facts, mtu: u16) -> Vec<Step> {
+    tunnel::lacks(vips, facts, mtu).into_iter().map(Step::Tunnel).collect()
+}
+
 /// What this machine lacks, in the order in which it is to be done. `interface` is where settings are made; `None`: on all.
 pub fn steps(vips: &[IpAddr], facts: &Facts, interface: Option<&str>) -> Vec<Step> {
     let mut steps = Vec::new();
     if vips.iter().any(IpAddr::is_ipv4) {
         steps.extend(settings::changes(facts, interface.unwrap_or(ALL)).into_iter().map(Step::Set));
+        // Of a machine without tunnels there is none.
+        steps.extend(tunnel::filter_change(facts).map(Step::Set));
     }
     steps.extend(vips.iter().filter(|ip| !facts.has(**ip)).map(|ip| Step::Add(*ip)));
     steps
 }
 
-/// A script for a POSIX shell.
-pub fn script(vips: &[IpAddr], interface: Option<&str>, persist: Option<Persist>) -> String {
+/// A script for a POSIX shell. `tunnelled` are addresses whose packets come through tunnels with this MTU.
+pub fn script(
+    vips: &[IpAddr],
+    interface: Option<&str>,
+    persist: Option<Persist>,
+    (tunnelled, mtu): (&[IpAddr], u16),
+) -> String {
     let names: Vec<_> = vips.iter().map(IpAddr::to_string).collect();
     let mut text = format!(
         "#!/bin/sh\n# Makes this server one of {} behind direct server return. It may be run again.\nset -e\n",
@@ -58,6 +74,13 @@ pub fn script(vips: &[IpAddr], interface: Option<&str>, persist: Option<Persist>
     }
     for File { path, .. } in &files {
         let _ = writeln!(text, "ours {path}");
+    }
+    for command in tunnel::lacks(tunnelled, &Facts::default(), mtu).into_iter().flat_map(tunnel::commands) {
+        let _ = writeln!(text, "{command}");
+    }
+    if tunnelled.iter().any(IpAddr::is_ipv4) {
+        let set = tunnel::loose_filter(tunnel::device(IpAddr::from([0; 4])));
+        let _ = writeln!(text, "sysctl -qw {}", set.assignment());
     }
     if vips.iter().any(IpAddr::is_ipv4) {
         let words: Vec<_> = sets.iter().map(Set::assignment).collect();

@@ -2,8 +2,9 @@ use std::net::IpAddr;
 
 use super::persist::{MARK, Persist, files};
 use super::settings::{Set, changes, usual};
-use super::setup::{Step, script, steps};
-use super::undo::{Before, Changed, Record, undo};
+use super::setup::{Step, script, steps, tunnel_steps};
+use super::tunnel::{Device, Lacks, findings, rules, segment, segment_of};
+use super::undo::{Before, Changed, Record, Tunnel, undo};
 use super::verify::{Listening, address, settings};
 use super::*;
 use crate::dsr::finding::Finding;
@@ -126,7 +127,7 @@ fn settings_come_before_addresses_and_a_server_that_has_all_is_left_alone() {
     let good = with(with(good, "lo", VIP, 32), "lo", "2001:db8::10", 128);
     assert!(commands(&good).is_empty());
     assert!(steps(&vips[1..], &facts(&[]), None).len() == 1, "IPv6 needs no setting");
-    assert!(!script(&vips[1..], None, None).contains("sysctl"));
+    assert!(!script(&vips[1..], None, None, (&[], 0)).contains("sysctl"));
 }
 
 #[test]
@@ -170,6 +171,7 @@ fn record(text: &str, settings: &[u32]) -> Record {
         address: Before::Absent,
         settings,
         files: files(Persist::SystemdNetworkd, ip(text), &usual("all")),
+        tunnel: Tunnel::default(),
     }
 }
 
@@ -241,4 +243,62 @@ fn routes_and_sockets_of_the_kernel_are_read() {
     let v6 = [[0x20, 1, 0xd, 0xb8], [0; 4], [0; 4], [0, 0, 0, 0x10]].map(word).concat();
     assert!(receives(&line(&format!("{v6}:0035")), at("[2001:db8::10]:53")));
     assert!(!receives("", at("192.0.2.10:53")));
+}
+
+#[test]
+fn a_tunnel_needs_its_device_a_loose_filter_and_segments_that_fit() {
+    let (v4, v6) = (ip(VIP), ip("2001:db8::10"));
+    assert_eq!((segment(v4, 1500), segment(v6, 1500), segment(v4, 576)), (1440, 1400, 536));
+    let bare = facts(&[]);
+    let commands = |facts: &Facts| {
+        let steps = tunnel_steps(&[v4, v6], facts, 1500);
+        steps.iter().map(Step::command).collect::<Vec<_>>()
+    };
+    let all = commands(&bare);
+    assert!(all[0].ends_with(" || modprobe ipip; ip link set tunl0 up"), "{all:?}");
+    assert!(all[1].ends_with(" || modprobe ip6_tunnel; ip link set ip6tnl0 up"), "{all:?}");
+    assert!(all[2].contains("ip saddr 192.0.2.10 tcp flags syn tcp option maxseg size set 1440"), "{all:?}");
+    assert!(all[3].contains("ip6 saddr 2001:db8::10 tcp flags syn"), "{all:?}");
+    assert_eq!(faults(&findings(&bare, v4, 1500)), ["tunnel", "segments"]);
+    let mut good = bare;
+    good.devices.insert("tunl0".to_owned(), Device::Up);
+    good.devices.insert("ip6tnl0".to_owned(), Device::Down);
+    good.segments.insert(v4, segment_of(&rules(v4, 1440)).unwrap());
+    assert_eq!(
+        tunnel_steps(&[v4, v6], &good, 1500),
+        [Step::Tunnel(Lacks::Device(v6)), Step::Tunnel(Lacks::Rule(v6, 1400))]
+    );
+    assert!(faults(&findings(&good, v4, 1500)).is_empty());
+    assert_eq!(faults(&findings(&good, v4, 1400)), ["segments"], "another MTU");
+    assert_eq!(faults(&findings(&good, v6, 1500)), ["tunnel", "segments"]);
+    good.settings.insert(("all".to_owned(), Key::RpFilter), 1);
+    assert_eq!(faults(&findings(&good, v4, 1500)), ["tunnel-rp-filter"]);
+    let last = steps(&[v4], &good, None).iter().map(Step::command).find(|one| one.contains("rp_filter"));
+    assert_eq!(last.as_deref(), Some("sysctl -w net.ipv4.conf.tunl0.rp_filter=2"));
+    let text = script(&[v4], None, None, (&[v4], 1500));
+    let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part} in {text}"));
+    assert!(
+        at("modprobe ipip
+") < at("sysctl -qw net.ipv4.conf.tunl0.rp_filter=2"),
+        "{text}"
+    );
+    assert!(at("tunl0.rp_filter") < at("ip address replace"), "{text}");
+    assert!(!script(&[v4], None, None, (&[], 1500)).contains("tunl0"));
+}
+
+#[test]
+fn a_tunnel_is_taken_back_with_the_last_address_that_needs_it() {
+    let tunnel = Tunnel { has_table: true, has_device: true };
+    let (first, mut second) = (Record { tunnel, ..record(VIP, &[]) }, record("192.0.2.11", &[]));
+    let now = facts(&[]);
+    let back = undo(&first, std::slice::from_ref(&second), &now);
+    assert_eq!((back.table, back.device), (Some(ip(VIP)), Some("tunl0")), "the other one has none");
+    second.tunnel.has_table = true;
+    let back = undo(&first, std::slice::from_ref(&second), &now);
+    assert_eq!((back.table, back.device), (Some(ip(VIP)), None));
+    assert!(back.stays.contains(&"tunl0: 192.0.2.11 needs it".to_owned()), "{back:?}");
+    assert_eq!(
+        (undo(&second, &[], &now).table, undo(&record(VIP, &[]), &[], &now).table),
+        (Some(second.ip), None)
+    );
 }

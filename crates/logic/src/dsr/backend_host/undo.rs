@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::persist::File;
 use super::settings::Set;
+use super::tunnel::device;
 use super::{Address, Facts, Key, LOOPBACK};
 
 /// What the set-up of one address has changed.
@@ -13,6 +14,16 @@ pub struct Record {
     pub address: Before,
     pub settings: Vec<Changed>,
     pub files: Vec<File>,
+    pub tunnel: Tunnel,
+}
+
+/// What the set-up has changed for a tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tunnel {
+    /// It has made the table of rules.
+    pub has_table: bool,
+    /// It has set the device up.
+    pub has_device: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +42,13 @@ pub struct Changed {
 
 impl Record {
     pub fn new(ip: IpAddr) -> Self {
-        Self { ip, address: Before::Present, settings: Vec::new(), files: Vec::new() }
+        Self {
+            ip,
+            address: Before::Present,
+            settings: Vec::new(),
+            files: Vec::new(),
+            tunnel: Tunnel::default(),
+        }
     }
 
     /// Notes a change of a setting. What was there before the first change counts.
@@ -73,6 +90,10 @@ pub struct Undo {
     pub settings: Vec<Set>,
     /// Files to be removed, if they are as they were written.
     pub files: Vec<File>,
+    /// The table of rules for this address is deleted.
+    pub table: Option<IpAddr>,
+    /// This tunnel device is set down.
+    pub device: Option<&'static str>,
     /// What stays, and why.
     pub stays: Vec<String>,
     /// Settings that another address needs: its record, by its place, takes them over.
@@ -106,6 +127,14 @@ pub fn undo(record: &Record, others: &[Record], facts: &Facts) -> Undo {
                 None => {}
                 Some(now) => undo.stays.push(format!("{} was changed since, to {now}", set.assignment())),
             }
+        }
+    }
+    undo.table = record.tunnel.has_table.then_some(ip);
+    if record.tunnel.has_device {
+        let needs = |other: &&Record| other.ip.is_ipv4() == ip.is_ipv4() && other.tunnel.has_table;
+        match others.iter().find(needs) {
+            Some(other) => undo.stays.push(format!("{}: {} needs it", device(ip), other.ip)),
+            None => undo.device = Some(device(ip)),
         }
     }
     let is_shared =

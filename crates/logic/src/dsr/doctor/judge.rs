@@ -1,6 +1,6 @@
 //! What the answers of an examination mean.
 
-use super::{Answer, Backend, Examination, Mac};
+use super::{Answer, Backend, Examination, Leg, Mac};
 use crate::dsr::finding::Finding;
 use crate::dsr::packet::Transport;
 
@@ -64,6 +64,33 @@ impl Examination {
     fn neighbour(&self, one: &Backend) -> Finding {
         let (name, ip, interface) = (&one.target.name, one.target.ip, &self.interface);
         let macs: Vec<_> = one.macs.iter().map(|mac| text(*mac)).collect();
+        match (one.target.leg, &macs[..]) {
+            (Leg::NoRoute, _) => {
+                return Finding::fault(
+                    "backend-neighbour",
+                    format!("{name}: no route leads to {ip} through {interface}"),
+                    vec![format!("ip route add {ip} via ROUTER dev {}", ::text::shell::word(interface))],
+                );
+            }
+            (Leg::Tunnel { next, .. }, []) if next != ip => {
+                return Finding::fault(
+                    "backend-neighbour",
+                    format!(
+                        "{name}: no machine on {interface} answers for {next}, the router on the way to {ip}"
+                    ),
+                    vec![format!(
+                        "# start {next}, repair its link, or correct the route to {ip}: `ip route get {ip}`"
+                    )],
+                );
+            }
+            (Leg::Tunnel { next, .. }, [mac]) if next != ip => {
+                return Finding::ok(
+                    "backend-neighbour",
+                    format!("{name}: the way to {ip} leads over {next}, which is the machine {mac}"),
+                );
+            }
+            _ => {}
+        }
         match &macs[..] {
             [] => Finding::fault(
                 "backend-neighbour",
@@ -136,17 +163,34 @@ impl Examination {
                 format!(
                     "{name} does not answer packets to {vip}: its loopback interface lacks the address, or a filter drops them"
                 ),
-                vec![format!("penstock backend setup --vip {} --apply   # on {}", vip.ip(), one.target.ip)],
+                vec![format!(
+                    "penstock backend setup --vip {}{} --apply   # on {}",
+                    vip.ip(),
+                    if one.target.leg == Leg::Near { "" } else { " --mode ipip" },
+                    one.target.ip
+                )],
             ),
         }
     }
 
     fn mtu(&self, one: &Backend) -> Finding {
-        let (name, vip, mtu) = (&one.target.name, self.vip.ip(), self.mtu);
+        let (name, vip, mtu) = (&one.target.name, self.vip.ip(), self.longest(one));
         match one.echo {
             [_, true] => {
                 Finding::ok("backend-mtu", format!("{name} gets packets of {mtu} bytes, and they come back"))
             }
+            [true, false] if one.target.leg != Leg::Near => Finding::fault(
+                "backend-mtu",
+                format!(
+                    "{name} answers a short packet to {vip} and none of {mtu} bytes, which with those of its tunnel are the MTU of {}: large uploads stall",
+                    self.interface
+                ),
+                vec![format!(
+                    "ip link set {} mtu LENGTH   # that of the network between here and {}",
+                    ::text::shell::word(&self.interface),
+                    one.target.ip
+                )],
+            ),
             [true, false] => Finding::fault(
                 "backend-mtu",
                 format!(

@@ -25,7 +25,12 @@ fn own(vip: SocketAddr) -> Asker {
 /// Two backends; the second one never answers.
 fn examination(text: &str, transports: Transports) -> Examination {
     let asker = own(vip("192.0.2.10:80")).ip;
-    let backend = |name: &str, ip: &str| Target { name: name.to_owned(), ip: ip.parse().unwrap(), asker };
+    let backend = |name: &str, ip: &str| Target {
+        name: name.to_owned(),
+        ip: ip.parse().unwrap(),
+        asker,
+        leg: Leg::Near,
+    };
     let backends = vec![backend("a", "192.0.2.21"), backend("b", "192.0.2.22")];
     let service = Service { interface: "eth0".to_owned(), vip: vip(text), transports, backends };
     Examination::new(service, own(vip(text)), 1500, (PORT, NUMBER))
@@ -346,4 +351,42 @@ fn an_answer_to_another_machine_or_of_another_port_is_none() {
     assert_eq!(heard(&frame, &other, at), None);
     assert_eq!(heard(&frame, &own(at), vip("192.0.2.10:81")), None);
     assert_eq!(heard(&frame, &own(at), vip("192.0.2.11:80")), None);
+}
+
+#[test]
+fn through_a_tunnel_the_router_is_looked_for_and_packets_travel_in_others() {
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    let tunnel = Tunnel::new(ip("192.0.2.2"), ip("198.51.100.21")).unwrap();
+    let target = |name: &str, leg| Target {
+        name: name.to_owned(),
+        ip: ip("198.51.100.21"),
+        asker: ip("192.0.2.2"),
+        leg,
+    };
+    let backends =
+        vec![target("a", Leg::Tunnel { next: ip("192.0.2.1"), tunnel }), target("b", Leg::NoRoute)];
+    let transports = Transports::Tcp;
+    let service = Service { interface: "eth0".to_owned(), vip: vip(VIPS[0]), transports, backends };
+    let mut examination = Examination::new(service, own(vip(VIPS[0])), 1500, (PORT, NUMBER));
+    assert_eq!(examination.questions(Step::Owners).len(), 2, "who has the VIP, and who is the router");
+    let found = examination.findings();
+    assert!(text_of(&found, "backend-neighbour").contains("answers for 192.0.2.1, the router on the way to"));
+    examination.handle(&claim("192.0.2.1", SERVER));
+    let frames = examination.questions(Step::Packets);
+    let lengths: Vec<_> = frames.iter().map(Vec::len).collect();
+    assert_eq!(lengths, [74, 62, 1514], "a SYN, and echo requests of which one fills the tunnel");
+    for frame in &frames {
+        assert_eq!(frame[..14], [&SERVER[..], &OWN, &[8, 0]].concat());
+        assert_eq!((frame[23], &frame[26..34]), (4, &[192, 0, 2, 2, 198, 51, 100, 21][..]));
+        assert_eq!(frame[50..54], [192, 0, 2, 10]);
+    }
+    let accepted = segment(vip(VIPS[0]), PORT, NUMBER.wrapping_add(1), 0x12);
+    let reset = examination.handle(&accepted).unwrap();
+    assert_eq!((reset[23], reset.len()), (4, 74));
+    examination.handle(&echoed(vip(VIPS[0]), 0, 0));
+    let found = examination.findings();
+    assert!(text_of(&found, "backend-neighbour").contains("leads over 192.0.2.1, which is the machine"));
+    assert!(text_of(&found, "backend-mtu").contains("none of 1480 bytes"), "{found:?}");
+    let last = found.last().unwrap();
+    assert!(last.text.contains("no route leads to 198.51.100.21 through eth0"), "{found:?}");
 }

@@ -1,0 +1,192 @@
+//! Tunnels to backends: the way to each, the frames that travel through them, and answers to packets that are too long.
+//! `crates/logic/src/dsr/tunnel.rs` makes the frames.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use logic::dsr::tunnel::{self, Cutting, Frames, Mode, Offload, Pace, Tunnel, Unfit, Way};
+use logic::dsr::{BackendId, Director, Dropped, Mac};
+use state::ending::Ending;
+use state::listen::{filter, questions, questions_and_long};
+use sys::neighbour::Neighbours;
+use sys::packet::{Instruction, send_frame, send_frames};
+
+use super::{Server, TICK, ring};
+use crate::accept::CloseSignal;
+use crate::snapshot::ListenerPlan;
+
+/// MTU of an interface that does not tell it: that of Ethernet.
+const USUAL_MTU: u32 = 1500;
+
+/// What a service with tunnels holds.
+#[derive(Default)]
+pub(super) struct Tunnels {
+    /// Frames of the batch that travel through them.
+    pub(super) frames: Frames,
+    refusals: Pace,
+}
+
+/// Longest packet that fits into a tunnel, until the MTU of the interface is known; `None`: there are no tunnels.
+pub(super) fn room_of(plan: &ListenerPlan, vip: IpAddr) -> Option<u16> {
+    let mode = plan.settings.dsr().map_or(Mode::default(), |settings| settings.mode);
+    (mode == Mode::Ipip).then(|| tunnel::room(vip, USUAL_MTU))
+}
+
+/// The next machine on the way to a backend.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The backend, which is on the network of the interface.
+    Itself(IpAddr),
+    /// The one that the routing table names.
+    Hop(IpAddr),
+    NoRoute,
+}
+
+impl Next {
+    pub(super) fn machine(self) -> Option<IpAddr> {
+        match self {
+            Self::Itself(ip) | Self::Hop(ip) => Some(ip),
+            Self::NoRoute => None,
+        }
+    }
+}
+
+/// Looks for the way to a backend, and tells the decision of the tunnel.
+pub(super) fn next(
+    neighbours: &mut Neighbours,
+    director: &mut Director,
+    (name, ip): (&str, IpAddr),
+    interface: u32,
+) -> Next {
+    if director.room().is_none() {
+        return Next::Itself(ip);
+    }
+    let hop = neighbours.route(ip, interface).ok().flatten();
+    let tunnel = hop.and_then(|hop| Tunnel::new(hop.from, ip));
+    // Without a route the tunnel stays as it was for as long as its Ethernet address does.
+    match (hop, tunnel) {
+        (Some(hop), Some(_)) => {
+            director.set_tunnel(name, tunnel);
+            if hop.next == ip { Next::Itself(ip) } else { Next::Hop(hop.next) }
+        }
+        _ => Next::NoRoute,
+    }
+}
+
+/// A frame of ours on its way to a backend: as it is, or in its tunnel.
+pub(super) fn wrapped(director: &Director, name: &str, frame: Vec<u8>) -> Option<Vec<u8>> {
+    let Some(room) = director.room() else { return Some(frame) };
+    let way = Way {
+        own: frame.get(6..12)?.try_into().ok()?,
+        to: frame.get(..6)?.try_into().ok()?,
+        tunnel: director.tunnel_of(name)?,
+        room,
+    };
+    let mut frames = Frames::default();
+    tunnel::encapsulate(&frame, &Offload::default(), &way, &mut frames).ok()?;
+    frames.waiting().next().map(<[u8]>::to_vec)
+}
+
+impl Server {
+    /// What the socket receives.
+    pub(super) fn filter(&self) -> Vec<Instruction> {
+        let service = self.director.service();
+        match (&self.kernel, self.director.room()) {
+            (None, _) => filter(&service),
+            (Some(_), None) => questions(&service),
+            (Some(_), Some(room)) => {
+                let most = room.saturating_add(tunnel::overhead(service.vip));
+                questions_and_long(&service, room, most)
+            }
+        }
+    }
+
+    /// Takes the MTU of the interface. Returns whether another length fits now.
+    pub(super) fn follow_mtu(&mut self, interface: &str) -> bool {
+        let Some(before) = self.director.room() else { return false };
+        let Ok(mtu) = sys::interfaces::mtu(interface) else { return false };
+        let room = tunnel::room(self.director.service().vip, mtu);
+        self.director.set_room(Some(room));
+        room != before
+    }
+
+    /// Puts the frame of a slot into those for a backend. Returns whether that is done; if not, it is counted as dropped.
+    pub(super) fn tunnel(
+        &mut self,
+        slot: usize,
+        backend: BackendId,
+        [own, to]: [Mac; 2],
+        now: Instant,
+    ) -> bool {
+        let (Some(room), Some(tunnel)) = (self.director.room(), self.director.tunnel(backend)) else {
+            self.drop_packets(1, Ending::Packet(Dropped::NoBackend));
+            return false;
+        };
+        let offload = Offload::read(self.batch.offload(slot));
+        let way = Way { own, to, tunnel, room };
+        match tunnel::encapsulate(self.batch.frame(slot), &offload, &way, &mut self.tunnels.frames) {
+            Ok(()) => return true,
+            Err(Unfit::TooLong) => self.refuse(slot, own, room, now),
+            Err(Unfit::NotSegmented) => self.drop_packets(1, Ending::Packet(Dropped::NotSegmented)),
+        }
+        false
+    }
+
+    /// Whether a frame that the program in the kernel leaves may be too long for a tunnel.
+    pub(super) fn is_long(&self, slot: usize) -> bool {
+        let room = self.director.room();
+        room.is_some_and(|room| self.batch.frame(slot).len() > usize::from(room) + ETHERNET)
+    }
+
+    /// Answers such a frame, if it is one packet of the service.
+    pub(super) fn refuse_long(&mut self, slot: usize, own: Mac, now: Instant) {
+        let Some(room) = self.director.room() else { return };
+        let is_one = Offload::read(self.batch.offload(slot)).cut == Cutting::No;
+        if is_one && self.director.is_of_service(self.batch.frame(slot)) {
+            self.refuse(slot, own, room, now);
+        }
+    }
+
+    /// Drops a packet that is too long, and tells its sender what fits.
+    fn refuse(&mut self, slot: usize, own: Mac, room: u16, now: Instant) {
+        self.drop_packets(1, Ending::Packet(Dropped::TooLong));
+        if let Some(frame) = tunnel::refusal(self.batch.frame(slot), own, room)
+            && self.tunnels.refusals.take(now)
+        {
+            // One that is lost comes again with the next packet.
+            let _ = send_frame(self.socket.get_ref().as_fd(), &frame);
+        }
+    }
+
+    /// Sends the frames that travel through tunnels, as [`Self::send`] sends others.
+    pub(super) async fn send_tunnelled(&mut self, close_signal: &CloseSignal) -> io::Result<()> {
+        let socket = self.socket.clone();
+        let deadline = tokio::time::Instant::now() + TICK;
+        while self.tunnels.frames.count() > 0 {
+            match send_frames(socket.get_ref().as_fd(), self.tunnels.frames.waiting()) {
+                Ok(sent) => self.tunnels.frames.skip(sent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
+                    biased;
+                    ready = ring::has_room(&socket) => ready?,
+                    () = close_signal.closed() => break,
+                    () = tokio::time::sleep_until(deadline) => break,
+                },
+                Err(_) => {
+                    self.tunnels.frames.skip(1);
+                    self.drop_packets(1, Ending::PacketNotSent);
+                }
+            }
+        }
+        let left = self.tunnels.frames.count() as u64;
+        if left > 0 {
+            self.drop_packets(left, Ending::PacketNotSent);
+        }
+        self.tunnels.frames.clear();
+        Ok(())
+    }
+}
+
+/// Length of an Ethernet header.
+const ETHERNET: usize = 14;
