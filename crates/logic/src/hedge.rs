@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use crate::health::Cause;
+
 /// When a copy is sent, and to which part of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -29,6 +31,58 @@ impl After {
 /// idempotent one is not enough, because the slower of two copies could undo a later request.
 pub fn may_hedge(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE")
+}
+
+/// Most requests of one backend that go on after their copies have won, however many failures eject it.
+const MOST_LOST_RACES: u32 = 16;
+
+/// Number of requests of one backend that may go on at the same time after their copies have won; `failures` in a row eject
+/// the backend (0: none do). They end at the time limit of the response, so as many as eject it are enough, and however fast
+/// a silent backend gets requests, it holds no more connections than these.
+pub fn most_lost_races(failures: u32) -> u32 {
+    failures.min(MOST_LOST_RACES)
+}
+
+/// How a request ended that went on after its copy had won.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// Its response began.
+    Answered,
+    /// The time limit of the response passed.
+    Silent,
+    /// The backend closed the connection.
+    Closed,
+    /// It ended for a reason that is no fault of the backend, or the backend is known to be down.
+    Ended,
+}
+
+/// What the end of such a request says of its backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Says {
+    /// It is slow and works: its failures are not in a row any more.
+    Works,
+    /// It fails, as if there had been no copy.
+    Fails(Cause),
+    Nothing,
+}
+
+impl Late {
+    /// What it says of the backend, whose time limit for a response is `limit`. That a copy was faster says nothing: most of
+    /// the requests that are copied are only slow.
+    pub fn says(self, limit: Duration) -> Says {
+        match self {
+            Self::Answered => Says::Works,
+            Self::Silent => Says::Fails(Cause::NoAnswer { after: limit }),
+            Self::Closed => Says::Fails(Cause::ClosedEarly),
+            Self::Ended => Says::Nothing,
+        }
+    }
+}
+
+/// Status in the first bytes of a response; 0 if they do not have it.
+pub fn status_of(response: &[u8]) -> u16 {
+    let digits = response.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5));
+    digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok()).unwrap_or(0)
 }
 
 /// Copies that may be sent at once after a calm time.
@@ -239,6 +293,34 @@ mod tests {
             hedging.observe(millis(2_000));
         }
         assert_eq!(copies, 10_000 * 5 / 100 + BURST - 1);
+    }
+
+    #[test]
+    fn a_backend_is_judged_by_the_ends_of_its_requests_and_not_by_lost_races() {
+        let limit = millis(500);
+        assert_eq!(Late::Answered.says(limit), Says::Works);
+        assert_eq!(Late::Silent.says(limit), Says::Fails(Cause::NoAnswer { after: limit }));
+        assert_eq!(Late::Closed.says(limit), Says::Fails(Cause::ClosedEarly));
+        assert_eq!(Late::Ended.says(limit), Says::Nothing);
+    }
+
+    #[test]
+    fn as_many_lost_races_go_on_as_eject_a_backend_and_no_more_than_a_few() {
+        assert_eq!([0, 1, 5, 16, 17, u32::MAX].map(most_lost_races), [0, 1, 5, 16, 16, 16]);
+    }
+
+    #[test]
+    fn the_status_is_that_of_the_first_line() {
+        for (response, status) in [
+            (&b"HTTP/1.1 503 Service Unavailable\r\n"[..], 503),
+            (b"HTTP/1.0 200", 200),
+            (b"HTTP/1.1 20", 0),
+            (b"HTTP/1.1 x00 ", 0),
+            (b"", 0),
+            (b"\x16\x03\x01 200 200", 0),
+        ] {
+            assert_eq!(status_of(response), status);
+        }
     }
 
     #[test]

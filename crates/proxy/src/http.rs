@@ -35,6 +35,7 @@ mod exchange;
 mod forwarded;
 mod heads;
 mod hold;
+mod lost_race;
 mod moving;
 mod own;
 mod race;

@@ -327,6 +327,8 @@ pub struct BackendState {
     latency: AtomicU64,
     /// Failed client sessions in a row.
     pub failures: AtomicU32,
+    /// Requests that go on although their copies were answered first (`hedge`).
+    pub lost_races: AtomicU32,
     /// Sessions with which the backend is tried while it is half-open.
     pub breaker: Breaker,
     /// Cause of the last failed client session, for the verdict.
@@ -380,6 +382,7 @@ impl BackendState {
             wake_health: Notify::new(),
             latency: AtomicU64::new(0),
             failures: AtomicU32::new(0),
+            lost_races: AtomicU32::new(0),
             breaker: Breaker::default(),
             last_failure: Mutex::new(None),
             admission: AtomicU8::new(0),

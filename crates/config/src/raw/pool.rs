@@ -129,8 +129,10 @@ retry-budget = 20
     /// time in which 95 % of the latest responses of this pool began (`"p50"` to `"p99"`; each worker measures for itself,
     /// begins anew at a reload, and sends no copy before it has seen 100 responses), a duration such as `"200ms"` always that
     /// long. The time counts from when the connection to the backend is open. For GET, HEAD, OPTIONS and TRACE without a
-    /// body, once for each request, and only while another backend may take the request at once. For `http` listeners. Not
-    /// with `balance = "sticky"`.
+    /// body, once for each request, and only while another backend may take the request at once. A request whose copy was
+    /// faster goes on until its response begins or `timeouts.response` ends, so that a backend that never answers is ejected
+    /// (`passive`) and one that is slow is not; of each backend as many at a time as eject it, 16 at most. For `http`
+    /// listeners. Not with `balance = "sticky"`.
     #[schemars(extend("default" = "off", "x-example" = r#"[pool.app]
 backends = ["10.0.0.11:8000", "10.0.0.12:8000"]
 hedge = "p95"

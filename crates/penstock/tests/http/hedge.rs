@@ -12,11 +12,16 @@ use crate::freezing::Freezing;
 
 /// A front door with one worker, whose budget is one.
 fn front(backends: &[&str], pool: &str) -> Server {
+    front_with_limit(backends, "10m", pool)
+}
+
+/// The same, with a time limit of responses.
+fn front_with_limit(backends: &[&str], response: &str, pool: &str) -> Server {
     Server::start(&format!(
         "[process]\nworkers = 1\n[control]\nsocket = \"@DIR@/control.sock\"\n[admin]\nbind = \"127.0.0.1:0\"\n\
          [access-log]\ntarget = \"stdout\"\n\
          [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
-         [pool.app]\nbackends = {backends:?}\ntimeouts = {{ response = \"10m\" }}\n{pool}\n"
+         [pool.app]\nbackends = {backends:?}\ntimeouts = {{ response = {response:?} }}\n{pool}\n"
     ))
 }
 
@@ -270,11 +275,65 @@ fn a_request_to_http2_backends_is_copied_as_well_and_the_slower_stream_is_reset(
         })
     };
     let (silent, good) = (backend("silent", true), backend("good", false));
-    let server = front(&[&silent.address, &good.address], "hedge = \"50ms\"\nhttp2 = \"on\"");
+    // Without passive ejection nothing is learnt from requests that go on.
+    let rules = "hedge = \"50ms\"\nhttp2 = \"on\"\npassive = \"off\"";
+    let server = front(&[&silent.address, &good.address], rules);
     let mut clients = send(&server, "GET", &[], 8);
     assert_eq!(bodies(&mut clients), vec![(200, "good".to_owned()); 8]);
     assert_eq!(copies(&server, &good.address), (4, 4));
     eventually("the silent streams are reset", secs(20), || {
         (held.load(SeqCst) == 4 && resets.load(SeqCst) == 4).then_some(())
     });
+}
+
+/// Sends requests one by one until `seen`. Each gets the response of the good backend.
+#[track_caller]
+fn ask_until(server: &Server, limit: usize, mut seen: impl FnMut() -> bool) {
+    let mut client = server.client("web");
+    for _ in 0..limit {
+        if seen() {
+            return;
+        }
+        let answer = client.get("/", &[]);
+        assert_eq!((answer.status, answer.text().as_str()), (200, "good"));
+    }
+    panic!("{limit} requests were not enough: {:?}", server.ctl(&["backends"]));
+}
+
+#[test]
+fn a_backend_that_never_answers_is_ejected_although_every_copy_wins() {
+    let (silent, good) = (Freezing::start("silent"), Freezing::start("good"));
+    let rules = "hedge = \"10ms\"\nhedge-budget = 100";
+    let server = front_with_limit(&[silent.address(), good.address()], "400ms", rules);
+    silent.fall_silent();
+    let of_silent = |name: &str| server.backend(silent.address())[name].clone();
+    ask_until(&server, 10_000, || of_silent("state") == "ejected");
+    let verdicts = of_silent("last_verdicts").to_string();
+    assert!(verdicts.contains("no answer within 400 ms"), "{verdicts}");
+    assert_eq!(server.backend(good.address())["failures"].as_u64(), Some(0));
+    eventually("no request waits there any more", secs(20), || (of_silent("in_flight") == 0).then_some(()));
+    // A backend that is back is not blamed for what it did not answer before.
+    silent.answer_late();
+}
+
+#[test]
+fn a_backend_that_is_only_slow_stays_although_every_copy_wins() {
+    let slow = Scripted::start(|talk| {
+        while talk.request().is_some() {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            if talk.answer(200, &[], b"slow").is_err() {
+                return;
+            }
+        }
+    });
+    let good = Freezing::start("good");
+    // A single failure would eject it.
+    let rules = "hedge = \"10ms\"\nhedge-budget = 100\npassive = { failures = 1, ejection = \"1h\" }";
+    let server = front_with_limit(&[&slow.address, good.address()], "10s", rules);
+    let of_slow = |name: &str| server.backend(&slow.address)[name].clone();
+    // Time for several requests that go on, one after the other.
+    ask_until(&server, 10_000, || of_slow("sessions").as_u64() >= Some(60));
+    eventually("its last response began", secs(20), || (of_slow("in_flight") == 0).then_some(()));
+    assert_eq!(of_slow("failures"), 0);
+    assert_ne!(of_slow("state"), "ejected");
 }

@@ -26,7 +26,7 @@ use super::own::answer_ourselves;
 use super::race::{self, Leg, Race, Raced};
 use super::reply::{Attempt, Failure, Finished};
 use super::session::{After, Client, RequestContext, width};
-use super::{RequestId, destination, reply};
+use super::{RequestId, destination, lost_race, reply};
 use crate::connect::{ConnectFault, Freshness, Shortage};
 use crate::fallback;
 use crate::http2::backend::{Asked, Asker, Asking};
@@ -440,7 +440,7 @@ impl<'a> Forwarding<'a> {
                     (backend, message, written) = (leg.stream, leg.message, leg.sent);
                     begun = Some(Box::new(Begun { read: Cell::new(read), _hold: None }));
                 }
-                Raced::Second { chosen: second, leg, read, hold, first_failed } => {
+                Raced::Second { chosen: second, leg, read, hold, loser, first_failed } => {
                     let stale = first_failed.as_ref().is_some_and(|failure| is_stale(failure, freshness));
                     if let (Some(failure), false) = (first_failed, stale) {
                         outcome.failed.note(chosen.index, failure.fault());
@@ -451,7 +451,10 @@ impl<'a> Forwarding<'a> {
                     }
                     other = Some(chosen.index);
                     moving = Moving::new(worker, self.pool, second.index, others, number, self.idempotence);
-                    *chosen = second;
+                    let lost = std::mem::replace(chosen, second);
+                    if let Some(loser) = loser {
+                        lost_race::watch(worker, self.pool, lost, loser);
+                    }
                     (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
                     outcome.show_backend(&chosen.backend);
                     (backend, freshness, began) = (leg.stream, leg.freshness, leg.began);

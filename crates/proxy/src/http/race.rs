@@ -56,6 +56,8 @@ pub(super) enum Raced<'a> {
         leg: Leg,
         read: Vec<u8>,
         hold: Option<Hold<'a>>,
+        /// The first request, if it is still without a response.
+        loser: Option<Box<Leg>>,
         /// The failure of the first backend, if it failed before the second responded.
         first_failed: Option<Failure>,
     },
@@ -188,7 +190,8 @@ impl<'a> Race<'a> {
             Both::Second(leg, read) => {
                 self.observe(first.began.elapsed());
                 chosen.backend.counters.of(worker.index).hedge_wins.add(1);
-                Raced::Second { chosen, leg, read, hold, first_failed }
+                let loser = first_failed.is_none().then(|| Box::new(first));
+                Raced::Second { chosen, leg, read, hold, loser, first_failed }
             }
             Both::SecondOver => Raced::First(first, read),
             Both::Failed(failure) => Raced::Failed(failure, Some(chosen.index)),
