@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use testing::server::binary;
-use testing::tools::{self, run};
+use testing::tools::{self, Root, run};
 use testing::{Client, Scripted, Server, eventually, pki, secs};
 
 fn server(backend: &str) -> Server {
@@ -21,11 +21,18 @@ fn server(backend: &str) -> Server {
 
 /// Starts a capture, and waits until it is one.
 fn capture(server: &Server, file: &Path, more: &[&str]) -> Child {
+    capture_through(&[], server, file, more)
+}
+
+/// The same by a program that runs its arguments.
+fn capture_through(program: &[&str], server: &Server, file: &Path, more: &[&str]) -> Child {
     let events = || {
         String::from_utf8(server.ctl(&["events"]).stdout).unwrap().matches(" captures the bytes of ").count()
     };
     let before = events();
-    let child = Command::new(binary())
+    let words = [program, &[binary()]].concat();
+    let child = Command::new(words[0])
+        .args(&words[1..])
         .args(["ctl", "--socket"])
         .arg(server.control_socket())
         .args(["capture", "--to"])
@@ -264,6 +271,54 @@ fn a_capture_is_bounded_exclusive_and_of_the_clients_that_are_named() {
         assert!(!output.status.success() && error.contains(said), "{arguments:?}: {error}");
         assert!(!Path::new("/tmp/never").exists());
     }
+}
+
+#[test]
+fn a_full_disk_ends_a_capture_after_a_whole_packet_and_harms_no_traffic() {
+    let backend = Scripted::answering(&"x".repeat(3000));
+    let server = server(&backend.address);
+    let directory = tempfile::tempdir().unwrap();
+    let (file, copy) = (directory.path().join("disk/full"), directory.path().join("copy"));
+    fs::create_dir(directory.path().join("disk")).unwrap();
+    let (disk, kept) = (file.parent().unwrap().display(), copy.display());
+    let full = format!(
+        "mount -t tmpfs -o size=64k none {disk} || exit 9\n\"$@\"\ncode=$?\n\
+         [ -e {disk}/full ] && cp {disk}/full {kept}\nexit $code"
+    );
+    let full_from_the_start = full.replace("\n\"$@\"", &format!("\ncat /dev/zero > {disk}/fill\n\"$@\""));
+    let too_large = "ulimit -f 64; exec \"$@\"";
+    let mut ways = vec![(vec!["sh", "-c", too_large, "sh"], "File too large")];
+    if tools::root("mounts a small file system of its own") == Root::Here {
+        let unshare = |script| vec!["unshare", "--mount", "sh", "-c", script, "sh"];
+        ways.push((unshare(&full), "No space left on device"));
+        ways.push((unshare(&full_from_the_start), "No space left on device"));
+    }
+    for (at, (way, why)) in ways.iter().enumerate() {
+        let child = capture_through(way, &server, &file, &["--listener", "web", "--for", "1h"]);
+        let mut client = Client::connect(&server.address("web"));
+        // More than any of these disks has room for.
+        for _ in 0..100 {
+            let answer = client.get("/", &[]);
+            assert_eq!((answer.status, answer.body.len()), (200, 3000));
+        }
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(&format!("full cannot be written: {why}")), "{error}");
+        eventually("the next capture may begin", secs(20), || {
+            let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
+            (events.matches("capture of listener web by ").count() == at + 1).then_some(())
+        });
+        let found = if at == 0 { &file } else { &copy };
+        if at == 2 {
+            assert!(!found.exists(), "an empty file is of no use");
+            continue;
+        }
+        assert!(error.contains("of whole packets from before; --max-size ends"), "{error}");
+        assert!(tshark(found, &[]).lines().count() > 5, "{error}");
+        fs::remove_file(found).unwrap();
+    }
+    assert_eq!(Client::connect(&server.address("web")).get("/", &[]).status, 200);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! The server may not write there. It sends the packets over its control socket, and the operator's own rights decide.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -71,6 +71,7 @@ pub(super) fn write_packets(
     let is_standard_output = to.as_os_str() == "-";
     let mut out = open(to)?;
     let mut written = 0;
+    let mut pieces = 0;
     let mut total = None;
     let mut notes = None;
     let result = client.follow(line, |line| {
@@ -90,18 +91,24 @@ pub(super) fn write_packets(
         let bytes = Base64::decode_vec(line).map_err(|_| {
             Failure::runtime("the server sent something else than packets: are both of one version?")
         })?;
-        match out.write_all(&bytes).and_then(|()| out.flush()) {
+        match out.write(&bytes) {
             Ok(()) => {
                 written += bytes.len() as u64;
+                pieces += 1;
                 Ok(())
             }
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
-            Err(error) => Err(unwritable(to, &error)),
+            // The first piece is the beginning of the file, without a packet.
+            Err(error) if pieces > 1 => Err(out.cut(to, &error, written)),
+            Err(error) => {
+                written = 0;
+                Err(unwritable(to, &error))
+            }
         }
     });
     if let Err(failure) = result {
         if written == 0 && !is_standard_output {
-            // Nothing was captured, or the disk is full from the start. An error only means that the empty file stays.
+            // Nothing was captured, or the disk was full from the start. An error only means that the file stays.
             let _ = std::fs::remove_file(to);
         }
         return Err(failure);
@@ -133,15 +140,45 @@ pub(super) fn write_packets(
     print(&format!("{}: {words}{hint}\n", plain(&shown)))
 }
 
-fn open(path: &Path) -> Result<Box<dyn Write>, Failure> {
+/// Where the packets go.
+enum Output {
+    File(File),
+    Standard(io::Stdout),
+}
+
+impl Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.write_all(bytes),
+            Self::Standard(out) => out.write_all(bytes).and_then(|()| out.flush()),
+        }
+    }
+
+    /// Cuts off a packet that was not written whole: the file ends after `whole` bytes. Returns what to say.
+    fn cut(&self, path: &Path, error: &io::Error, whole: u64) -> Failure {
+        match self {
+            Self::File(file) if file.set_len(whole).is_ok() => {
+                let shown = plain(&path.display().to_string());
+                Failure::runtime(format_args!(
+                    "{shown} cannot be written: {error}\n  hint: it has {} of whole packets from before; --max-size ends a \
+                     capture before the disk is full",
+                    units::bytes(whole)
+                ))
+            }
+            _ => unwritable(path, error),
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<Output, Failure> {
     if path.as_os_str() == "-" {
         if io::IsTerminal::is_terminal(&io::stdout()) {
             complain("warning: packets are no text: write them into a file, or into tshark -r -\n");
         }
-        return Ok(Box::new(io::stdout()));
+        return Ok(Output::Standard(io::stdout()));
     }
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(file) => Ok(Box::new(file)),
+        Ok(file) => Ok(Output::File(file)),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             let shown = plain(&path.display().to_string());
             Err(Failure::usage(format_args!(
