@@ -8,6 +8,7 @@ use logic::balance::view::{How, Seen};
 use logic::retry::Idempotence;
 use proxy::past::PastSession;
 use serde::Serialize;
+use state::ending::Ending;
 use text::table::Table;
 use text::terminal::line;
 use text::units;
@@ -59,7 +60,7 @@ pub struct PastBackend {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct FailedAttempt {
-    /// `null` for a backend of another pool, before the fallback.
+    /// `null` for a backend of another pool, before the fallback, or beyond the first 15 of its pool.
     pub backend: Option<String>,
     /// See `failed` in the access log.
     pub fault: &'static str,
@@ -67,12 +68,14 @@ pub struct FailedAttempt {
     pub words: &'static str,
 }
 
-/// Says that a request was not sent again because it could be executed twice.
+/// Says that a request was not sent again because it could be executed twice. A session that has ended well had the
+/// response of a backend after those that failed.
 fn not_repeated(session: &PastSession) -> Option<String> {
     let method = session.method.as_deref()?;
     let (_, fault) = session.failed.last()?;
     let is_sent = matches!(fault, Fault::Closed | Fault::Timeout | Fault::Down | Fault::BadResponse);
     (is_sent
+        && session.ending != Ending::Ok.word()
         && Idempotence::of(method) == Idempotence::NotIdempotent
         && session.status.is_some_and(|it| it >= 500))
     .then(|| {
@@ -125,6 +128,9 @@ impl PastReport {
     }
 }
 
+/// A backend of which only the fault was kept.
+const NOT_NOTED: &str = "a backend that was not noted (of another pool, or beyond the first 15)";
+
 /// The session for people.
 pub fn text(report: &PastReport) -> String {
     let mut out = String::new();
@@ -158,7 +164,7 @@ pub fn text(report: &PastReport) -> String {
         push_line(&mut out, "failed    at these backends, in this order:");
         let mut table = Table::indented("  ");
         for one in &report.failed {
-            let name = one.backend.as_deref().map_or("a backend of the pool before".to_owned(), line);
+            let name = one.backend.as_deref().map_or(NOT_NOTED.to_owned(), line);
             table.row([name, one.words.to_owned()]);
         }
         out.push_str(&table.render());
@@ -202,5 +208,56 @@ fn seen(report: &PastReport, one: &PastBackend) -> String {
         "unavailable" => "was down, ejected or draining, had weight 0 (penstock ctl events), was on standby, or denied the client".to_owned(),
         "at-limit" => "was at its limit".to_owned(),
         _ => "had failed in this session".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn posted(status: u16, ending: Ending, failed: &[(Option<&str>, Fault)]) -> PastSession {
+        let failed = failed.iter().map(|(backend, fault)| (backend.map(Into::into), *fault));
+        PastSession {
+            id: None,
+            client: logic::peers::Peer::Unix,
+            listener: "web".into(),
+            kind: Kind::Http,
+            method: Some("POST".to_owned()),
+            host: None,
+            target: Some("/".to_owned()),
+            is_target_cut: false,
+            status: Some(status),
+            pool: Some("app".into()),
+            backend: Some("two".into()),
+            how: How::Picked,
+            backends: Vec::new(),
+            attempts: 2,
+            failed: failed.collect(),
+            moved: 1,
+            hedged: 0,
+            started: Instant::now(),
+            took: Duration::ZERO,
+            queued: None,
+            ending: ending.word(),
+        }
+    }
+
+    #[test]
+    fn a_response_of_another_backend_is_none_of_a_request_that_was_not_repeated() {
+        let down = [(Some("one"), Fault::Down)];
+        let report = |session| PastReport::read(session, None);
+        assert!(report(posted(504, Ending::BackendTimeout, &down)).not_repeated.is_some());
+        // The connection to the first was not there yet when it went down: the second had the request, and answered.
+        assert_eq!(report(posted(500, Ending::Ok, &down)).not_repeated, None);
+    }
+
+    #[test]
+    fn a_backend_without_a_name_is_said_to_be_none_that_was_noted() {
+        let text =
+            text(&PastReport::read(posted(502, Ending::BackendClosed, &[(None, Fault::Closed)]), None));
+        assert!(
+            text.contains("a backend that was not noted (of another pool, or beyond the first 15)"),
+            "{text}"
+        );
     }
 }
