@@ -8,6 +8,10 @@ use config::types::DsrSettings;
 use logic::dsr::path::{Card, Refusal, Rung, ladder};
 use sys::bpf::{BpfError, Hook, Pins, Plane, Program, Unpinned};
 
+mod left;
+
+pub use left::take_away_left;
+
 /// The rung of an address.
 #[derive(Debug)]
 pub struct DataPath {
@@ -27,7 +31,7 @@ pub struct PathReport {
 }
 
 impl PathReport {
-    /// `packets are forwarded by tc; xdp: eth0 is a virtual interface (veth): ...`
+    /// `packets are forwarded by the kernel (tc); xdp: eth0 is a virtual interface (veth): ...`
     pub fn line(&self) -> String {
         let refused = self.refused.iter().map(|one| format!("; {}: {}", one.rung, one.reason));
         let unpinned = self.unpinned.iter().map(|why| format!("; a crash of this process ends it: {why}"));
@@ -43,7 +47,10 @@ impl PathReport {
 pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32) -> Result<DataPath, String> {
     let interface = &*settings.interface;
     let (rungs, mut refused) = ladder(settings.data_path, interface, &card(interface));
-    let name = format!("{interface}-{listener}-{}-{}", vip.ip(), vip.port());
+    let name = name_of(interface, listener, vip);
+    if let Err(taken @ Unpinned::Taken(_)) = Pins::open_existing(&name) {
+        return Err(format!("{taken}: it forwards what comes to this address on {interface}"));
+    }
     for rung in rungs {
         let hook = match rung {
             Rung::Xdp => Hook::Xdp,
@@ -51,7 +58,12 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
             Rung::Tc => Hook::Tc,
             Rung::AfPacket => {
                 // Of an earlier process that had another path.
-                let _ = Pins::open_existing(&name).map(|pins| pins.remove());
+                // Else there is none, or this user cannot know.
+                if let Ok(pins) = Pins::open_existing(&name) {
+                    pins.remove().map_err(|error| {
+                        format!("a program of an earlier start goes on forwarding, and cannot be taken away: {error}")
+                    })?;
+                }
                 let report = PathReport { rung, refused, unpinned: None };
                 return Ok(DataPath { plane: None, report });
             }
@@ -73,6 +85,11 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
     let _ = Pins::open_existing(&name).map(|pins| pins.remove_unused());
     let reasons: Vec<_> = refused.iter().map(|one| format!("{}: {}", one.rung, one.reason)).collect();
     Err(format!("{}; data-path = \"auto\" takes what works", reasons.join("; ")))
+}
+
+/// Name of the program of an address, and of its maps.
+fn name_of(interface: &str, listener: &str, vip: SocketAddr) -> String {
+    format!("{interface}-{listener}-{}-{}", vip.ip(), vip.port())
 }
 
 fn open_plane(

@@ -23,7 +23,7 @@ mod pins;
 
 pub use calls::{Look, READING, coarse_now};
 use memory::Memory;
-pub use pins::{Pins, Unpinned};
+pub use pins::{Had, Left, Pins, Unpinned};
 
 static TC: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-tc.bpf.o");
 static XDP: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-xdp.bpf.o");
@@ -58,7 +58,8 @@ impl Hook {
     const fn pin(self) -> &'static str {
         match self {
             Self::Tc => "link-tc",
-            Self::Xdp | Self::XdpGeneric => "link-xdp",
+            Self::Xdp => "link-xdp",
+            Self::XdpGeneric => "link-xdp-generic",
         }
     }
 
@@ -80,9 +81,15 @@ impl Hook {
 pub enum BpfError {
     #[error("the kernel does not take the program: {}", chain(&**.0))]
     Load(Box<dyn std::error::Error + Send + Sync>),
-    #[error("it needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON at the start of the process")]
+    #[error(
+        "it needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON at the start of the process; under systemd, SystemCallFilter= of the unit must allow bpf"
+    )]
     NotPermitted,
-    #[error("another XDP program is on {0}; `bpftool net show dev {0}` names it")]
+    #[error("{0} is needed, or the kernel lacks what this program uses (EINVAL)")]
+    TooOld(&'static str),
+    #[error(
+        "an XDP program is on {0} already, and it takes one: of another address of penstock, or of another owner; `bpftool net show dev {0}` names it"
+    )]
     Occupied(String),
     #[error("the kernel does not attach it to {0}: {1}")]
     Unsupported(String, io::Error),
@@ -168,7 +175,11 @@ impl Program {
             Hook::Tc => <&mut SchedClassifier>::try_from(program).map_err(load_error)?.load(),
             Hook::Xdp | Hook::XdpGeneric => <&mut Xdp>::try_from(program).map_err(load_error)?.load(),
         }
-        .map_err(load_error)?;
+        .map_err(|error| match (hook, errno_of(&error)) {
+            // Programs for frames in several parts (BPF_F_XDP_HAS_FRAGS).
+            (Hook::Xdp | Hook::XdpGeneric, Some(nix::libc::EINVAL)) => BpfError::TooOld("Linux 5.18"),
+            _ => load_error(error),
+        })?;
         let maps = Maps {
             service: mapped(&ebpf, "service", SERVICE)?,
             rings: mapped(&ebpf, "rings", 2 * TABLE)?,
@@ -184,7 +195,7 @@ impl Program {
     /// Puts the program on an interface. One that an earlier process of this service has left there is replaced, without a
     /// moment between them; one of another owner is not.
     pub fn attach(self, interface: &str, index: u32) -> Result<Plane, BpfError> {
-        let wrong = |error: io::Error| attach_error(interface, error);
+        let wrong = |error: io::Error| attach_error(interface, self.hook, error);
         let program = self.ebpf.program(NAME).ok_or_else(unknown)?;
         let program = program.fd().map_err(load_error)?.as_fd();
         // One that was on an interface that is gone is on none.
@@ -198,6 +209,7 @@ impl Program {
             }
             None => {
                 let (kind, flags) = self.hook.attach();
+                self.leave_other_mode()?;
                 let link = calls::attach(program, index, kind, flags).map_err(wrong)?;
                 if let Some(pins) = &self.pins {
                     let path = pins.path(self.hook.pin());
@@ -209,14 +221,27 @@ impl Program {
         };
         if let Some(pins) = &self.pins {
             // Of an earlier process that had another path.
-            for other in [Hook::Tc, Hook::Xdp].into_iter().filter(|other| other.pin() != self.hook.pin()) {
-                let _ = std::fs::remove_file(pins.path(other.pin()));
+            for other in [Hook::Tc, Hook::Xdp, Hook::XdpGeneric] {
+                if other != self.hook {
+                    remove(&pins.path(other.pin()))?;
+                }
             }
         }
         Ok(Plane { hook: self.hook, index, maps: self.maps, pins: self.pins, _link: link })
     }
 
     /// What the program does with one frame: whether it is passed on, dropped or sent, and the frame as it is then.
+    /// Takes away the XDP program of an earlier process that had the other mode: an interface has one.
+    fn leave_other_mode(&self) -> io::Result<()> {
+        let other = match self.hook {
+            Hook::Tc => return Ok(()),
+            Hook::Xdp => Hook::XdpGeneric,
+            Hook::XdpGeneric => Hook::Xdp,
+        };
+        let Some(path) = self.pins.as_ref().map(|pins| pins.path(other.pin())) else { return Ok(()) };
+        pins::detach(&path)
+    }
+
     pub fn try_out(&mut self, frame: &[u8], out: &mut [u8]) -> Result<(Tried, usize), BpfError> {
         let program = self.ebpf.program_mut(NAME).ok_or_else(unknown)?;
         let options =
@@ -417,6 +442,14 @@ fn concat([[a, b, c, d], [e, f, g, h]]: [[u8; 4]; 2]) -> [u8; 8] {
 }
 
 fn unknown() -> BpfError {
+/// Removes a name that may be there.
+fn remove(path: &std::path::Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
     BpfError::Maps(io::Error::from(io::ErrorKind::NotFound))
 }
 
@@ -441,9 +474,10 @@ fn descriptor(ebpf: &Ebpf, name: &str) -> Result<OwnedFd, BpfError> {
     Ok(map(ebpf, name)?.fd().as_fd().try_clone_to_owned()?)
 }
 
-fn attach_error(interface: &str, error: io::Error) -> BpfError {
+fn attach_error(interface: &str, hook: Hook, error: io::Error) -> BpfError {
     match error.raw_os_error() {
         Some(nix::libc::EBUSY | nix::libc::EEXIST) => BpfError::Occupied(interface.to_owned()),
+        Some(nix::libc::EINVAL) if hook == Hook::Tc => BpfError::TooOld("Linux 6.6"),
         Some(nix::libc::EPERM | nix::libc::EACCES) => BpfError::NotPermitted,
         _ => BpfError::Unsupported(interface.to_owned(), error),
     }

@@ -82,11 +82,93 @@ fn another_program_in_the_driver_is_not_displaced() {
         return;
     }
     let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
     network.pass_at(BALANCER);
+    let program = || {
+        let text = network.run(BALANCER, &["ip", "-d", "link", "show", "eth0"]);
+        let id = text.split("prog/xdp id ").nth(1).and_then(|rest| rest.split(' ').next());
+        id.unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    let before = program();
     let asked = config(&bind(), "data-path = \"xdp\"", NO_CHECKS);
     let output = network.setup(&asked).output();
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && text.contains("another XDP program is on eth0"), "{text}");
+    assert!(!output.status.success() && text.contains("an XDP program is on eth0 already"), "{text}");
+    assert_eq!(program(), before);
+    let server = network.balancer(&config(&bind(), "", NO_CHECKS));
+    eventually("it serves", secs(20), || {
+        network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
+    });
+    assert_eq!(server.ctl_json(&["status"])["listeners"][0]["paths"][0]["path"].as_str(), Some("tc"));
+    stop(server);
+    assert_eq!(program(), before);
+}
+
+#[test]
+fn the_program_of_a_killed_process_ends_with_the_start_that_does_not_have_its_listener() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let old = config(&bind(), "", NO_CHECKS);
+    // All of them; and the earlier process leaves its program in another mode.
+    for (path, renamed) in [
+        ("", old.replace("listener.web", "listener.site")),
+        ("", old.replace(":80\"", ":8080\"")),
+        ("data-path = \"xdp-generic\"", old.replace("listener.web", "listener.site")),
+        ("data-path = \"xdp-generic\"", config(&bind(), "data-path = \"af_packet\"", NO_CHECKS)),
+    ] {
+        let mut server = network.balancer_with_all_files(&config(&bind(), path, NO_CHECKS));
+        eventually("it serves", secs(20), || {
+            network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
+        });
+        server.signal(Signal::SIGKILL);
+        server.wait_end(secs(10));
+        assert_eq!(network.visit(VIP).len(), 1, "the program goes on");
+        let server = network.balancer_with_all_files(&renamed);
+        let other = if renamed.contains(":8080") { ":8080" } else { "" };
+        eventually("the next one serves", secs(20), || {
+            network.curl(&["-m", "1", &format!("http://{VIP}{other}/")]).status.success().then_some(())
+        });
+        let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
+        let taken = events.matches("a program of an earlier start was taken away").count();
+        assert_eq!(taken, usize::from(!renamed.contains("af_packet")), "{events}");
+        // Its own backends alone are asked: packets of another program would still come to the drained one.
+        let first = if other.is_empty() { "10.77.0.14:80" } else { "10.77.0.14:8080" };
+        assert!(server.ctl(&["drain", first]).status.success());
+        eventually("new connections go to the other one", secs(20), || {
+            (0..20).all(|_| network.visit(&format!("{VIP}{other}")) == "3").then_some(())
+        });
+        if !other.is_empty() {
+            let old = network.curl(&["-m", "1", &format!("http://{VIP}:80/")]);
+            assert!(!old.status.success(), "the address is not served any more");
+        }
+        stop(server);
+        ends(&network);
+    }
+}
+
+#[test]
+fn the_modes_of_xdp_replace_each_other_and_the_status_says_which_one_it_is() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let start = |path: &str| {
+        network.balancer_with_all_files(&config(&bind(), &format!("data-path = \"{path}\""), NO_CHECKS))
+    };
+    for path in ["xdp", "xdp-generic", "xdp"] {
+        let mut server = start(path);
+        let said = server.ctl_json(&["status"])["listeners"][0]["paths"][0]["path"].clone();
+        assert_eq!(said.as_str(), Some(path));
+        let shown = network.run(BALANCER, &["ip", "link", "show", "eth0"]);
+        assert_eq!(shown.contains("xdpgeneric"), path == "xdp-generic", "{shown}");
+        server.signal(Signal::SIGKILL);
+        server.wait_end(secs(10));
+    }
+    stop(start("tc"));
+    assert!(!network.run(BALANCER, &["ip", "link", "show", "eth0"]).contains("xdp"));
 }
 
 #[test]

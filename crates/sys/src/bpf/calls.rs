@@ -21,6 +21,7 @@ const GET: u32 = 7;
 const INFO: u32 = 15;
 const ATTACH: u32 = 28;
 const REPLACE: u32 = 29;
+const DETACH: u32 = 34;
 
 /// Bytes of a key and a value of the table of flows.
 pub(super) const KEY: usize = 24;
@@ -151,13 +152,13 @@ pub(super) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Resu
     Ok(())
 }
 
-#[repr(C)]
 /// Takes the program of a link away from its interface, before the call returns.
 pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     call(DETACH, &mut link.as_raw_fd())?;
     Ok(())
 }
 
+#[repr(C)]
 struct Name {
     path: u64,
     fd: u32,

@@ -15,12 +15,17 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::{MAPS, calls};
 
+mod left;
+
+pub use left::{Had, Left};
+pub(super) use left::detach;
+
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
 
 /// Below it each service has a directory.
 const DIRECTORY: &str = "/sys/fs/bpf/penstock";
 
-const LINKS: [&str; 2] = ["link-tc", "link-xdp"];
+const LINKS: [&str; 3] = ["link-tc", "link-xdp", "link-xdp-generic"];
 
 /// Version of the layout of the maps. A process with another version makes new maps instead of taking over pinned ones.
 const FORM: u32 = 2;
@@ -117,9 +122,14 @@ fn wrong(path: &Path) -> impl FnOnce(io::Error) -> Unpinned {
     move |error| Unpinned::Io(path, error)
 }
 
-fn path_of(name: &str) -> Result<PathBuf, Unpinned> {
+/// Number of this network namespace.
+fn network() -> Result<u64, Unpinned> {
     let space = Path::new("/proc/self/ns/net");
-    let number = fs::metadata(space).map_err(wrong(space))?.ino();
+    Ok(fs::metadata(space).map_err(wrong(space))?.ino())
+}
+
+fn path_of(name: &str) -> Result<PathBuf, Unpinned> {
+    let number = network()?;
     let safe: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
     Ok(Path::new(DIRECTORY).join(format!("v{FORM}-{number}-{safe}")))
