@@ -29,6 +29,7 @@ pub mod acme;
 pub mod bandwidth;
 pub mod breaker;
 pub mod capture;
+pub mod claim;
 pub mod client_slots;
 pub mod confinement;
 pub mod data_path;

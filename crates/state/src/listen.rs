@@ -17,6 +17,7 @@ use logic::dsr::Service;
 use sys::packet::PacketSocket;
 use sys::socket::{DualStack, Inherited, InheritedError, ListenAddress};
 
+use crate::claim::Claim;
 use crate::data_path::{self, DataPath};
 
 /// Identifies a bound address across reloads: the same listener on the same address keeps its socket.
@@ -90,6 +91,8 @@ pub struct OpenAddress {
     pub addresses: Vec<ListenAddress>,
     /// Duplicate of Penstock's own Unix socket, for a listener that takes over its path.
     shared: Option<UnixListener>,
+    /// Of an address whose packets are forwarded.
+    _claim: Option<Claim>,
     // Last field, because the socket above must be closed first.
     /// Path of Penstock's own Unix socket.
     pub file: Option<Arc<SocketPath>>,
@@ -332,6 +335,7 @@ fn open_packets(key: BoundKey, settings: &DsrSettings, workers: usize) -> Result
     if matches!(sys::datagram::is_local(vip), Ok(true)) {
         return Err(IS_OURS.to_owned());
     }
+    let claim = Claim::new(&settings.interface, vip, settings.transports)?;
     let socket = PacketSocket::new().map_err(|error| error.to_string())?;
     let service = Service { vip: vip.ip(), port: vip.port(), transports: settings.transports };
     // The worker lets packets of the service in, if they are its task.
@@ -345,7 +349,12 @@ fn open_packets(key: BoundKey, settings: &DsrSettings, workers: usize) -> Result
     if let Some(worker) = sockets.get_mut(at as usize) {
         worker.push(Socket::Packet(socket, Box::new(path)));
     }
-    let open = OpenAddress { addresses: vec![ListenAddress::Packets(vip)], shared: None, file: None };
+    let open = OpenAddress {
+        addresses: vec![ListenAddress::Packets(vip)],
+        shared: None,
+        file: None,
+        _claim: Some(claim),
+    };
     Ok(Bound { key, sockets, open })
 }
 
@@ -419,7 +428,8 @@ fn open_udp(
     while sockets.len() < workers {
         sockets.push(vec![Socket::Udp(sys::datagram::listen_udp(address, dual)?)]);
     }
-    let open = OpenAddress { addresses: vec![ListenAddress::Udp(address)], shared: None, file: None };
+    let open =
+        OpenAddress { addresses: vec![ListenAddress::Udp(address)], shared: None, file: None, _claim: None };
     Ok(Bound { key, sockets, open })
 }
 
@@ -442,7 +452,8 @@ fn open_tcp(
     while sockets.len() < workers {
         sockets.push(vec![Socket::Tcp(sys::socket::listen_tcp(address, dual, backlog)?)]);
     }
-    let open = OpenAddress { addresses: vec![ListenAddress::Tcp(address)], shared: None, file: None };
+    let open =
+        OpenAddress { addresses: vec![ListenAddress::Tcp(address)], shared: None, file: None, _claim: None };
     Ok(Bound { key, sockets, open })
 }
 
@@ -454,7 +465,7 @@ fn share_passed(key: BoundKey, passed: Vec<(Socket, ListenAddress)>, workers: us
         share(socket, &mut sockets)?;
         addresses.push(address);
     }
-    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None } })
+    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None, _claim: None } })
 }
 
 /// Gives each socket to one worker.
@@ -466,7 +477,7 @@ fn distribute_passed(key: BoundKey, passed: Vec<(Socket, ListenAddress)>, worker
         sockets[at % workers.max(1)].push(socket);
         addresses.push(address);
     }
-    Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None } }
+    Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None, _claim: None } }
 }
 
 fn share_unix(
@@ -480,7 +491,7 @@ fn share_unix(
     let shared = Some(socket.try_clone()?);
     share(Socket::Unix(socket), &mut sockets)?;
     let addresses = vec![ListenAddress::Unix(file.path().to_owned())];
-    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared, file: Some(file) } })
+    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared, file: Some(file), _claim: None } })
 }
 
 /// Gives each worker a duplicate of the socket.

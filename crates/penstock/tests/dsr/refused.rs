@@ -41,3 +41,30 @@ fn without_the_right_to_packets_the_start_says_which_one_it_needs() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("it needs CAP_NET_RAW"), "{text}");
 }
+
+#[test]
+fn a_second_process_with_the_same_address_on_the_interface_is_refused_on_every_path() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    for (first, second) in [("tc", "auto"), ("tc", "af_packet"), ("af_packet", "af_packet")] {
+        let of = |path: &str, more: &str| {
+            config(&format!("\"{VIP}:80\""), &format!("data-path = \"{path}\"\n{more}"), "health = \"off\"")
+        };
+        let server = network.balancer(&of(first, ""));
+        let output = network.setup(&of(second, "")).output();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success()
+                && text.contains("another process forwards what comes to this address on eth0"),
+            "{text}"
+        );
+        // It has the address for TCP alone, and a reload may give it to another listener.
+        drop(network.balancer(&of("af_packet", "transport = \"udp\"")));
+        server.write_config(&of("auto", "").replace("listener.web", "listener.site"));
+        assert!(server.ctl(&["reload"]).status.success());
+        drop(server);
+        drop(network.balancer(&of(second, "")));
+    }
+}
