@@ -118,13 +118,24 @@ fn open_plane(
     plane.map(|plane| (plane, unpinned)).map_err(|error| error.to_string())
 }
 
-fn card(interface: &str) -> Card {
-    match sys::card::driver(interface) {
+/// What kind of network interface this is.
+pub fn card(interface: &str) -> Card {
+    match sys::interfaces::driver(interface) {
         Ok((driver, bus)) if !bus.is_empty() && bus != "N/A" && driver != "virtio_net" => Card::Physical,
         Ok((driver, _)) if !driver.is_empty() => Card::Virtual(driver),
         _ => Card::Virtual("no driver".to_owned()),
     }
 }
+
+// What `logic` writes is what the program reads.
+const _: () = {
+    use logic::dsr::image::{BACKENDS, BackendWords, ServiceWords};
+    assert!(BACKENDS == sys::bpf::BACKENDS && logic::balance::maglev::SLOTS == sys::bpf::SLOTS);
+    assert!(
+        size_of::<ServiceWords>() == 8 * sys::bpf::SERVICE
+            && size_of::<BackendWords>() == 8 * sys::bpf::BACKEND
+    );
+};
 
 impl DataPath {
     /// Directory of the program's names, for the user that the process becomes.

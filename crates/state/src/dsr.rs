@@ -33,7 +33,7 @@ pub struct ServiceReport {
     /// `tcp`, `udp` or `tcp-and-udp`.
     pub transport: &'static str,
     /// What forwards the packets: a word of `logic::dsr::path::Rung`.
-    pub rung: &'static str,
+    pub path: &'static str,
     /// How packets reach backends: a word of `logic::dsr::tunnel::Mode`.
     pub mode: &'static str,
     pub interface: String,

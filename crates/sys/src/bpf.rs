@@ -32,11 +32,12 @@ const NAME: &str = "penstock_dsr";
 const MAPS: [&str; 7] = ["service", "rings", "backends", "counters", "tallies", "flows", "fragments"];
 
 /// Words of the maps' values, as the program has them.
-const SERVICE: usize = 12;
+pub const SERVICE: usize = 12;
 /// Two tables, each with a number of four bytes for every slot; the last half word is not used.
-const TABLE: usize = 65_537_usize.div_ceil(2);
-const BACKENDS: usize = 4096;
-const BACKEND: usize = 7;
+const TABLE: usize = SLOTS.div_ceil(2);
+pub const SLOTS: usize = 65_537;
+pub const BACKENDS: usize = 4096;
+pub const BACKEND: usize = 7;
 const COUNTERS: usize = 8;
 const TALLY: usize = 4;
 
@@ -208,8 +209,8 @@ impl Program {
                 link
             }
             None => {
-                let (kind, flags) = self.hook.attach();
                 self.leave_other_mode()?;
+                let (kind, flags) = self.hook.attach();
                 let link = calls::attach(program, index, kind, flags).map_err(wrong)?;
                 if let Some(pins) = &self.pins {
                     let path = pins.path(self.hook.pin());
@@ -230,7 +231,6 @@ impl Program {
         Ok(Plane { hook: self.hook, index, maps: self.maps, pins: self.pins, _link: link })
     }
 
-    /// What the program does with one frame: whether it is passed on, dropped or sent, and the frame as it is then.
     /// Takes away the XDP program of an earlier process that had the other mode: an interface has one.
     fn leave_other_mode(&self) -> io::Result<()> {
         let other = match self.hook {
@@ -242,6 +242,7 @@ impl Program {
         pins::detach(&path)
     }
 
+    /// What the program does with one frame: whether it is passed on, dropped or sent, and the frame as it is then.
     pub fn try_out(&mut self, frame: &[u8], out: &mut [u8]) -> Result<(Tried, usize), BpfError> {
         let program = self.ebpf.program_mut(NAME).ok_or_else(unknown)?;
         let options =
@@ -441,7 +442,6 @@ fn concat([[a, b, c, d], [e, f, g, h]]: [[u8; 4]; 2]) -> [u8; 8] {
     [a, b, c, d, e, f, g, h]
 }
 
-fn unknown() -> BpfError {
 /// Removes a name that may be there.
 fn remove(path: &std::path::Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
@@ -450,6 +450,7 @@ fn remove(path: &std::path::Path) -> io::Result<()> {
     }
 }
 
+fn unknown() -> BpfError {
     BpfError::Maps(io::Error::from(io::ErrorKind::NotFound))
 }
 
@@ -476,8 +477,8 @@ fn descriptor(ebpf: &Ebpf, name: &str) -> Result<OwnedFd, BpfError> {
 
 fn attach_error(interface: &str, hook: Hook, error: io::Error) -> BpfError {
     match error.raw_os_error() {
-        Some(nix::libc::EBUSY | nix::libc::EEXIST) => BpfError::Occupied(interface.to_owned()),
         Some(nix::libc::EINVAL) if hook == Hook::Tc => BpfError::TooOld("Linux 6.6"),
+        Some(nix::libc::EBUSY | nix::libc::EEXIST) => BpfError::Occupied(interface.to_owned()),
         Some(nix::libc::EPERM | nix::libc::EACCES) => BpfError::NotPermitted,
         _ => BpfError::Unsupported(interface.to_owned(), error),
     }

@@ -114,18 +114,27 @@ pub fn offloads(interface: &str) -> io::Result<Offloads> {
         Ok(value[1])
     };
     let switch = |is_on: bool| if is_on { Switch::On } else { Switch::Off };
-    // `struct ethtool_drvinfo`: the command, then the name of the driver in 32 bytes.
-    let mut information = [0_u8; DRIVER_INFORMATION];
-    information[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
-    ethtool(&socket, interface, information.as_mut_ptr().cast())?;
-    let name = information[4..36].split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(Offloads {
-        driver: String::from_utf8_lossy(name).into_owned(),
+        driver: driver(interface)?.0,
         lro: switch(ask(ETHTOOL_GFLAGS)? & ETH_FLAG_LRO != 0),
         gro: switch(ask(ETHTOOL_GGRO)? != 0),
         tso: switch(ask(ETHTOOL_GTSO)? != 0),
         gso: switch(ask(ETHTOOL_GGSO)? != 0),
     })
+}
+
+/// The driver of an interface, and where its card is: empty for what software makes.
+pub fn driver(interface: &str) -> io::Result<(String, String)> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    // `struct ethtool_drvinfo`: the command, then driver, its version, firmware and bus in 32 bytes each.
+    let mut information = [0_u8; DRIVER_INFORMATION];
+    information[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
+    ethtool(&socket, interface, information.as_mut_ptr().cast())?;
+    let text = |at: usize| {
+        let text = information[at..at + 32].split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(text).into_owned()
+    };
+    Ok((text(4), text(100)))
 }
 
 /// Longest packet of an interface.

@@ -7,7 +7,6 @@
 #[cfg(feature = "mimalloc")]
 pub mod allocator;
 pub mod bpf;
-pub mod card;
 pub mod child;
 pub mod cpu;
 pub mod datagram;

@@ -31,7 +31,7 @@ fn show_and_explain(network: &Network, path: &str, ports: std::ops::Range<u16>) 
         backends.all(|one| one["vip"]["state"] == "up" && one["ethernet"].is_string()).then_some(())
     });
     let before = services()[0].clone();
-    assert_eq!((&before["rung"], &before["interface"]), (&path.into(), &"eth0".into()), "{before:#}");
+    assert_eq!((&before["path"], &before["interface"]), (&path.into(), &"eth0".into()), "{before:#}");
     assert_eq!(before["flows"], 0, "{before:#}");
     let target = format!("{VIP}:80");
     let explain =

@@ -21,7 +21,7 @@ impl Server {
             listener: self.key.listener.to_string(),
             address: self.key.bind.to_string(),
             transport: settings.transports.as_str(),
-            rung: self.path.rung().as_str(),
+            path: self.path.rung().as_str(),
             mode: settings.mode.as_str(),
             interface: settings.interface.to_string(),
             ethernet: self.interface.map(|it| shown(it.mac)),

@@ -28,7 +28,7 @@ pub fn services(services: &[ServiceReport]) -> String {
                 line(&service.address),
                 service.transport,
                 line(&service.listener),
-                service.rung,
+                service.path,
                 if service.mode == "ipip" { " through tunnels" } else { "" },
                 line(&service.interface),
                 line(&service.pool),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::dsr::filter::Instruction;
-use crate::dsr::owner::solicited_node;
+use crate::dsr::owner::{checksum, solicited_node};
 use crate::dsr::packet::{self, Content, ICMP, ICMPV6, Mac, TCP, UDP};
 
 /// The machine that asks, on one interface.
@@ -156,17 +156,6 @@ pub(super) fn packet(
     };
     body.get_mut(at..at + 2)?.copy_from_slice(&sum.to_be_bytes());
     Some([&to[..], &asker.mac, &ethertype, &header, &body].concat())
-}
-
-/// Internet checksum (RFC 1071); all parts but the last one have even lengths.
-fn checksum(parts: &[&[u8]]) -> u16 {
-    let words = parts.iter().flat_map(|part| part.chunks(2));
-    let word = |word: &[u8]| u64::from(u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]));
-    let mut sum: u64 = words.map(word).sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
 }
 
 /// Reads an answer to a question about a service. `None` if the frame is none.

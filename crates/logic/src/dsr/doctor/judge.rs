@@ -2,7 +2,7 @@
 
 use super::{Answer, Backend, Examination, Leg, Mac};
 use crate::dsr::finding::Finding;
-use crate::dsr::packet::Transport;
+use crate::dsr::packet::{Transport, shown};
 
 impl Examination {
     pub fn findings(&self) -> Vec<Finding> {
@@ -43,14 +43,14 @@ impl Examination {
                     said.push(format!(
                         "the backend {} ({}) answers {question} for {vip}",
                         one.target.name,
-                        text(*mac)
+                        shown(*mac)
                     ));
                     mend.push(format!("penstock backend setup --vip {vip} --apply   # on {}", one.target.ip));
                     mend.push(format!("penstock backend verify --vip {vip}   # the same: is it on another interface than lo?"));
                 }
                 None => {
-                    said.push(format!("another machine ({}) answers {question} for {vip}", text(*mac)));
-                    mend.push(format!("# take {vip} off the machine {}: a second balancer, or a server that is not in the pool", text(*mac)));
+                    said.push(format!("another machine ({}) answers {question} for {vip}", shown(*mac)));
+                    mend.push(format!("# take {vip} off the machine {}: a second balancer, or a server that is not in the pool", shown(*mac)));
                 }
             }
         }
@@ -63,7 +63,7 @@ impl Examination {
 
     fn neighbour(&self, one: &Backend) -> Finding {
         let (name, ip, interface) = (&one.target.name, one.target.ip, &self.interface);
-        let macs: Vec<_> = one.macs.iter().map(|mac| text(*mac)).collect();
+        let macs: Vec<_> = one.macs.iter().map(|mac| shown(*mac)).collect();
         match (one.target.leg, &macs[..]) {
             (Leg::NoRoute, _) => {
                 return Finding::fault(
@@ -210,8 +210,4 @@ impl Examination {
             ),
         }
     }
-}
-
-fn text(mac: Mac) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
