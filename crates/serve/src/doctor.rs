@@ -13,6 +13,7 @@ use logic::dsr::doctor::{
     self, Balancer, Examination, FIRST_PORT, Leg, Link, MOST, Offloads, Service, Step, Switch, Target,
 };
 use logic::dsr::finding::Finding;
+use logic::dsr::path::DataPath;
 use logic::dsr::tunnel::{Mode, Tunnel};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::interfaces::{self, Interface};
@@ -47,7 +48,9 @@ pub fn examine(config: &Config) -> Result<Vec<Report>, DoctorError> {
                 let BackendAddress::Ip(address) = &backend.address else { return None };
                 let (name, ip) = (backend.address.to_string(), address.ip().to_canonical());
                 let leg = if settings.mode == Mode::Ipip { Leg::NoRoute } else { Leg::Near };
-                Some(Target { name, ip, asker: unspecified(ip), leg })
+                // Of every port, that of the backend says which one is asked.
+                let port = if vip.port() == 0 { address.port() } else { vip.port() };
+                Some(Target { name, ip, port, asker: unspecified(ip), leg })
             });
             let service = Service {
                 interface: settings.interface.to_string(),
@@ -59,14 +62,14 @@ pub fn examine(config: &Config) -> Result<Vec<Report>, DoctorError> {
                 listener: listener.name.to_string(),
                 vip,
                 interface: service.interface.clone(),
-                findings: service_findings(service)?,
+                findings: service_findings(service, settings.data_path)?,
             });
         }
     }
     Ok(reports)
 }
 
-fn service_findings(mut service: Service) -> Result<Vec<Finding>, DoctorError> {
+fn service_findings(mut service: Service, data_path: DataPath) -> Result<Vec<Finding>, DoctorError> {
     let all = interfaces::all().map_err(DoctorError::Network)?;
     let own = all.iter().find(|one| one.name == service.interface);
     let socket = PacketSocket::new()?;
@@ -81,7 +84,7 @@ fn service_findings(mut service: Service) -> Result<Vec<Finding>, DoctorError> {
             interfaces::Link::Up => Link::Up,
         },
     };
-    let mut findings = doctor::machine(&balancer(&service, &all, link), service.vip.ip());
+    let mut findings = doctor::machine(&balancer(&service, data_path, &all, link), service.vip.ip());
     if link != Link::Up {
         // No question would arrive.
         findings.retain(|finding| finding.is_fault());
@@ -110,7 +113,7 @@ fn service_findings(mut service: Service) -> Result<Vec<Finding>, DoctorError> {
     Ok(findings)
 }
 
-fn balancer(service: &Service, all: &[Interface], link: Link) -> Balancer {
+fn balancer(service: &Service, data_path: DataPath, all: &[Interface], link: Link) -> Balancer {
     let (ip, name) = (service.vip.ip(), &service.interface);
     let on = all.iter().find_map(|one| {
         let address = one.addresses.iter().find(|address| address.ip == ip)?;
@@ -128,7 +131,9 @@ fn balancer(service: &Service, all: &[Interface], link: Link) -> Balancer {
             .map(|(name, _)| name)
             .collect(),
     });
-    Balancer { interface: name.clone(), link, vip_on: on, forwarding: switch(is_on), offloads }
+    let (interface, forwarding) = (name.clone(), switch(is_on));
+    let card = state::data_path::card(name);
+    Balancer { interface, link, vip_on: on, forwarding, offloads, data_path, card }
 }
 
 fn switch(is_on: bool) -> Switch {

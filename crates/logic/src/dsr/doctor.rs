@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::Transports;
 use super::finding::Finding;
 use super::packet::{Mac, Transport};
+use super::path::{Card, DataPath};
 use super::tunnel::{self, Frames, Offload, Tunnel};
 
 pub mod frames;
@@ -56,11 +57,14 @@ pub struct Balancer {
     pub forwarding: Switch,
     /// `None` if the card does not tell.
     pub offloads: Option<Offloads>,
+    /// What the configuration asks for.
+    pub data_path: DataPath,
+    pub card: Card,
 }
 
 /// What can be seen on the balancer alone.
 pub fn machine(balancer: &Balancer, vip: IpAddr) -> Vec<Finding> {
-    let Balancer { interface, link, vip_on, forwarding, offloads } = balancer;
+    let Balancer { interface, link, vip_on, forwarding, offloads, data_path, card } = balancer;
     let name = text::shell::word(interface);
     let fault = |text: String, mend: String| Finding::fault("link", text, vec![mend]);
     let mut found = vec![match link {
@@ -93,17 +97,28 @@ pub fn machine(balancer: &Balancer, vip: IpAddr) -> Vec<Finding> {
             vec![format!("sysctl -w net/{family}/conf/{name}/forwarding=0")],
         ),
     });
-    found.push(match offloads {
-        None => Finding::unknown("offload", format!("{interface} does not tell its offloads")),
-        Some(offloads) if offloads.lro == Switch::On => Finding::fault(
+    let loses = match (data_path, card) {
+        (DataPath::Xdp, Card::Virtual(driver)) => Some(driver),
+        _ => None,
+    };
+    found.push(match (offloads, loses) {
+        (_, Some(driver)) => Finding::fault(
+            "offload",
+            format!(
+                "{interface} is a virtual interface ({driver}), and data-path = \"xdp\" loses the checksums and segments that it leaves to a card: servers drop such packets"
+            ),
+            vec!["# set data-path = \"auto\" for the listener: it takes tc here".to_owned()],
+        ),
+        (None, None) => Finding::unknown("offload", format!("{interface} does not tell its offloads")),
+        (Some(offloads), None) if offloads.lro == Switch::On => Finding::fault(
             "offload",
             format!("{interface} ({}) has LRO on: packets that the card has put together cannot be forwarded", offloads.driver),
             vec![format!("ethtool -K {name} lro off")],
         ),
-        Some(Offloads { driver, on, .. }) => Finding::ok(
+        (Some(Offloads { driver, on, .. }), None) => Finding::ok(
             "offload",
             format!(
-                "offloads of {interface} ({driver}: {}) need no change: large packets and unfinished checksums are forwarded as they are (PACKET_VNET_HDR)",
+                "offloads of {interface} ({driver}: {}) need no change: large packets and unfinished checksums are forwarded as they are",
                 if on.is_empty() { "all off".to_owned() } else { format!("{} on", on.join(", ")) }
             ),
         ),
@@ -117,6 +132,8 @@ pub struct Target {
     /// Its name in the configuration.
     pub name: String,
     pub ip: IpAddr,
+    /// Port of the virtual address that is asked there.
+    pub port: u16,
     /// Our address of its family, from which the network is asked where it is; unspecified if there is none.
     pub asker: IpAddr,
     pub leg: Leg,
@@ -193,6 +210,7 @@ impl Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     pub interface: String,
+    /// Port 0 is every port.
     pub vip: SocketAddr,
     pub transports: Transports,
     pub backends: Vec<Target>,
@@ -243,11 +261,12 @@ impl Examination {
     fn packets(&self, at: usize, one: &Backend) -> Vec<Vec<u8>> {
         let (asker, Some(&mac)) = (&self.asker, one.macs.first()) else { return Vec::new() };
         let mut all = Vec::new();
+        let vip = self.at(one);
         if self.transports.has(Transport::Tcp) && one.tcp.is_none() {
-            all.push(frames::syn(asker, mac, self.vip, self.port, self.number.wrapping_add(at as u32)));
+            all.push(frames::syn(asker, mac, vip, self.port, self.number.wrapping_add(at as u32)));
         }
         if self.transports.has(Transport::Udp) && one.udp.is_none() {
-            all.push(frames::datagram(asker, mac, self.vip, port_of(self.port, at)));
+            all.push(frames::datagram(asker, mac, vip, port_of(self.port, at)));
         }
         for (sequence, length) in [0, self.longest(one)].into_iter().enumerate() {
             if !one.echo[sequence] {
@@ -264,6 +283,11 @@ impl Examination {
             Leg::Near | Leg::NoRoute => self.mtu,
             Leg::Tunnel { .. } => tunnel::room(self.vip.ip(), self.mtu as u32).into(),
         }
+    }
+
+    /// The virtual address with the port that a backend is asked for.
+    fn at(&self, one: &Backend) -> SocketAddr {
+        SocketAddr::new(self.vip.ip(), one.target.port)
     }
 
     /// Whether a step needs no further answer. Machines that have an address are waited for to the end.
@@ -293,8 +317,9 @@ impl Examination {
                 }
             }
             Heard::Accepted { number, next } => {
-                let (asker, vip, port) = (self.asker, self.vip, self.port);
+                let (asker, ip, port) = (self.asker, self.vip.ip(), self.port);
                 let one = self.numbered(number)?;
+                let vip = SocketAddr::new(ip, one.target.port);
                 one.tcp = Some(Answer::Accepted);
                 let reset = frames::reset(&asker, *one.macs.first()?, vip, port, next)?;
                 return on_way(&one.target, reset);

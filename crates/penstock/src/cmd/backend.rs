@@ -302,9 +302,9 @@ impl Vips {
                 let Some(dsr) = listener.dsr() else { continue };
                 let addresses = listener.binds.iter().filter_map(config::types::BindAddress::vip);
                 addresses.clone().for_each(|vip| add(vip.ip(), dsr.mode));
-                all.extend(
-                    addresses.map(|vip| Vip { ip: vip.ip(), service: Some((vip.port(), dsr.transports)) }),
-                );
+                // Of an address with every port none is the service's own.
+                let service = |port| (port != 0).then_some((port, dsr.transports));
+                all.extend(addresses.map(|vip| Vip { ip: vip.ip(), service: service(vip.port()) }));
             }
             if all.is_empty() {
                 return Err(Failure::usage(format_args!(

@@ -1,9 +1,11 @@
 //! `penstock doctor`: proves on this machine that what a configuration needs outside of it is there. Decisions:
 //! `logic::dsr::doctor`; what is sent: `serve::doctor`.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use config::types::BindAddress;
 use logic::dsr::finding::Finding;
 use serde_json::json;
 use serve::doctor::{self, Report};
@@ -83,13 +85,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn as_text(report: &Report) -> String {
     let Report { listener, vip, interface, findings } = report;
-    format!("listener.{listener}: {vip} on {interface}\n{}", findings::text(findings))
+    format!("listener.{listener}: {} on {interface}\n{}", shown(*vip), findings::text(findings))
+}
+
+/// As in `bind`.
+fn shown(vip: SocketAddr) -> String {
+    match vip.port() {
+        0 => BindAddress::EveryPort(vip.ip()).to_string(),
+        _ => vip.to_string(),
+    }
 }
 
 fn as_json(report: &Report) -> serde_json::Value {
     json!({
         "listener": report.listener,
-        "vip": report.vip.to_string(),
+        "vip": shown(report.vip),
         "interface": report.interface,
         "ok": !report.findings.iter().any(Finding::is_fault),
         "findings": findings::json(&report.findings),

@@ -1,9 +1,9 @@
 //! A service on every port of its address.
 
 use testing::tools::{self, Root};
-use testing::{eventually, secs};
+use testing::{binary, eventually, secs};
 
-use super::network::{CLIENT, Network, SERVERS, VIP, config};
+use super::network::{BALANCER, CLIENT, Network, SERVERS, VIP, config};
 use super::traffic::{ask, unbound};
 
 #[test]
@@ -32,6 +32,14 @@ fn every_port_and_transport_is_forwarded_but_those_of_a_more_specific_service() 
     };
     assert_eq!(explain(80, "tcp"), "web");
     assert_eq!((explain(80, "udp"), explain(9, "tcp")), ("all".into(), "all".into()));
+    // Seen from the balancer and from a server; the port of a backend is asked.
+    let file = network.directory.path().join("every_port.toml");
+    std::fs::write(&file, config.replace("tcp-and-udp", "tcp").replace("@DIR@", "/nowhere")).unwrap();
+    let file = file.to_str().unwrap();
+    let text = network.run(BALANCER, &[binary(), "doctor", "dsr", "--config", file]);
+    assert!(text.contains("listener.all: 10.77.0.100:* on eth0\n"), "{text}");
+    assert!(text.contains("10.77.0.15:8080 takes TCP connections to 10.77.0.100:8080\n"), "{text}");
+    network.run(SERVERS[1], &[binary(), "backend", "verify", "--config", file]);
     // The port of a backend says where it is checked, and whether it accepts the address.
     network.set_vip(SERVERS[1], "del", VIP);
     eventually("it is down", secs(20), || {

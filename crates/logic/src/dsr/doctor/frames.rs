@@ -73,6 +73,10 @@ pub fn question(asker: &Asker, target: IpAddr) -> Option<Vec<u8>> {
     }
 }
 
+/// Hops of packets to the service: a server that lacks its address and forwards packets must not send them on to one that
+/// has it, whose answer would count for the first.
+const HOPS: u8 = 1;
+
 /// Beginning of a connection, with this sequence number.
 pub fn syn(asker: &Asker, to: Mac, vip: SocketAddr, port: u16, number: u32) -> Option<Vec<u8>> {
     tcp(asker, to, vip, (port, number, SYN))
@@ -91,13 +95,13 @@ fn tcp(asker: &Asker, to: Mac, vip: SocketAddr, (port, number, flags): (u16, u32
     let mut segment =
         [&port.to_be_bytes()[..], &vip.port().to_be_bytes(), &number.to_be_bytes(), &[0; 4]].concat();
     segment.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
-    packet(asker, to, vip.ip(), (TCP, 64), segment)
+    packet(asker, to, vip.ip(), (TCP, HOPS), segment)
 }
 
 /// An empty datagram.
 pub fn datagram(asker: &Asker, to: Mac, vip: SocketAddr, port: u16) -> Option<Vec<u8>> {
     let body = [&port.to_be_bytes()[..], &vip.port().to_be_bytes(), &[0, 8, 0, 0]].concat();
-    packet(asker, to, vip.ip(), (UDP, 64), body)
+    packet(asker, to, vip.ip(), (UDP, HOPS), body)
 }
 
 /// An echo request; its packet has `length` bytes.
@@ -111,7 +115,7 @@ pub fn echo(
     let (kind, protocol, header) = if vip.is_ipv4() { (8, ICMP, IPV4) } else { (128, ICMPV6, IPV6) };
     let mut body = [&[kind, 0, 0, 0][..], &id.to_be_bytes(), &sequence.to_be_bytes()].concat();
     body.resize(length.saturating_sub(header).clamp(8, LONGEST), 0);
-    packet(asker, to, vip, (protocol, 64), body)
+    packet(asker, to, vip, (protocol, HOPS), body)
 }
 
 const LONGEST: usize = 65_535 - IPV6;
@@ -169,8 +173,9 @@ pub fn heard(frame: &[u8], asker: &Asker, vip: SocketAddr) -> Option<Heard> {
     }
     let number = |at: usize| Some(u32::from_be_bytes(body.get(at..at + 4)?.try_into().ok()?));
     let port = |at: usize| half(body, at);
+    let is_service = |port: u16| source == vip.ip() && (vip.port() == 0 || port == vip.port());
     match protocol {
-        TCP if source == vip.ip() && port(0)? == vip.port() => {
+        TCP if is_service(port(0)?) => {
             let (flags, acknowledged) = (*body.get(13)?, number(8)?.wrapping_sub(1));
             match flags & (SYN | RST | ACK) {
                 flags if flags & RST != 0 => Some(Heard::Refused { number: acknowledged }),
@@ -180,7 +185,7 @@ pub fn heard(frame: &[u8], asker: &Asker, vip: SocketAddr) -> Option<Heard> {
                 _ => None,
             }
         }
-        UDP if source == vip.ip() && port(0)? == vip.port() => Some(Heard::Datagram { port: port(2)? }),
+        UDP if is_service(port(0)?) => Some(Heard::Datagram { port: port(2)? }),
         ICMP | ICMPV6 => {
             let answers: [[u8; 2]; 2] = if protocol == ICMP { [[0, 0], [3, 3]] } else { [[129, 0], [1, 4]] };
             match body.get(..2)? {

@@ -11,7 +11,8 @@ impl Examination {
             let family = if self.vip.is_ipv4() { "IPv4" } else { "IPv6" };
             let text = format!(
                 "{} has no {family} address to which backends could answer: whether they take packets to {} cannot be told",
-                self.interface, self.vip
+                self.interface,
+                self.vip.ip()
             );
             found.push(Finding::unknown("own-address", text));
         }
@@ -123,7 +124,7 @@ impl Examination {
         check: &'static str,
         answer: Option<Answer>,
     ) -> Finding {
-        let (name, vip) = (&one.target.name, self.vip);
+        let (name, vip) = (&one.target.name, self.at(one));
         let (protocol, packets) = match transport {
             Transport::Tcp => ("TCP", "connections"),
             Transport::Udp => ("UDP", "datagrams"),

@@ -25,9 +25,11 @@ fn own(vip: SocketAddr) -> Asker {
 /// Two backends; the second one never answers.
 fn examination(text: &str, transports: Transports) -> Examination {
     let asker = own(vip("192.0.2.10:80")).ip;
+    let port = if vip(text).port() == 0 { 8080 } else { vip(text).port() };
     let backend = |name: &str, ip: &str| Target {
         name: name.to_owned(),
         ip: ip.parse().unwrap(),
+        port,
         asker,
         leg: Leg::Near,
     };
@@ -106,6 +108,7 @@ fn questions_are_frames_that_other_machines_understand() {
         assert_eq!(frames.len(), 4);
         for frame in &frames {
             assert!(is_right(frame) && frame[..12] == [SERVER, OWN].concat(), "{frame:x?}");
+            assert_eq!(frame[if vip.is_ipv4() { 22 } else { 21 }], 1, "hops: no server sends it on");
         }
         let lengths: Vec<_> = frames.iter().map(Vec::len).collect();
         assert_eq!(lengths[3], 1514, "as long as the MTU: {lengths:?}");
@@ -191,6 +194,22 @@ fn silence_and_refusal_have_their_own_sentences() {
 }
 
 #[test]
+fn of_an_address_with_every_port_that_of_the_backend_is_asked() {
+    let mut examination = examination("192.0.2.10:0", Transports::TcpAndUdp);
+    examination.handle(&claim("192.0.2.21", SERVER));
+    for frame in &examination.questions(Step::Packets)[..2] {
+        let Some(Content::Segment(segment)) = parse(frame).map(|packet| packet.content) else { panic!() };
+        assert_eq!(segment.flow.port, 8080);
+    }
+    let reset = examination.handle(&segment(vip("192.0.2.10:8080"), PORT, NUMBER.wrapping_add(1), 0x12));
+    let Some(Content::Segment(ended)) = parse(&reset.unwrap()).map(|packet| packet.content) else { panic!() };
+    assert!(ended.ends && ended.flow.port == 8080);
+    let found = examination.findings();
+    let text = text_of(&found, "backend-tcp");
+    assert_eq!(text, "a takes TCP connections to 192.0.2.10:8080", "{found:#?}");
+}
+
+#[test]
 fn who_else_answers_for_the_vip_is_named_as_a_backend_or_as_a_stranger() {
     for text in VIPS {
         let ip = vip(text).ip().to_string();
@@ -234,6 +253,8 @@ fn what_the_balancer_has_of_its_own_is_judged() {
             lro: Switch::Off,
             on: vec!["tso", "gso"],
         }),
+        data_path: DataPath::Auto,
+        card: Card::Virtual("virtio_net".to_owned()),
     };
     let ip = vip(VIPS[0]).ip();
     let found = machine(&good, ip);
@@ -253,11 +274,18 @@ fn what_the_balancer_has_of_its_own_is_judged() {
             "sysctl -w net/ipv4/conf/eth0/forwarding=0",
         ),
         (Balancer { offloads: Some(lro), ..good.clone() }, "offload", "ethtool -K eth0 lro off"),
+        (
+            Balancer { data_path: DataPath::Xdp, ..good.clone() },
+            "offload",
+            "# set data-path = \"auto\" for the listener: it takes tc here",
+        ),
     ] {
         let found = machine(&bad, ip);
         let faults: Vec<_> = found.iter().filter(|one| one.is_fault()).collect();
         assert_eq!((faults.len(), faults[0].check, &*faults[0].mend[0]), (1, check, mend), "{found:#?}");
     }
+    let physical = Balancer { data_path: DataPath::Xdp, card: Card::Physical, ..good };
+    assert!(machine(&physical, ip).iter().all(|one| one.state == State::Ok));
 }
 
 /// Runs a program of the kernel.
