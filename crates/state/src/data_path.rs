@@ -1,6 +1,7 @@
 //! Where packets of one address of a `dsr` listener are forwarded: opens the best rung that works, while the process still
 //! has the rights for it. `crates/logic/src/dsr/path.rs` says which ones are tried.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -17,6 +18,8 @@ pub use left::take_away_left;
 pub struct DataPath {
     /// The program in the kernel; `None` with a packet socket.
     pub plane: Option<Plane>,
+    /// The program of an earlier process that had another path; it goes away when this one is kept.
+    pub earlier: Option<Pins>,
     pub report: PathReport,
 }
 
@@ -57,15 +60,9 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
             Rung::XdpGeneric => Hook::XdpGeneric,
             Rung::Tc => Hook::Tc,
             Rung::AfPacket => {
-                // Of an earlier process that had another path.
-                // Else there is none, or this user cannot know.
-                if let Ok(pins) = Pins::open_existing(&name) {
-                    pins.remove().map_err(|error| {
-                        format!("a program of an earlier start goes on forwarding, and cannot be taken away: {error}")
-                    })?;
-                }
+                let earlier = Pins::open_existing(&name).ok();
                 let report = PathReport { rung, refused, unpinned: None };
-                return Ok(DataPath { plane: None, report });
+                return Ok(DataPath { plane: None, earlier, report });
             }
         };
         if vip.port() == 0 {
@@ -77,7 +74,7 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
         match open_plane(&name, hook, settings, index) {
             Ok((plane, unpinned)) => {
                 let report = PathReport { rung, refused, unpinned };
-                return Ok(DataPath { plane: Some(plane), report });
+                return Ok(DataPath { plane: Some(plane), earlier: None, report });
             }
             Err(reason) => refused.push(Refusal { rung, reason }),
         }
@@ -140,6 +137,18 @@ const _: () = {
 impl DataPath {
     /// Directory of the program's names, for the user that the process becomes.
     pub fn directory(&self) -> Option<PathBuf> {
-        self.plane.as_ref()?.directory()
+        match &self.plane {
+            Some(plane) => plane.directory(),
+            None => self.earlier.as_ref().map(Pins::by_descriptor),
+        }
+    }
+
+    /// The start has succeeded. Without this, what was there before the start is there again when this is dropped. An error
+    /// means that the program of an earlier process forwards on beside this path.
+    pub fn keep(&mut self) -> io::Result<()> {
+        if let Some(plane) = &mut self.plane {
+            plane.keep();
+        }
+        self.earlier.take().map_or(Ok(()), |earlier| earlier.remove())
     }
 }

@@ -17,10 +17,12 @@ use aya::maps::Map;
 use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader, TestRun, TestRunOptions, VerifierLogLevel};
 
+mod before;
 mod calls;
 mod memory;
 mod pins;
 
+use before::Before;
 pub use calls::{Look, READING, coarse_now};
 use memory::Memory;
 pub use pins::{Had, Left, Pins, Unpinned};
@@ -194,7 +196,7 @@ impl Program {
     }
 
     /// Puts the program on an interface. One that an earlier process of this service has left there is replaced, without a
-    /// moment between them; one of another owner is not.
+    /// moment between them; one of another owner is not. Until [`Plane::keep`] this is undone when the plane is dropped.
     pub fn attach(self, interface: &str, index: u32) -> Result<Plane, BpfError> {
         let wrong = |error: io::Error| attach_error(interface, self.hook, error);
         let program = self.ebpf.program(NAME).ok_or_else(unknown)?;
@@ -203,10 +205,11 @@ impl Program {
         let earlier = self.pins.as_ref().and_then(|pins| calls::get(&pins.path(self.hook.pin())).ok());
         let earlier =
             earlier.filter(|link| calls::interface_of(link.as_fd()).is_ok_and(|found| found == index));
-        let link = match earlier {
+        let (link, before) = match earlier {
             Some(link) => {
+                let before = Before::of(link.as_fd());
                 calls::replace(link.as_fd(), program).map_err(wrong)?;
-                link
+                (link, before)
             }
             None => {
                 self.leave_other_mode()?;
@@ -217,18 +220,10 @@ impl Program {
                     let _ = std::fs::remove_file(&path);
                     calls::pin(link.as_fd(), &path)?;
                 }
-                link
+                (link, Before::Nothing)
             }
         };
-        if let Some(pins) = &self.pins {
-            // Of an earlier process that had another path.
-            for other in [Hook::Tc, Hook::Xdp, Hook::XdpGeneric] {
-                if other != self.hook {
-                    remove(&pins.path(other.pin()))?;
-                }
-            }
-        }
-        Ok(Plane { hook: self.hook, index, maps: self.maps, pins: self.pins, _link: link })
+        Ok(Plane { hook: self.hook, index, maps: self.maps, pins: self.pins, before: Some(before), link })
     }
 
     /// Takes away the XDP program of an earlier process that had the other mode: an interface has one.
@@ -282,7 +277,9 @@ pub struct Plane {
     index: u32,
     maps: Maps,
     pins: Option<Pins>,
-    _link: OwnedFd,
+    /// What was there, until it is sure that this one stays.
+    before: Option<Before>,
+    link: OwnedFd,
 }
 
 impl fmt::Debug for Plane {

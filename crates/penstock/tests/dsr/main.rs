@@ -4,6 +4,7 @@
 mod backend_host;
 mod changes;
 mod doctor;
+mod downloads;
 mod every_port;
 mod kernel;
 mod link;
@@ -13,6 +14,7 @@ mod paths;
 mod quick;
 mod refused;
 mod ring;
+mod survival;
 mod trace;
 mod traffic;
 mod tunnel;

@@ -23,13 +23,13 @@ pub(crate) const LARGE: usize = 90_000_000;
 
 pub(crate) struct Network {
     /// The machines, and the switch.
-    machines: [Machine; 5],
+    machines: Vec<Machine>,
     pub(crate) directory: tempfile::TempDir,
 }
 
 impl Network {
     pub(crate) fn new() -> Self {
-        let machines = ["c", "l", "a", "b", "s"].map(Machine::new);
+        let machines = ["c", "l", "a", "b", "s"].map(Machine::new).into();
         let network = Self { machines, directory: tempfile::tempdir().unwrap() };
         let switch = &network.machines[4];
         switch.ip(&["link", "add", "br0", "type", "bridge", "mcast_snooping", "0"]);
@@ -44,6 +44,10 @@ impl Network {
         }
         network.run(BALANCER, &["sysctl", "-qw", "net.ipv4.ip_forward=0"]);
         network
+    }
+
+    pub(crate) fn machine(&self, machine: usize) -> &Machine {
+        &self.machines[machine]
     }
 
     /// Connects a machine with the switch.
@@ -120,7 +124,7 @@ impl Network {
         Setup::new(config).through(["ip", "netns", "exec", self.machines[BALANCER].name(), a, b, c])
     }
 
-    /// Starts nginx on a server: `/` says which one it is, `/large` gives a file, and files can be put.
+    /// Starts nginx on a server: `/` says which one it is, `/large` gives a file, `/part` one slowly, and files can be put.
     pub(crate) fn nginx(&self, server: usize) -> Running {
         let root = self.root(server);
         fs::create_dir_all(&root).unwrap();
@@ -142,7 +146,7 @@ impl Network {
              fastcgi_temp_path {at}.fastcgi; uwsgi_temp_path {at}.uwsgi; scgi_temp_path {at}.scgi;\n\
              client_max_body_size 100m;\n\
              server {{ listen *:80; listen *:8080; listen [::]:80; root {at}; dav_methods PUT;\n\
-             add_header X-Server {server} always; }} }}\n"
+             add_header X-Server {server} always; location = /part {{ limit_rate 90k; }} }} }}\n"
         );
         fs::write(&config, text).unwrap();
         let mut command = self.command(server, &["nginx", "-e", "stderr", "-c", config.to_str().unwrap()]);
@@ -204,8 +208,16 @@ impl Network {
     /// Starts the balancer where it sees the file systems of the whole machine: `ip netns exec` hides those in /sys.
     #[track_caller]
     pub(crate) fn balancer_with_all_files(&self, config: &str) -> Server {
-        let space = format!("--net=/run/netns/{}", self.machines[BALANCER].name());
-        Setup::new(config).through(["nsenter", &space]).start()
+        self.setup_with_all_files(config).start()
+    }
+
+    pub(crate) fn setup_with_all_files(&self, config: &str) -> Setup {
+        Setup::new(config).through(["nsenter", &self.space()])
+    }
+
+    /// The option of nsenter(1) for the network of the balancer.
+    pub(crate) fn space(&self) -> String {
+        format!("--net=/run/netns/{}", self.machines[BALANCER].name())
     }
 
     /// Bytes that a machine has received.

@@ -16,14 +16,14 @@ fn bind() -> String {
 }
 
 /// Ends a balancer as an operator does.
-fn stop(mut server: Server) {
+pub(crate) fn stop(mut server: Server) {
     server.signal(Signal::SIGTERM);
     assert!(server.wait_end(secs(10)).success());
 }
 
 /// Waits until neither process nor kernel forwards what clients still send to the balancer.
 #[track_caller]
-fn ends(network: &Network) {
+pub(crate) fn ends(network: &Network) {
     eventually("nothing is forwarded", secs(20), || {
         (!network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success()).then_some(())
     });

@@ -18,12 +18,20 @@ use crate::worker::Worker;
 pub(super) struct Path {
     plane: RefCell<Option<Rc<Plane>>>,
     report: RefCell<PathReport>,
+    /// Why the program of an earlier process forwards on beside this path, if it does.
+    stays: Option<String>,
 }
 
 impl Path {
-    pub(super) fn new(path: DataPath) -> Self {
-        let DataPath { plane, report } = path;
-        Self { plane: RefCell::new(plane.map(Rc::new)), report: RefCell::new(report) }
+    pub(super) fn new(mut path: DataPath) -> Self {
+        let stays = path.keep().err().map(|error| {
+            format!(
+                "the program of an earlier process forwards on, so that servers get packets twice: its names cannot be \
+                 removed ({error}): stop penstock, then, as root, `rm -r /sys/fs/bpf/penstock`"
+            )
+        });
+        let DataPath { plane, report, .. } = path;
+        Self { plane: RefCell::new(plane.map(Rc::new)), report: RefCell::new(report), stays }
     }
 
     pub(super) fn rung(&self) -> Rung {
@@ -34,7 +42,11 @@ impl Path {
     pub(super) fn tell(&self, worker: &Worker, key: &BoundKey) {
         let report = self.report.borrow();
         let events = &worker.front.state.events;
-        events.record(Level::Info, format!("listener.{}.{}", key.listener, key.bind), report.line());
+        let subject = || format!("listener.{}.{}", key.listener, key.bind);
+        events.record(Level::Info, subject(), report.line());
+        if let Some(stays) = &self.stays {
+            events.record(Level::Warning, subject(), stays.clone());
+        }
         if let Some(plan) = worker.current().listeners.get(&key.listener) {
             lock(&plan.state.paths).insert(key.bind.to_string(), report.clone());
         }

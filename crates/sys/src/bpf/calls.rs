@@ -18,6 +18,7 @@ const LOOK_UP: u32 = 1;
 const LOOK_AT_ENTRIES: u32 = 24;
 const PIN: u32 = 6;
 const GET: u32 = 7;
+const OPEN_PROGRAM: u32 = 13;
 const INFO: u32 = 15;
 const ATTACH: u32 = 28;
 const REPLACE: u32 = 29;
@@ -188,6 +189,18 @@ fn opened(fd: libc::c_long) -> io::Result<OwnedFd> {
 pub(super) fn interface_of(link: BorrowedFd<'_>) -> io::Result<u32> {
     // `struct bpf_link_info`: type, number, program, a gap; then of a link on an interface the index of that.
     Ok(information(link)?[4])
+}
+
+/// Opens the program of a link, which only root may.
+pub(super) fn program_of(link: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Number {
+        program: u32,
+        next: u32,
+        flags: u32,
+    }
+    let program = information(link)?[2];
+    opened(call(OPEN_PROGRAM, &mut Number { program, next: 0, flags: 0 })?)
 }
 
 /// The number of entries for which the kernel made a map (`max_entries`).

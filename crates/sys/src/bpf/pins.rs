@@ -8,8 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{AtFlags, Flock, FlockArg};
 use nix::mount::{MsFlags, mount};
+use nix::sys::stat::fstatat;
 use nix::sys::statfs::statfs;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
@@ -31,6 +32,7 @@ const LINKS: [&str; 3] = ["link-tc", "link-xdp", "link-xdp-generic"];
 const FORM: u32 = 2;
 
 /// The directory of a service, which this process has alone.
+#[derive(Debug)]
 pub struct Pins {
     path: PathBuf,
     /// Locked.
@@ -91,9 +93,18 @@ impl Pins {
 
     /// Forgets the maps, unless a program is on an interface with them.
     pub fn remove_unused(&self) -> io::Result<()> {
-        match LINKS.iter().any(|name| self.path(name).exists()) {
+        let is_there = |name: &&str| fstatat(&*self.directory, *name, AtFlags::empty()).is_ok();
+        match LINKS.iter().any(is_there) {
             true => Ok(()),
             false => self.remove(),
+        }
+    }
+
+    /// Takes one name away, if it is there.
+    pub(super) fn remove_one(&self, name: &str) -> io::Result<()> {
+        match unlinkat(&*self.directory, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -101,10 +112,7 @@ impl Pins {
     pub fn remove(&self) -> io::Result<()> {
         let mut first = Ok(());
         for name in LINKS.into_iter().chain(MAPS) {
-            match unlinkat(&*self.directory, name, UnlinkatFlags::NoRemoveDir) {
-                Ok(()) | Err(Errno::ENOENT) => {}
-                Err(error) => first = first.and(Err(error.into())),
-            }
+            first = first.and(self.remove_one(name));
         }
         // An empty directory holds nothing. The one above it may belong to root.
         let _ = fs::remove_dir(&self.path);
@@ -112,7 +120,7 @@ impl Pins {
     }
 
     /// The directory as a path that needs no right to those above it.
-    pub(super) fn by_descriptor(&self) -> PathBuf {
+    pub fn by_descriptor(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.directory.as_raw_fd()).into()
     }
 }
