@@ -140,7 +140,7 @@ fn what_no_backend_takes_is_in_the_trace_of_drops_alone() {
         served(&network, &[VIP]);
         let file = network.directory.path().join(format!("{path}.pcapng"));
         let child = trace(&server, &file, &["--verdict", "packet-no-backend", "--packets", "2"]);
-        assert_eq!(["2", "3"].contains(&&*network.visit(VIP)), true);
+        assert!(["2", "3"].contains(&&*network.visit(VIP)));
         for backend in ["10.77.0.14:80", "10.77.0.15:80"] {
             server.said(&["drain", backend]);
         }

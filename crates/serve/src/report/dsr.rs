@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use logic::dsr::explain::{BackendView, Decision, Explanation, Phase};
+use logic::dsr::explain::{BackendView, Decision, Explanation, Phase, Why};
 use logic::dsr::packet::{Flow, Transport, shown};
 use serde::Serialize;
 use state::dsr::{BackendOfService, ServiceReport, VipReport};

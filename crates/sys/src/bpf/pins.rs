@@ -18,8 +18,8 @@ use super::{MAPS, calls};
 
 mod left;
 
-pub use left::{Had, Left};
 pub(super) use left::detach;
+pub use left::{Had, Left};
 
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
 

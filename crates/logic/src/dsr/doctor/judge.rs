@@ -1,6 +1,6 @@
 //! What the answers of an examination mean.
 
-use super::{Answer, Backend, Examination, Leg, Mac};
+use super::{Answer, Backend, Examination, Leg};
 use crate::dsr::finding::Finding;
 use crate::dsr::packet::{Transport, shown};
 

@@ -388,6 +388,7 @@ fn through_a_tunnel_the_router_is_looked_for_and_packets_travel_in_others() {
     let target = |name: &str, leg| Target {
         name: name.to_owned(),
         ip: ip("198.51.100.21"),
+        port: 80,
         asker: ip("192.0.2.2"),
         leg,
     };

@@ -102,12 +102,12 @@ fn known<'a>(
 
 /// What a trace does not see of a service. `None` if it sees all.
 fn unseen(service: &ServiceReport) -> Option<String> {
-    service.rung.starts_with("xdp").then(|| {
+    service.path.starts_with("xdp").then(|| {
         format!(
             "{} is served by {}, which is before all packet sockets: what it forwards or drops is not in the trace, only \
              what it passes on and questions who has the address; `penstock ctl dsr explain` tells of any packet, and \
              data-path = \"tc\" lets a trace see all",
-            service.address, service.rung
+            service.address, service.path
         )
     })
 }
@@ -116,12 +116,13 @@ fn unseen(service: &ServiceReport) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn service(rung: &'static str) -> ServiceReport {
+    fn service(path: &'static str) -> ServiceReport {
         ServiceReport {
             listener: "video".to_owned(),
             address: "192.0.2.10:80".to_owned(),
             transport: "tcp",
-            rung,
+            path,
+            mode: "l2",
             interface: "eth0".to_owned(),
             ethernet: None,
             pool: "video".to_owned(),
