@@ -111,7 +111,7 @@ mod tests {
         let to: IpAddr = "192.0.2.7".parse().unwrap();
         let mut neighbours = Neighbours::open().unwrap();
         assert_eq!(neighbours.route("127.0.0.1".parse().unwrap(), 1).unwrap(), None, "it is this machine");
-        let mut head = vec![0; HEADER + MESSAGE];
+        let mut head = [0; HEADER + MESSAGE];
         head[4..6].copy_from_slice(&libc::RTM_NEWROUTE.to_ne_bytes());
         head[HEADER + 7] = UNICAST;
         let through = attribute(RTA_OIF, &2_u32.to_ne_bytes());
