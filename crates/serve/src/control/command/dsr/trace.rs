@@ -146,7 +146,10 @@ mod tests {
         for (filters, part) in [
             (&["service", "vide"][..], "no dsr listener or address \"vide\", did you mean \"video\"?"),
             (&["backend", "10.0.0.1:80"], "no backend of a dsr listener \"10.0.0.1:80\"; there are: "),
-            (&["verdict", "drop"], "there are: answered, dropped, forwarded, packet-no-backend, passed"),
+            (
+                &["verdict", "drop"],
+                "there are: answered, dropped, forwarded, packet-no-backend, packet-not-segmented, packet-too-long, passed",
+            ),
             (&["from", "203.0.113.1/24"], "from: "),
             (&["from", "unix"], "no Unix socket"),
             (&["from"], "usage"),
