@@ -405,7 +405,7 @@ impl Server {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
                     biased;
-                    ready = ring::has_room(&socket) => ready?,
+                    ready = way::has_room(&socket) => ready?,
                     () = close_signal.closed() => break,
                     () = tokio::time::sleep_until(deadline) => break,
                 },

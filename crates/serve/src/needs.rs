@@ -24,8 +24,8 @@ const FILES: usize = 16;
 
 /// Descriptors per address of a `dsr` listener beside its socket: the kernel's neighbour table, two sockets that ask
 /// neighbours, and one that is in a group; for probes a socket, a reserved port and the search for our own address; of a
-/// program in the kernel its link, its directory and its table of flows.
-const OF_SERVICE: usize = 10;
+/// program in the kernel its link, its directory and its table of flows; of the claim of the address two.
+const OF_SERVICE: usize = 12;
 
 /// Descriptors per tunnel: its listener, its SSH connection (a socket, or the pipes and the process of a
 /// `ProxyCommand`), the agent, and a command for host keys.

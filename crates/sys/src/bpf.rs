@@ -223,7 +223,19 @@ impl Program {
                 (link, Before::Nothing)
             }
         };
+<<<<<<< ours
         Ok(Plane { hook: self.hook, index, maps: self.maps, pins: self.pins, before: Some(before), link })
+=======
+        if let Some(pins) = &self.pins {
+            // Of an earlier process that had another path.
+            for other in [Hook::Tc, Hook::Xdp, Hook::XdpGeneric] {
+                if other != self.hook {
+                    pins::remove(&pins.path(other.pin()))?;
+                }
+            }
+        }
+        Ok(Plane { hook: self.hook, index, maps: self.maps, pins: self.pins, _link: link })
+>>>>>>> theirs
     }
 
     /// Takes away the XDP program of an earlier process that had the other mode: an interface has one.
@@ -437,14 +449,6 @@ const RELAXED: std::sync::atomic::Ordering = std::sync::atomic::Ordering::Relaxe
 
 fn concat([[a, b, c, d], [e, f, g, h]]: [[u8; 4]; 2]) -> [u8; 8] {
     [a, b, c, d, e, f, g, h]
-}
-
-/// Removes a name that may be there.
-fn remove(path: &std::path::Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 fn unknown() -> BpfError {

@@ -28,6 +28,9 @@ pub use port::{PortKind, ReservedPort, own_address, reserve};
 /// `net.core.rmem_max` and `net.core.wmem_max`.
 const BUFFER: libc::c_int = 32 << 20;
 
+/// Header of virtio-net before each frame (linux/virtio_net.h).
+pub const HEADER: usize = 10;
+
 /// One instruction of a filter, as `struct sock_filter` has it.
 pub type Instruction = (u16, u8, u8, u32);
 

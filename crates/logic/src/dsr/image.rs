@@ -13,8 +13,7 @@ use super::ring::{BackendId, Place, Standing};
 use super::tunnel::Tunnel;
 use super::{Director, NEW_FLOWS_PER_SECOND};
 
-/// Backends of a service, at most. Further ones get no flows.
-pub const BACKENDS: usize = 4096;
+pub use super::ring::BACKENDS;
 
 /// `struct service`.
 pub type ServiceWords = [u64; 12];

@@ -12,6 +12,9 @@ use super::tunnel::Tunnel;
 use crate::balance::hash_bytes;
 use crate::balance::maglev::{SLOTS, Table};
 
+/// Backends of a service in the kernel, at most. Further ones get no flows.
+pub const BACKENDS: usize = 4096;
+
 /// Number of a backend of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BackendId(pub(super) u32);
@@ -234,7 +237,7 @@ impl Ring {
     fn build(&self) -> Tables {
         let backends = self.weights();
         // A program in the kernel has places for so many: flows of others go to these.
-        let has_place = |at: usize| self.counted == Counted::Here || at < super::image::BACKENDS;
+        let has_place = |at: usize| self.counted == Counted::Here || at < BACKENDS;
         let is_open = |at: usize| self.slots[at].standing == Standing::Open && has_place(at);
         let is_known = |at: usize| self.slots[at].mac.is_some();
         let is_missed = |at: usize| backends[at].1 > 0 && is_open(at) && !is_known(at);

@@ -7,10 +7,8 @@ use sys::bpf::{Look, coarse_now};
 use sys::packet;
 
 use super::backends::Tally;
+use super::plane::LOOKED_AT;
 use super::{Round, Server};
-
-/// Entries of the table of flows that one tick looks at: a million take half a minute.
-pub(super) const LOOKED_AT: usize = 4096;
 
 impl Server {
     /// Tells the program what has changed.

@@ -11,7 +11,6 @@ use state::listen::BoundKey;
 use state::lock::lock;
 use sys::bpf::{Counted, Hook, Look, Plane, Tallied};
 
-use super::kernel::LOOKED_AT;
 use crate::worker::Worker;
 
 /// The path of an address, as long as it is open.
@@ -75,6 +74,9 @@ impl Path {
         }
     }
 }
+
+/// Entries of the table of flows that one tick looks at: a million take half a minute.
+pub(super) const LOOKED_AT: usize = 4096;
 
 /// The program, and what is known of it.
 pub(super) struct Kernel {

@@ -1,15 +1,11 @@
-//! How frames come to this process and leave it: by a ring of the socket, and through a socket that has room.
+//! The ring of the socket, through which frames come to this process.
 
-use std::io;
 use std::os::fd::AsFd;
 
 use state::ending::Ending;
 use state::events::Level;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 use super::Server;
-use super::way::Frames;
 
 impl Server {
     /// Lets the kernel write frames into memory of this process, if it forwards them.
@@ -45,13 +41,4 @@ impl Server {
             format!("{why}; packets are received with a system call for some of them, which costs more");
         self.worker.front.state.events.record(Level::Warning, self.subject(), message);
     }
-}
-
-/// Waits until a socket has room for what is to be sent. The socket itself is watched only for what comes in: the kernel
-/// would tell of each frame that has left it.
-pub(super) async fn has_room(socket: &Frames) -> io::Result<()> {
-    let same = socket.get_ref().as_fd().try_clone_to_owned()?;
-    #[expect(deprecated, reason = "its successor is unsafe; an `OwnedFd` keeps the one descriptor it owns")]
-    let watched = AsyncFd::with_interest(same, Interest::WRITABLE)?;
-    watched.writable().await.map(drop)
 }

@@ -1,11 +1,13 @@
-//! The way of the probes of a service: a socket, and a port of our own.
+//! Ways of frames of a service: room to send, and for probes a socket and a port of our own.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use logic::dsr::Mac;
 use logic::dsr::probe::Prober;
 use sys::packet::{PacketSocket, ReservedPort};
+use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 pub(super) type Frames = AsyncFd<PacketSocket>;
@@ -49,4 +51,13 @@ pub(super) async fn replies(socket: &Option<Rc<Frames>>) -> io::Result<AsyncFdRe
         Some(socket) => socket.readable().await,
         None => std::future::pending().await,
     }
+}
+
+/// Waits until a socket has room for what is to be sent. The socket itself is watched only for what comes in: the kernel
+/// would tell of each frame that has left it.
+pub(super) async fn has_room(socket: &Frames) -> io::Result<()> {
+    let same = socket.get_ref().as_fd().try_clone_to_owned()?;
+    #[expect(deprecated, reason = "its successor is unsafe; an `OwnedFd` keeps the one descriptor it owns")]
+    let watched = AsyncFd::with_interest(same, Interest::WRITABLE)?;
+    watched.writable().await.map(drop)
 }

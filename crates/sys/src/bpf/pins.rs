@@ -18,7 +18,10 @@ use super::{MAPS, calls};
 
 mod left;
 
+<<<<<<< ours
 pub(super) use left::detach;
+=======
+>>>>>>> theirs
 pub use left::{Had, Left};
 
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
@@ -122,6 +125,28 @@ impl Pins {
     /// The directory as a path that needs no right to those above it.
     pub fn by_descriptor(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.directory.as_raw_fd()).into()
+    }
+}
+
+/// Takes the program with this name away, if there is one.
+pub(super) fn detach(path: &Path) -> io::Result<()> {
+    match calls::get(path) {
+        // A link to an interface that is gone has nothing to detach.
+        Ok(link) => calls::detach(link.as_fd()).or_else(|error| match calls::interface_of(link.as_fd()) {
+            Ok(0) => Ok(()),
+            _ => Err(error),
+        })?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    remove(path)
+}
+
+/// Removes a name that may be there.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

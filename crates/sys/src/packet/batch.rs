@@ -7,13 +7,11 @@ use std::ptr;
 
 use nix::libc;
 
+use super::HEADER;
 use super::ring::{Found, Ring, Spot};
 
 /// Frames of one batch.
 pub const SLOTS: usize = 32;
-
-/// Header of virtio-net before each frame (linux/virtio_net.h).
-pub const HEADER: usize = 10;
 
 /// Room of a slot: a packet of 64 KiB with its headers.
 const ROOM: usize = HEADER + 18 + 65_536;

@@ -16,8 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::libc;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::batch::HEADER;
-use super::check;
+use super::{HEADER, check};
 
 /// Room of a place, with the kernel's description of the frame before it.
 const ROOM: usize = 2048;

@@ -5,11 +5,9 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
 use std::path::Path;
 
-use super::{DIRECTORY, LINKS, Pins, Unpinned, network, path_of, wrong};
-use crate::bpf::{calls, remove};
+use super::{DIRECTORY, LINKS, Pins, Unpinned, detach, network, path_of, remove, wrong};
 
 /// A directory of this network namespace that no process has.
 pub struct Left(Pins);
@@ -72,20 +70,6 @@ impl Left {
 pub enum Had {
     Program,
     Nothing,
-}
-
-/// Takes the program with this name away, if there is one.
-pub(in crate::bpf) fn detach(path: &Path) -> io::Result<()> {
-    match calls::get(path) {
-        // A link to an interface that is gone has nothing to detach.
-        Ok(link) => calls::detach(link.as_fd()).or_else(|error| match calls::interface_of(link.as_fd()) {
-            Ok(0) => Ok(()),
-            _ => Err(error),
-        })?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    }
-    remove(path)
 }
 
 fn is_hidden(error: &io::Error) -> bool {
