@@ -2,12 +2,13 @@
 //! request is in progress.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 mod party;
 
-pub use party::Party;
 use party::Shares;
+pub use party::{Limit, Party};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientActivity {
@@ -35,7 +36,7 @@ pub enum Admitted {
     Full,
     /// The party of the client, or all parties but the owner together, hold as many slots as they may, and none of
     /// those can be freed now. Free slots are kept for others.
-    OverShare,
+    OverShare(Limit),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,24 @@ pub enum ClientDecision {
     /// slot.
     GivesWay,
     /// The maximum number of clients follow events already; the activity is unchanged.
-    TooManyFollow,
+    TooManyFollow(MostFollowing),
+}
+
+/// Maximum number of clients that follow events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MostFollowing {
+    OfAll(usize),
+    /// Of all parties but the owner together.
+    OfUsers(usize),
+}
+
+impl fmt::Display for MostFollowing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OfAll(most) => write!(f, "{most} clients"),
+            Self::OfUsers(most) => write!(f, "{most} clients of users other than root and the server's"),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -95,16 +113,17 @@ pub const STALLED: Duration = Duration::from_secs(1);
 
 impl ClientSlots {
     /// Creates `most` slots; at most `most_following` clients may follow events. Those are never disconnected for
-    /// others, because following has no end, so they must leave slots for other clients.
+    /// others, because following has no end, so they must leave slots for other clients. An eighth of `most_following` is
+    /// for the owner.
     pub fn new(most: usize, most_following: usize) -> Self {
         let shares = Shares::of(most);
         Self { most, most_following, shares, taken: BTreeMap::new(), wanted: None, next: 0 }
     }
 
-    /// Whether [`Self::admit`] would say [`Admitted::OverShare`].
-    pub fn is_over_share(&self, party: Party, now: Instant) -> bool {
-        let limit = self.shares.reached(party, self.taken.values().map(|taken| taken.party));
-        limit.is_some_and(|limit| self.least_needed(now, |other| limit.covers(party, other)).is_none())
+    /// The limit with which [`Self::admit`] would say [`Admitted::OverShare`].
+    pub fn over_share(&self, party: Party, now: Instant) -> Option<Limit> {
+        let limit = self.shares.reached(party, self.taken.values().map(|taken| taken.party))?;
+        self.least_needed(now, |other| limit.covers(party, other)).is_none().then_some(limit)
     }
 
     pub fn admit(&mut self, party: Party, now: Instant) -> Admitted {
@@ -121,7 +140,7 @@ impl ClientSlots {
                 match self.least_needed(now, |other| limit.is_none_or(|limit| limit.covers(party, other))) {
                     None => {
                         self.want(now, limit.map(|_| party));
-                        return limit.map_or(Admitted::Full, |_| Admitted::OverShare);
+                        return limit.map_or(Admitted::Full, Admitted::OverShare);
                     }
                     evicted => {
                         self.wanted = None;
@@ -150,13 +169,14 @@ impl ClientSlots {
 
     /// Sets a client's activity. The same activity again changes nothing: the client waits since the first call.
     pub fn set(&mut self, id: ClientId, doing: ClientActivity, now: Instant) -> ClientDecision {
-        let follow = self.taken.values().filter(|taken| taken.doing == ClientActivity::Following).count();
-        let Some(slot) = self.taken.get_mut(&id) else { return ClientDecision::GivesWay };
+        let Some(slot) = self.taken.get(&id) else { return ClientDecision::GivesWay };
         if slot.doing == doing {
             return ClientDecision::Keeps;
         }
-        if doing == ClientActivity::Following && follow >= self.most_following {
-            return ClientDecision::TooManyFollow;
+        if doing == ClientActivity::Following
+            && let Some(most) = self.reached_by_followers(slot.party)
+        {
+            return ClientDecision::TooManyFollow(most);
         }
         if doing == ClientActivity::Waiting
             && slot.asked
@@ -169,6 +189,20 @@ impl ClientSlots {
         slot.asked |= doing == ClientActivity::Working;
         (slot.doing, slot.since) = (doing, now);
         ClientDecision::Keeps
+    }
+
+    /// The number of followers that one more client of `party` would exceed.
+    fn reached_by_followers(&self, party: Party) -> Option<MostFollowing> {
+        let follow = |among: fn(Party) -> bool| {
+            let taken = self.taken.values().filter(|taken| among(taken.party));
+            taken.filter(|taken| taken.doing == ClientActivity::Following).count()
+        };
+        if follow(|_| true) >= self.most_following {
+            return Some(MostFollowing::OfAll(self.most_following));
+        }
+        let most = party::but_the_owners(self.most_following);
+        let is_reached = party != Party::Owner && follow(|party| party != Party::Owner) >= most;
+        is_reached.then_some(MostFollowing::OfUsers(most))
     }
 
     /// Records that a client found no slot. During the first two [`GRACE`] times a client without a request may lose
@@ -259,7 +293,7 @@ mod tests {
     fn slot(admitted: Admitted) -> ClientId {
         match admitted {
             Admitted::Free(id) | Admitted::InsteadOf(id, _) => id,
-            Admitted::Full | Admitted::OverShare => panic!("no slot"),
+            Admitted::Full | Admitted::OverShare(_) => panic!("no slot"),
         }
     }
 
@@ -392,7 +426,8 @@ mod tests {
             assert_eq!(slots.set(*id, ClientActivity::Following, now), ClientDecision::Keeps);
             assert_eq!(slots.set(*id, ClientActivity::Following, now), ClientDecision::Keeps);
         }
-        assert_eq!(slots.set(all[3], ClientActivity::Following, now), ClientDecision::TooManyFollow);
+        let too_many = ClientDecision::TooManyFollow(MostFollowing::OfAll(3));
+        assert_eq!(slots.set(all[3], ClientActivity::Following, now), too_many);
         assert_eq!(slots.set(all[3], ClientActivity::Waiting, now), ClientDecision::Keeps);
         assert!(
             matches!(slots.admit(Party::Owner, now + GRACE), Admitted::InsteadOf(_, evicted) if evicted == all[3])

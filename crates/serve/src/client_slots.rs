@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use logic::client_slots::{Admitted, ClientActivity, ClientDecision, ClientId, ClientSlots, GRACE, Party};
+use logic::client_slots::{
+    Admitted, ClientActivity, ClientDecision, ClientId, ClientSlots, GRACE, Limit, Party,
+};
 use state::client_slots::Size;
 use state::lock::lock;
 use tokio::sync::Notify;
@@ -28,7 +30,7 @@ pub(crate) struct ClientSlotSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSlot {
     AllBusy,
-    OverShare,
+    OverShare(Limit),
 }
 
 #[derive(Debug)]
@@ -71,9 +73,9 @@ impl ClientSlotSet {
         }
     }
 
-    /// Whether a client of this party would get [`NoSlot::OverShare`].
-    pub(crate) fn is_over_share(&self, party: Party) -> bool {
-        lock(&self.inner).slots.is_over_share(party, Instant::now())
+    /// The limit with which a client of this party would get [`NoSlot::OverShare`].
+    pub(crate) fn over_share(&self, party: Party) -> Option<Limit> {
+        lock(&self.inner).slots.over_share(party, Instant::now())
     }
 
     fn admit(self: &Arc<Self>, party: Party) -> Result<ClientSlot, NoSlot> {
@@ -91,7 +93,7 @@ impl ClientSlotSet {
                 id
             }
             Admitted::Full => return Err(NoSlot::AllBusy),
-            Admitted::OverShare => return Err(NoSlot::OverShare),
+            Admitted::OverShare(limit) => return Err(NoSlot::OverShare(limit)),
         };
         inner.open += 1;
         Ok(ClientSlot { slots: self.clone(), id })
@@ -119,11 +121,6 @@ impl ClientSlot {
     /// The client's number, for [`ClientSlotSet::keep`].
     pub(crate) fn id(&self) -> ClientId {
         self.id
-    }
-
-    /// Largest number of clients that may follow events.
-    pub(crate) fn most_following(&self) -> usize {
-        self.slots.size.following
     }
 
     /// Reports the client's current activity. After `GivesWay`, the client no longer has its slot.

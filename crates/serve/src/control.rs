@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use logic::client_slots::Limit;
 use logic::control_access::Rules;
 use proxy::front::Front;
 use state::client_slots::Size;
@@ -188,9 +189,9 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>, part: u32) {
         let start = thread_time();
         // Before its rights are looked up: a flood of these must cost little, because others wait behind it.
         if let Ok(peer) = stream.peer_cred()
-            && slots.is_over_share(shared.party(peer.uid()))
+            && let Some(limit) = slots.over_share(shared.party(peer.uid()))
         {
-            refuse(stream, &over_share(peer.uid()));
+            refuse(stream, &over_share(peer.uid(), limit));
             accepting.charge(thread_time().saturating_sub(start));
             continue;
         }
@@ -205,7 +206,7 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>, part: u32) {
                     slots.keep(id, tokio::spawn(task).abort_handle());
                 }
                 Err(NoSlot::AllBusy) => refuse(stream, "too many control clients, and all are busy"),
-                Err(NoSlot::OverShare) => refuse(stream, &over_share(admitted.who.uid)),
+                Err(NoSlot::OverShare(limit)) => refuse(stream, &over_share(admitted.who.uid, limit)),
             },
             Err(reason) => {
                 let state = &shared.front.state;
@@ -220,10 +221,15 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>, part: u32) {
     }
 }
 
-fn over_share(uid: u32) -> String {
-    format!(
-        "too many control clients of uid {uid}, or of all users but root and the server's: close some of them, or try again later"
-    )
+fn over_share(uid: u32, limit: Limit) -> String {
+    match limit {
+        Limit::OfParty(most) => format!(
+            "too many control clients of uid {uid}: it has {most} already, which is the limit of a user; close some of them, or try again later"
+        ),
+        Limit::OfUsers(most) => format!(
+            "too many control clients: users other than root and the server's have {most} already, which is the limit; try again later"
+        ),
+    }
 }
 
 /// Sends the reason and closes without waiting: the message must fit into the socket's empty send buffer.

@@ -34,18 +34,23 @@ pub(super) struct Shares {
     patient: usize,
 }
 
-/// What a new client would exceed.
+/// The number of slots that a new client would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Limit {
-    OfParty,
-    OfUsers,
+pub enum Limit {
+    OfParty(usize),
+    /// Of all users but the owner together.
+    OfUsers(usize),
+}
+
+/// Of `most`, those that are not kept for the owner.
+pub(super) fn but_the_owners(most: usize) -> usize {
+    most - (most / 8).max(1).min(most.saturating_sub(1))
 }
 
 impl Shares {
     /// One party may hold three quarters of `most` slots; an eighth is for the owner.
     pub(super) fn of(most: usize) -> Self {
-        let reserved = (most / 8).max(1).min(most.saturating_sub(1));
-        let users = most - reserved;
+        let users = but_the_owners(most);
         Self { each: (most - most / 4).min(users).max(1), users, patient: most / 8 }
     }
 
@@ -55,10 +60,10 @@ impl Shares {
             return None;
         }
         if held.clone().filter(|other| *other == party).count() >= self.each {
-            return Some(Limit::OfParty);
+            return Some(Limit::OfParty(self.each));
         }
         let is_user = |party: &Party| matches!(party, Party::User(_));
-        (is_user(&party) && held.filter(is_user).count() >= self.users).then_some(Limit::OfUsers)
+        (is_user(&party) && held.filter(is_user).count() >= self.users).then_some(Limit::OfUsers(self.users))
     }
 
     /// Whether the clients of a party that has `held` slots keep them for a while after a request.
@@ -74,8 +79,8 @@ impl Limit {
     /// Whether a client of `other` must go for one of `party`.
     pub(super) fn covers(self, party: Party, other: Party) -> bool {
         match self {
-            Self::OfParty => other == party,
-            Self::OfUsers => matches!(other, Party::User(_)),
+            Self::OfParty(_) => other == party,
+            Self::OfUsers(_) => matches!(other, Party::User(_)),
         }
     }
 }
@@ -85,7 +90,9 @@ impl Limit {
 mod tests {
     use std::time::Instant;
 
-    use super::super::{Admitted, ClientActivity, ClientId, ClientSlots, GRACE, STALLED};
+    use super::super::{
+        Admitted, ClientActivity, ClientDecision, ClientId, ClientSlots, GRACE, MostFollowing, STALLED,
+    };
     use super::*;
 
     const READER: Party = Party::User(1000);
@@ -102,10 +109,10 @@ mod tests {
         let (mut slots, start) = (ClientSlots::new(64, 56), Instant::now());
         let readers: Vec<_> = (0..100).filter_map(|_| asks(&mut slots, READER, start)).collect();
         assert_eq!(readers.len(), 48);
-        assert_eq!(slots.admit(READER, start + GRACE), Admitted::OverShare);
+        assert_eq!(slots.admit(READER, start + GRACE), Admitted::OverShare(Limit::OfParty(48)));
         let others = (0..100).filter(|_| asks(&mut slots, Party::User(1001), start).is_some()).count();
         assert_eq!(others, 8);
-        assert_eq!(slots.admit(Party::User(1002), start + GRACE), Admitted::OverShare);
+        assert_eq!(slots.admit(Party::User(1002), start + GRACE), Admitted::OverShare(Limit::OfUsers(56)));
         for _ in 0..8 {
             assert!(matches!(slots.admit(Party::Owner, start), Admitted::Free(_)));
         }
@@ -121,8 +128,31 @@ mod tests {
                 slots.set(id, ClientActivity::Following, start);
             }
         }
-        assert_eq!(slots.admit(READER, start + 2 * STALLED), Admitted::OverShare);
+        assert_eq!(slots.admit(READER, start + 2 * STALLED), Admitted::OverShare(Limit::OfParty(48)));
         assert!(matches!(slots.admit(Party::Owner, start), Admitted::Free(_)));
+    }
+
+    #[test]
+    fn users_however_many_leave_places_for_root_to_follow() {
+        let (mut slots, start) = (ClientSlots::new(64, 56), Instant::now());
+        let mut following = 0;
+        for user in 0..100 {
+            let Some(id) = asks(&mut slots, Party::User(1000 + user), start) else { continue };
+            match slots.set(id, ClientActivity::Following, start) {
+                ClientDecision::Keeps => following += 1,
+                decision => {
+                    assert_eq!(decision, ClientDecision::TooManyFollow(MostFollowing::OfUsers(49)));
+                }
+            }
+        }
+        assert_eq!(following, 49);
+        for _ in 0..7 {
+            let id = asks(&mut slots, Party::Owner, start).unwrap();
+            assert_eq!(slots.set(id, ClientActivity::Following, start), ClientDecision::Keeps);
+        }
+        let id = asks(&mut slots, Party::Owner, start).unwrap();
+        let too_many = ClientDecision::TooManyFollow(MostFollowing::OfAll(56));
+        assert_eq!(slots.set(id, ClientActivity::Following, start), too_many);
     }
 
     #[test]
@@ -135,7 +165,7 @@ mod tests {
         for _ in 0..500 {
             assert!(matches!(
                 slots.admit(crowd, start + GRACE),
-                Admitted::InsteadOf(..) | Admitted::OverShare
+                Admitted::InsteadOf(..) | Admitted::OverShare(_)
             ));
         }
         assert!(slots.holds(monitor));

@@ -241,17 +241,15 @@ impl Session {
             Step::Capture(running) => match self.slot.set(ClientActivity::Following) {
                 ClientDecision::Keeps => return self.capture(running).await,
                 ClientDecision::GivesWay => return Err(Over),
-                ClientDecision::TooManyFollow => {
-                    let most = self.slot.most_following();
-                    framing::refusal(&format!("{most} clients follow already: that is the limit"), "")
+                ClientDecision::TooManyFollow(most) => {
+                    framing::refusal(&format!("{most} follow already: that is the limit"), "")
                 }
             },
             Step::Follow(following) => match self.slot.set(ClientActivity::Following) {
                 ClientDecision::Keeps => return self.follow(following).await,
                 ClientDecision::GivesWay => return Err(Over),
-                ClientDecision::TooManyFollow => {
-                    let most = self.slot.most_following();
-                    let message = format!("{most} clients follow the events already: that is the limit");
+                ClientDecision::TooManyFollow(most) => {
+                    let message = format!("{most} follow the events already: that is the limit");
                     framing::refusal(&message, "without `follow` the events so far are shown")
                 }
             },
