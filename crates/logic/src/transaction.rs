@@ -63,22 +63,11 @@ pub enum Ask {
     Saved,
 }
 
-/// Whether what is kept for the next process may be another one after it.
+/// Whether what is kept for the next process may be another one after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changes {
     Yes,
     No,
-}
-
-impl Ask {
-    pub fn changes(&self) -> Changes {
-        match self {
-            Self::Set { .. } | Self::Add { .. } | Self::Remove { .. } => Changes::Yes,
-            Self::Commit { .. } | Self::Undo { .. } | Self::Saved => Changes::Yes,
-            Self::Show { .. } | Self::Begin | Self::Diff | Self::Confirm | Self::Abort { .. } => Changes::No,
-            Self::History { .. } | Self::Save => Changes::No,
-        }
-    }
 }
 
 /// Whose transaction may be aborted.

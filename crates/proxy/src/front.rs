@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use logic::transaction::{Ask, Operator};
+use logic::transaction::{Ask, Changes, Operator};
 use state::State;
 use tokio::sync::{mpsc, oneshot};
 
@@ -26,7 +26,7 @@ pub enum Request {
     /// Reload the configuration. The answer is a message for the operator; the error is the rendered faults.
     Reload { by: Operator, answer: oneshot::Sender<Result<String, String>> },
     /// Show or change the configuration that is served.
-    Change { by: Operator, ask: Ask, answer: oneshot::Sender<Result<Said, Denied>> },
+    Change { by: Operator, ask: Ask, answer: oneshot::Sender<(Result<Said, Denied>, Changes)> },
     /// Drain and exit, like SIGTERM.
     Stop,
 }

@@ -32,7 +32,7 @@ pub(crate) use files::Files;
 use files::Unheld;
 
 /// Subject of events, and of the list of degraded subjects.
-const SUBJECT: &str = "stored-state";
+pub(crate) const SUBJECT: &str = "stored-state";
 
 /// Shortest and longest pause between two stores. Operators wait for theirs, so the pause is as long as the store was: a
 /// large state, or a slow disk, is stored less often.

@@ -13,7 +13,7 @@ use config::types::Workers;
 use config::{Config, Environment, Loaded, Quick, Source};
 use fleet::tunnel::{Asking, Native};
 use logic::account::TooFew;
-use logic::transaction::{Ask, Operator};
+use logic::transaction::{Ask, Changes, Operator};
 use proxy::front::{Denied, Front, Request, Said};
 use proxy::question::{self, Question};
 use proxy::snapshot::Snapshot;
@@ -530,20 +530,20 @@ impl FrontDoor {
         by: Operator,
         ask: Ask,
         signals: &mut Signals,
-    ) -> Result<Said, Denied> {
+    ) -> (Result<Said, Denied>, Changes) {
         let answer = tokio::select! {
             answer = self.change(by, ask) => answer,
             () = signals.stop() => {
                 self.stopping = Stopping::Asked;
                 let message = "the process is ending".to_owned();
-                Err(Denied { message, details: String::new() })
+                (Err(Denied { message, details: String::new() }), Changes::No)
             }
         };
         self.publish_changes();
         answer
     }
 
-    async fn change(&mut self, by: Operator, ask: Ask) -> Result<Said, Denied> {
+    async fn change(&mut self, by: Operator, ask: Ask) -> (Result<Said, Denied>, Changes) {
         let ends = matches!(ask, Ask::Abort { .. } | Ask::Confirm).then(|| by.to_string());
         match self.live.handle(by, ask) {
             Step::Answer(answer) => {
@@ -551,12 +551,12 @@ impl FrontDoor {
                     let message = format!("{} by {by}", said.text);
                     self.supervisor.front.state.events.record(Level::Info, "control", message);
                 }
-                answer
+                (answer, Changes::No)
             }
-            Step::Serve(plan) => self.serve_plan(*plan).await,
+            Step::Serve(plan) => (self.serve_plan(*plan).await, Changes::Yes),
             Step::ReadFile(path) => {
                 let bytes = read_file(path).await.map_err(|error| error.to_string());
-                self.live.written(bytes)
+                (self.live.written(bytes), Changes::Yes)
             }
         }
     }
@@ -762,7 +762,6 @@ impl FrontDoor {
     }
 }
 
-/// Reads the configuration's file on a thread for blocking calls.
 /// Leaves the lines of the configuration file out of what is wrong with it: events are also for those who may only read.
 fn unquoted(faults: &str) -> String {
     let is_excerpt = |line: &&str| {
@@ -774,6 +773,7 @@ fn unquoted(faults: &str) -> String {
 }
 
 async fn read_file(path: PathBuf) -> io::Result<Vec<u8>> {
+/// Reads the configuration's file on a thread for blocking calls.
     let read = move || file::read(&path, config::MAX_TEXT as u64);
     tokio::task::spawn_blocking(read).await.map_err(io::Error::other).and_then(|read| read)
 }

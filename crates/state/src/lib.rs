@@ -648,6 +648,10 @@ impl State {
         lock(&self.degraded).retain(|subject, _| !gone(subject));
     }
 
+    pub fn is_degraded(&self, subject: &str) -> bool {
+        lock(&self.degraded).contains_key(subject)
+    }
+
     /// Degraded subjects with reasons, sorted.
     pub fn degraded(&self) -> Vec<(String, String)> {
         let mut all: Vec<_> = lock(&self.degraded).iter().map(|(a, b)| (a.clone(), b.clone())).collect();

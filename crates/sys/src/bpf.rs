@@ -223,19 +223,7 @@ impl Program {
                 (link, Before::Nothing)
             }
         };
-<<<<<<< ours
         Ok(Plane { hook: self.hook, index, maps: self.maps, pins: self.pins, before: Some(before), link })
-=======
-        if let Some(pins) = &self.pins {
-            // Of an earlier process that had another path.
-            for other in [Hook::Tc, Hook::Xdp, Hook::XdpGeneric] {
-                if other != self.hook {
-                    pins::remove(&pins.path(other.pin()))?;
-                }
-            }
-        }
-        Ok(Plane { hook: self.hook, index, maps: self.maps, pins: self.pins, _link: link })
->>>>>>> theirs
     }
 
     /// Takes away the XDP program of an earlier process that had the other mode: an interface has one.

@@ -9,7 +9,7 @@ use logic::transaction::Ask;
 use proxy::front::Front;
 use serde_json::{Value, json};
 use state::events::{Event, Level};
-use state::{Admission, BackendState, Drain};
+use state::{Admission, BackendState, Drain, State};
 use text::nearest::nearest;
 
 use super::change;
@@ -118,18 +118,22 @@ pub(super) fn event_line(format: Format, event: &Event) -> String {
 }
 
 /// Adds a warning to an answer: the state file does not have the change yet, so a restart would lose it.
-pub(super) fn not_stored(answer: String, format: Format) -> String {
-    const WARNING: &str = "not stored yet: a restart now would not have it (penstock ctl status says why)";
+pub(super) fn not_stored(state: &State, answer: String, format: Format) -> String {
+    let why = match state.is_degraded(crate::kept::SUBJECT) {
+        true => "penstock ctl status says why",
+        false => "the disk took longer than 1 s; it is stored when the disk is done",
+    };
+    let warning = format!("not stored yet: a restart now would not have it ({why})");
     match (format, serde_json::from_str(&answer)) {
         (Format::Json, Ok(Value::Object(mut object))) => {
             let warning = match object.get("warning").and_then(Value::as_str) {
-                Some(earlier) => format!("{earlier}; {WARNING}"),
-                None => WARNING.to_owned(),
+                Some(earlier) => format!("{earlier}; {warning}"),
+                None => warning,
             };
             object.insert("warning".to_owned(), json!(warning));
             Value::Object(object).to_string()
         }
-        _ => format!("{}\nwarning: {WARNING}", answer.trim_end()),
+        _ => format!("{}\nwarning: {warning}", answer.trim_end()),
     }
 }
 
@@ -660,10 +664,9 @@ fn already_drained(call: &Call<'_>, backend: &BackendState, earlier: &Drain) -> 
     )
 }
 
-/// An operator has set a mark: what was lost of earlier ones is taken note of.
+/// An operator has set a mark: ends the warning about lost marks.
 fn marked(call: &Call<'_>) {
     call.front.state.restore(crate::kept::MARKS_LOST);
-    call.front.state.kept.want();
 }
 
 fn weight(call: &Call<'_>) -> Result<Step, Refusal> {

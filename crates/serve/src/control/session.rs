@@ -112,7 +112,8 @@ impl Session {
             if self.run_lines(line).await.is_err() {
                 return;
             }
-            if self.slot.set(ClientActivity::Waiting) == ClientDecision::GivesWay {
+            // Whoever has lost its slot has read all its answers: those that are held say what was done.
+            if self.held.is_empty() && self.slot.set(ClientActivity::Waiting) == ClientDecision::GivesWay {
                 return;
             }
             // Yield after each command, so that `Paced` charges its time before the next one.
@@ -162,7 +163,7 @@ impl Session {
     async fn run_lines(&mut self, first: Vec<u8>) -> Result<(), Over> {
         if let Err(reason) = self.renew_rights() {
             let mut wire = Vec::new();
-            self.held.store(&self.shared.front.state.kept, &mut wire).await;
+            self.held.store(&self.shared.front.state, &mut wire).await;
             wire.append(&mut framing::refusal(&reason, ""));
             let _ = self.send(&wire).await;
             return Err(Over);
@@ -187,7 +188,7 @@ impl Session {
                     }
                 }
                 step => {
-                    self.held.store(&self.shared.front.state.kept, &mut wire).await;
+                    self.held.store(&self.shared.front.state, &mut wire).await;
                     self.send(&wire).await?;
                     self.slot.set(ClientActivity::Working);
                     return self.perform(step).await;
@@ -204,7 +205,7 @@ impl Session {
         }
         // What has arrived behind them comes first, so that its answers need no store of their own.
         if !self.held.is_empty() && (self.held.bytes() >= HELD || !self.has_line()) {
-            self.held.store(&self.shared.front.state.kept, &mut wire).await;
+            self.held.store(&self.shared.front.state, &mut wire).await;
         }
         if wire.is_empty() { Ok(()) } else { self.send(&wire).await }
     }
@@ -267,15 +268,23 @@ impl Session {
         let message = format!("reload asked for by {}", self.who);
         self.shared.front.state.events.record(Level::Info, "control", message);
         match timeout(RELOAD_TIME, asked).await {
-            Ok(Ok(Ok(text))) => framing::answer(&command::said(format, "reload", &text)),
+            Ok(Ok(Ok(text))) => self.stored(command::said(format, "reload", &text), format).await,
             Ok(Ok(Err(faults))) => framing::refusal(REFUSED, &faults),
             Ok(Err(reason)) => framing::refusal(reason, ""),
             Err(_) => framing::refusal("no answer to the reload yet; see the events", ""),
         }
     }
 
+    /// Frames an answer, when what it says is stored or the time for that is over.
+    async fn stored(&self, text: String, format: Format) -> Vec<u8> {
+        let state = &self.shared.front.state;
+        match state.kept.stored_within(STORE_TIME).await {
+            StoredWithin::Yes => framing::answer(&text),
+            StoredWithin::No => framing::answer(&command::not_stored(state, text, format)),
+        }
+    }
+
     async fn change(&self, ask: Ask, format: Format) -> Vec<u8> {
-        let changes = ask.changes();
         let (answer, answered) = oneshot::channel();
         let asked = async {
             let request = Request::Change { by: self.who.operator(), ask, answer };
@@ -283,21 +292,17 @@ impl Session {
             answered.await.map_err(|_| "the process is ending")
         };
         match timeout(RELOAD_TIME, asked).await {
-            Ok(Ok(Ok(said))) => {
+            Ok(Ok((Ok(said), changes))) => {
                 let text = match format {
                     Format::Text => said.text,
                     Format::Json => said.json,
                 };
-                let stored = match changes {
-                    Changes::Yes => self.shared.front.state.kept.stored_within(STORE_TIME).await,
-                    Changes::No => StoredWithin::Yes,
-                };
-                match stored {
-                    StoredWithin::Yes => framing::answer(&text),
-                    StoredWithin::No => framing::answer(&command::not_stored(text, format)),
+                match changes {
+                    Changes::Yes => self.stored(text, format).await,
+                    Changes::No => framing::answer(&text),
                 }
             }
-            Ok(Ok(Err(denied))) => framing::refusal(&denied.message, &denied.details),
+            Ok(Ok((Err(denied), _))) => framing::refusal(&denied.message, &denied.details),
             Ok(Err(reason)) => framing::refusal(reason, ""),
             Err(_) => framing::refusal("no answer yet: the change may still be made; see the events", ""),
         }
@@ -394,12 +399,6 @@ impl Session {
         let mut bytes = std::mem::take(start);
         let end = tokio::time::Instant::now() + *time;
         loop {
-            if self.renew_rights().is_err() || self.who.rights != Rights::Change {
-                return Ok(CaptureEnd::NoRights);
-            }
-            if !self.input.is_empty() {
-                return Ok(CaptureEnd::Client);
-            }
             sent.add(&bytes);
             framing::push_text(&mut wire, &Base64::encode_string(&bytes));
             self.deliver(&wire, WRITE_TIME).await?;
@@ -408,6 +407,10 @@ impl Session {
                 return Ok(CaptureEnd::Packets);
             }
             // Yield, so that `Paced` charges the time of this step before the next one.
+            // A line may have come in one piece with the command.
+            if !self.input.is_empty() {
+                return Ok(CaptureEnd::Client);
+            }
             yield_now().await;
             bytes = tokio::select! {
                 next = timeout_at(end, source.next()) => match next {
@@ -424,6 +427,9 @@ impl Session {
                     _ => return Err(Over),
                 },
             };
+            if self.renew_rights().is_err() || self.who.rights != Rights::Change {
+                return Ok(CaptureEnd::NoRights);
+            }
             if sent.bytes + bytes.len() as u64 > *size {
                 return Ok(CaptureEnd::Size);
             }

@@ -3,8 +3,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as StdStream;
 use std::time::Instant;
 
-use proxy::front::Request;
+use logic::transaction::Changes;
+use proxy::front::{Request, Said};
 use state::Admission;
+use state::kept::board::Stored;
 use tempfile::TempDir;
 
 use super::*;
@@ -278,6 +280,48 @@ fn a_thousand_clients_do_not_take_the_place_of_those_that_are_there() {
 }
 
 #[test]
+fn a_client_that_gives_way_has_the_answers_to_all_that_it_has_changed() {
+    let server = server();
+    let mut others: Vec<_> = (0..SIZE.following).map(|_| Client::connect(&server)).collect();
+    for client in &mut others {
+        client.send(b"events 0 follow\n").unwrap();
+        assert_eq!(client.line(), "ok\n");
+    }
+    // Nobody answers these.
+    for _ in SIZE.following + 1..SIZE.slots {
+        let mut client = Client::connect(&server);
+        client.send(b"reload\n").unwrap();
+        others.push(client);
+    }
+    let asked = || {
+        server.front.state.events.last(100).into_iter().filter(|it| it.message.starts_with("reload asked"))
+    };
+    let began = Instant::now();
+    while asked().count() < SIZE.slots - SIZE.following - 1 {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        std::thread::yield_now();
+    }
+    let mut client = Client::connect(&server);
+    let mut lines = client.0.get_ref().try_clone().unwrap();
+    let sender = std::thread::spawn(move || {
+        let mut numbers = (0..=1000).cycle();
+        while lines.write_all(format!("weight 10.0.0.1:80 {}\n", numbers.next().unwrap()).as_bytes()).is_ok()
+        {
+        }
+    });
+    assert_eq!(client.answer().0, "ok");
+    let _newcomer = Client::connect(&server);
+    let (mut last, mut line) = (None, String::new());
+    while client.0.read_line(&mut line).is_ok_and(|length| length > 0) {
+        last = line.trim_end().rsplit_once(": weight ").map_or(last, |(_, number)| number.parse().ok());
+        line.clear();
+    }
+    sender.join().unwrap();
+    let snapshot = server.front.snapshot.load();
+    assert_eq!(snapshot.pools[0].backends[0].state.weight_override(), last);
+}
+
+#[test]
 fn a_client_that_does_not_read_is_closed_and_holds_up_nobody() {
     let server = server();
     let mut deaf = Client::connect(&server);
@@ -333,6 +377,19 @@ fn a_line_that_comes_in_one_piece_with_follow_ends_it() {
 }
 
 #[test]
+fn a_line_that_comes_in_one_piece_with_capture_ends_it() {
+    let server = server();
+    let mut client = Client::connect(&server);
+    client.send(b"capture web for 10s size 100000\nhelp\n").unwrap();
+    let (first, text) = client.answer();
+    assert_eq!(first, "ok");
+    assert_eq!(text.lines().count(), 2, "the start of the file, and the total: {text}");
+    assert!(text.lines().last().unwrap().contains("\"end\":\"client\""), "{text}");
+    let (first, text) = client.answer();
+    assert!(first == "ok" && text.contains("events"), "{first}: {text}");
+}
+
+#[test]
 fn a_refused_reload_shows_its_faults_and_a_good_one_its_answer() {
     let mut server = server();
     let path = server.thread.path().to_owned();
@@ -352,6 +409,38 @@ fn a_refused_reload_shows_its_faults_and_a_good_one_its_answer() {
     assert_eq!(refused.1, "x.toml:1:2: bad\n  hint: good\n");
     assert_eq!(good, ("ok".to_owned(), "generation 2\n".to_owned()));
     assert!(stop.1.starts_with("{\"stop\":"), "{stop:?}");
+}
+
+#[test]
+fn an_answer_that_says_a_change_waits_until_it_is_stored_and_no_other_does() {
+    let mut server = server();
+    let path = server.thread.path().to_owned();
+    // Nobody stores.
+    server.front.state.kept.set(Stored { directory: "/nowhere".into(), at: None, bytes: 0, restored: None });
+    let asker = std::thread::spawn(move || {
+        let mut client = Client(BufReader::new(StdStream::connect(path).unwrap()));
+        ["reload", "set pool.app.retries 2", "set pool.app.retries 3"].map(|line| client.ask(line).1)
+    });
+    for changes in [Changes::Yes, Changes::No] {
+        if changes == Changes::Yes {
+            match server.requests.blocking_recv() {
+                Some(Request::Reload { answer, .. }) => answer.send(Ok("reloaded".to_owned())).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+        let said = Said { text: "changed".to_owned(), json: "{}".to_owned() };
+        match server.requests.blocking_recv() {
+            Some(Request::Change { answer, .. }) => answer.send((Ok(said), changes)).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+    let slow = "warning: not stored yet: a restart now would not have it (the disk took longer than 1 s; it is \
+                stored when the disk is done)\n";
+    let expected = [format!("reloaded\n{slow}"), format!("changed\n{slow}"), "changed\n".to_owned()];
+    assert_eq!(asker.join().unwrap(), expected);
+    server.front.state.degrade("stored-state", "No space left on device");
+    let drained = Client::connect(&server).ask("drain 10.0.0.1:80").1;
+    assert!(drained.contains("(penstock ctl status says why)"), "{drained}");
 }
 
 #[test]

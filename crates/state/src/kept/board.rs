@@ -78,11 +78,6 @@ impl Default for Board {
 }
 
 impl Board {
-    /// Asks for a store soon: an operator has set a mark.
-    pub fn want(&self) {
-        self.ask();
-    }
-
     /// Waits until everything counted so far is stored, or for `limit`. A counter that a client has seen must not be
     /// smaller after a crash.
     pub async fn stored_within(&self, limit: Duration) -> StoredWithin {

@@ -18,10 +18,6 @@ use super::{MAPS, calls};
 
 mod left;
 
-<<<<<<< ours
-pub(super) use left::detach;
-=======
->>>>>>> theirs
 pub use left::{Had, Left};
 
 const FILE_SYSTEM: &str = "/sys/fs/bpf";

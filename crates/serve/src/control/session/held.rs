@@ -1,7 +1,8 @@
 //! Answers that wait until the state of the process is stored, so that a restart has what they say. One store is for all
 //! commands that have arrived together, so that many of them a second cost few stores.
 
-use state::kept::board::{Board, StoredWithin};
+use state::State;
+use state::kept::board::StoredWithin;
 
 use super::STORE_TIME;
 use crate::control::command::{self, Format};
@@ -40,18 +41,18 @@ impl Held {
     }
 
     /// Waits for the store, and appends the answers to `wire`.
-    pub(super) async fn store(&mut self, board: &Board, wire: &mut Vec<u8>) {
+    pub(super) async fn store(&mut self, state: &State, wire: &mut Vec<u8>) {
         if self.answers.is_empty() {
             return;
         }
-        let stored = board.stored_within(STORE_TIME).await;
+        let stored = state.kept.stored_within(STORE_TIME).await;
         self.bytes = 0;
         for answer in self.answers.drain(..) {
             wire.append(&mut match (answer, stored) {
                 (Answer::Behind(framed), _) => framed,
                 (Answer::Marked(text, _), StoredWithin::Yes) => framing::answer(&text),
                 (Answer::Marked(text, format), StoredWithin::No) => {
-                    framing::answer(&command::not_stored(text, format))
+                    framing::answer(&command::not_stored(state, text, format))
                 }
             });
         }
