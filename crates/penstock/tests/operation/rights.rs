@@ -3,9 +3,10 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 
+use testing::Scripted;
+use testing::network::Machine;
 use testing::server::{Setup, penstock};
 use testing::tools::{self, Root};
-use testing::{Scripted, Server};
 
 #[test]
 fn an_access_log_that_the_user_may_not_write_is_foretold_and_explained() {
@@ -64,12 +65,16 @@ fn a_first_low_port_says_that_its_capability_was_given_up() {
     if tools::root("has a capability to give up") == Root::LeftOut {
         return;
     }
-    let backend = Scripted::answering("x");
-    let server = Server::start(&format!(
-        "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
-         [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n[pool.app]\nbackends = [\"{}\"]\n",
-        backend.address
-    ));
+    // Elsewhere every user may have let any process bind it (containers do).
+    let machine = Machine::new("low");
+    machine.run(&["sysctl", "-qw", "net.ipv4.ip_unprivileged_port_start=1024"]);
+    let server = machine
+        .setup(
+            "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
+             [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
+             [pool.app]\nbackends = [\"127.0.0.1:1\"]\nhealth = \"off\"\n",
+        )
+        .start();
     let output = server.ctl(&["add", "listener.low", "{ bind = \"127.0.0.1:997\", pool = \"app\" }"]);
     assert!(!output.status.success(), "{output:?}");
     let error = String::from_utf8(output.stderr).unwrap();
