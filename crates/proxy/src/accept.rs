@@ -53,6 +53,7 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub struct CloseSignal {
     closing: Cell<bool>,
+    cut: Cell<bool>,
     notify: Notify,
 }
 
@@ -65,6 +66,23 @@ impl CloseSignal {
 
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.get()
+    }
+
+    /// Ends the loop at once.
+    pub(crate) fn cut(&self) {
+        self.cut.set(true);
+        self.close();
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.get()
+    }
+
+    /// Waits until the loop is told to end at once. Only one of this and [`Self::closed`] may be waited for at a time.
+    pub(crate) async fn cut_off(&self) {
+        while !self.cut.get() {
+            self.notify.notified().await;
+        }
     }
 
     /// Waits until the loop is told to end.

@@ -211,7 +211,7 @@ impl Server {
     async fn run(&mut self, replies: &AsyncFd<Rc<OwnedEpoll>>, close_signal: &CloseSignal) -> io::Result<()> {
         let socket = self.socket.clone();
         let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
-        let mut closed = pin!(close_signal.closed());
+        let (mut closed, mut cut) = (pin!(close_signal.closed()), pin!(close_signal.cut_off()));
         let mut last_replies: Option<Instant> = None;
         loop {
             let times = [self.table.poll_timeout(), self.sockets.poll_timeout(), last_replies];
@@ -228,7 +228,10 @@ impl Server {
                     ready.backends = true;
                 }
                 ready.operators = self.registered.poll(cx).is_ready();
-                let is_told = !is_closing && closed.as_mut().poll(cx).is_ready();
+                let is_told = match is_closing {
+                    true => cut.as_mut().poll(cx).is_ready(),
+                    false => closed.as_mut().poll(cx).is_ready(),
+                };
                 let is_due = due.is_some_and(|due| poll_until(timer.as_mut(), due, cx));
                 let is_awake = ready.clients || ready.backends || ready.operators || is_told || is_due;
                 if is_awake { Poll::Ready(io::Result::Ok(ready)) } else { Poll::Pending }
@@ -252,7 +255,7 @@ impl Server {
             if close_signal.is_closing() {
                 let until = *last_replies.get_or_insert(now + LAST_REPLIES);
                 let is_quiet = !ready.clients && !self.table.is_any_reply_due();
-                if is_quiet || until <= now {
+                if is_quiet || until <= now || close_signal.is_cut() {
                     self.close(now);
                     return Ok(());
                 }

@@ -5,9 +5,10 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use config::Config;
-use config::types::{Admin, Control, MaxConnections, Process};
+use config::types::{Admin, Control, MaxConnections, Process, Transport};
 use logic::account::{Division, TooFew};
 use logic::udp::Listening;
 use proxy::front::Front;
@@ -54,6 +55,9 @@ fn announce_hsts(snapshot: &Snapshot, state: &State, before: Option<&Snapshot>) 
     }
 }
 
+/// Time after which the sockets of a removed UDP listener are closed for certain: `crates/proxy/src/udp.rs` has the limit.
+const LEAVES_WITHIN: Duration = Duration::from_secs(10);
+
 /// Open sockets, workers and settings that a reload needs.
 pub struct Supervisor {
     /// State shared with the tasks beside the workers.
@@ -61,6 +65,8 @@ pub struct Supervisor {
     /// Command channels, one per worker.
     pub workers: Vec<mpsc::UnboundedSender<Command>>,
     pub open: HashMap<BoundKey, OpenAddress>,
+    /// Addresses of UDP listeners that were removed, with the times: their sockets may still wait for replies.
+    pub leaving: Vec<(OpenAddress, Instant)>,
     /// State shared by all TLS listeners.
     pub tls: Arc<tls::Shared>,
     /// Sockets that systemd passed.
@@ -139,9 +145,11 @@ impl Opened {
 }
 
 /// Listens on every address of `config` that is not open yet. Returns all errors, not only the first.
+/// Sockets of `leaving` addresses may still be open.
 pub fn open_new(
     config: &Config,
     open: &HashMap<BoundKey, OpenAddress>,
+    leaving: &[(OpenAddress, Instant)],
     workers: usize,
     passed: &mut Passed,
 ) -> Result<Opened, Vec<BindError>> {
@@ -153,7 +161,8 @@ pub fn open_new(
             if open.contains_key(&key) {
                 continue;
             }
-            match listen::open(listener, bind, Holder::of(&key, open.values()), workers, passed) {
+            let ours = open.values().chain(leaving.iter().map(|(address, _)| address));
+            match listen::open(listener, bind, Holder::of(&key, ours), workers, passed) {
                 Ok(bound) => opened.0.push(bound),
                 Err(error) => errors.push(error),
             }
@@ -179,7 +188,8 @@ impl Supervisor {
         let changes = changes::between(&before, &config);
         let workers = self.workers.len();
         let division = self.descriptors.divide(&config).map_err(|few| vec![ApplyError::from(few)])?;
-        let opened = open_new(&config, &self.open, workers, &mut self.passed);
+        self.leaving.retain(|(_, since)| since.elapsed() < LEAVES_WITHIN);
+        let opened = open_new(&config, &self.open, &self.leaving, workers, &mut self.passed);
         let mut opened = opened.map_err(|errors| {
             let confinement = &self.front.state.confinement;
             let explained = |error| ApplyError::from(crate::confinement::low_port(confinement, error));
@@ -211,7 +221,10 @@ impl Supervisor {
         }
         for key in &close {
             // Dropping the last handle of our Unix socket removes its file, unless another listener uses the path.
-            drop(self.open.remove(key));
+            let closed = self.open.remove(key);
+            if key.transport == Transport::Datagram {
+                self.leaving.extend(closed.map(|address| (address, Instant::now())));
+            }
         }
         self.set_modes(&config);
         self.tell_backlogs(&before, &config);

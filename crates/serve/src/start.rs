@@ -186,7 +186,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let division = descriptors.divide(&config)?;
     let left = state::data_path::take_away_left(&config).map_err(StartError::Left)?;
     let mut opened =
-        reload::open_new(&config, &HashMap::new(), workers, &mut passed).map_err(StartError::Bind)?;
+        reload::open_new(&config, &HashMap::new(), &[], workers, &mut passed).map_err(StartError::Bind)?;
     let admin = config.admin.as_ref().map(|admin| admin::bind(&admin.bind)).transpose()?;
     let control =
         config.control.as_ref().map(|control| control::bind(&control.socket, &control.access)).transpose();
@@ -278,6 +278,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
             front: front.clone(),
             workers: senders,
             open,
+            leaving: Vec::new(),
             tls,
             passed,
             descriptors,
@@ -772,8 +773,8 @@ fn unquoted(faults: &str) -> String {
     faults.lines().filter(|line| !is_excerpt(line)).collect::<Vec<_>>().join("\n")
 }
 
-async fn read_file(path: PathBuf) -> io::Result<Vec<u8>> {
 /// Reads the configuration's file on a thread for blocking calls.
+async fn read_file(path: PathBuf) -> io::Result<Vec<u8>> {
     let read = move || file::read(&path, config::MAX_TEXT as u64);
     tokio::task::spawn_blocking(read).await.map_err(io::Error::other).and_then(|read| read)
 }

@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// How long the supervisor waits for the flows of UDP sockets that are being closed: other changes wait meanwhile. The
 /// sockets go on without it (`crates/proxy/src/udp.rs`).
-const LAST_REPLIES: Duration = Duration::from_millis(200);
+const CHANGE_WAITS: Duration = Duration::from_millis(200);
 
 pub enum Command {
     /// Serve this snapshot from now on; open and close these sockets.
@@ -59,7 +59,11 @@ enum Ends {
 
 /// The accept loops of a worker by address. systemd may pass several sockets for one address.
 #[derive(Default)]
-struct Loops(HashMap<BoundKey, Vec<Accepting>>);
+struct Loops {
+    open: HashMap<BoundKey, Vec<Accepting>>,
+    /// Of closed sockets that may still wait for replies.
+    ending: Vec<(BoundKey, Rc<accept::CloseSignal>)>,
+}
 
 impl Loops {
     /// Starts and stops accept loops. Returns the tasks that are ending; each closes its socket at its end.
@@ -70,13 +74,22 @@ impl Loops {
         close: Vec<BoundKey>,
     ) -> Vec<(JoinHandle<()>, Ends)> {
         let mut ending = Vec::new();
+        // A task that has ended has dropped its signal.
+        self.ending.retain(|(_, signal)| Rc::strong_count(signal) > 1);
+        let earlier = self.ending.len();
         for key in close {
-            for Accepting { close_signal, task, ends } in self.0.remove(&key).unwrap_or_default() {
+            for Accepting { close_signal, task, ends } in self.open.remove(&key).unwrap_or_default() {
                 close_signal.close();
                 ending.push((task, ends));
+                if ends == Ends::AfterReplies {
+                    self.ending.push((key.clone(), close_signal));
+                }
             }
         }
         for (key, socket) in open {
+            // A listener that is put back has its new socket alone: the earlier one would take a part of the datagrams.
+            let same = self.ending[..earlier].iter().filter(|(closed, _)| closed.bind == key.bind);
+            same.for_each(|(_, signal)| signal.cut());
             let close_signal = Rc::new(accept::CloseSignal::default());
             let (worker, signal) = (worker.clone(), close_signal.clone());
             let ends = if matches!(socket, Socket::Udp(_)) { Ends::AfterReplies } else { Ends::AtOnce };
@@ -89,13 +102,13 @@ impl Loops {
                 }
                 socket => tokio::task::spawn_local(accept::run(worker, key.clone(), socket, signal)),
             };
-            self.0.entry(key).or_default().push(Accepting { close_signal, task, ends });
+            self.open.entry(key).or_default().push(Accepting { close_signal, task, ends });
         }
         ending
     }
 
     fn close(&mut self) {
-        for accepting in self.0.drain().flat_map(|(_, all)| all) {
+        for accepting in self.open.drain().flat_map(|(_, all)| all) {
             accepting.close_signal.close();
         }
     }
@@ -135,7 +148,7 @@ pub fn run(
                         worker.adopt(snapshot);
                         let ending = loops.change(&worker, open, close);
                         tokio::task::spawn_local(async move {
-                            let until = tokio::time::Instant::now() + LAST_REPLIES;
+                            let until = tokio::time::Instant::now() + CHANGE_WAITS;
                             for (task, ends) in ending {
                                 // A task that panicked has closed its socket too.
                                 let _ = match ends {
