@@ -218,6 +218,14 @@ fn a_copy_that_fails_is_blamed_and_the_request_waits_on() {
     answers.sort();
     assert_eq!((answers[0].0, answers[0].1.as_str()), (200, "slow"));
     assert_eq!(answers[1].0, 502, "the one that went to the closing backend first");
+    eventually("the log has the failure of each, also that of the copy", secs(20), || {
+        let of_copy = server
+            .stdout
+            .all()
+            .iter()
+            .any(|line| line.contains(" hedged=1 ") && line.contains(" failed=closed "));
+        (of_copy && server.stdout.count(" failed=closed ") == 2).then_some(())
+    });
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use config::types::BackendHttp;
+use logic::attempts::Fault;
 use logic::hedge::Rule;
 use logic::retry::{Idempotence, Progress};
 
@@ -98,6 +99,18 @@ enum CopyFault {
     Failed(Failure, Freshness),
 }
 
+impl CopyFault {
+    /// What the access log says of it.
+    fn noted(&self) -> Option<Fault> {
+        match self {
+            Self::Connect(fault) => Some(fault.word()),
+            // A kept connection that the backend had closed is no attempt.
+            Self::Failed(Failure::Closed { .. }, Freshness::Kept) => None,
+            Self::Failed(failure, _) => Some(failure.fault()),
+        }
+    }
+}
+
 impl<'a> Race<'a> {
     pub(super) async fn run(
         self,
@@ -166,7 +179,12 @@ impl<'a> Race<'a> {
                     copy = None;
                     match copied {
                         Ok((leg, read)) => return Poll::Ready(Both::Second(leg, read)),
-                        Err(fault) => self.blame(&chosen, &fault),
+                        Err(fault) => {
+                            self.blame(&chosen, &fault);
+                            if let Some(fault) = fault.noted() {
+                                outcome.failed.note(chosen.index, fault);
+                            }
+                        }
                     }
                 }
                 match (copy.is_none(), first_failed.take()) {
