@@ -291,6 +291,8 @@ fn lines_that_were_pasted_with_the_command_are_left_for_the_shell() {
     screen.press("\n");
     screen.wait_for("  h1: run for ");
     screen.press("first line\nsecond line\n");
+    let waits = "typed text waits for the shell: Enter shows nothing until the run has ended";
+    screen.wait_for(waits);
     // The keyboard is looked at several times while the line of the progress is drawn so often.
     let shown = screen.text().len();
     eventually("the progress goes on", secs(30), || (screen.text().len() > shown + 500).then_some(()));
@@ -298,6 +300,7 @@ fn lines_that_were_pasted_with_the_command_are_left_for_the_shell() {
     let (status, lines) = screen.end();
     assert_eq!(status, Some(0), "{lines:?}");
     assert!(lines.iter().any(|line| line == "the shell has <first line> and <second line>"), "{lines:?}");
+    assert_eq!(lines.iter().filter(|line| line.ends_with(waits)).count(), 1, "{lines:?}");
 }
 
 /// A pasted line must not start a wave.

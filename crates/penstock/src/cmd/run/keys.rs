@@ -17,6 +17,9 @@ use tokio::sync::Notify;
 /// Time until a terminal is looked at again that has nothing for the run.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// Said once: no Enter behind the text can be read.
+const WAITS: &str = "typed text waits for the shell: Enter shows nothing until the run has ended";
+
 /// What may be read from the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
@@ -29,6 +32,7 @@ pub(super) enum Taken {
 /// Starts a thread that reads keys until the program ends.
 pub(super) fn listen(taken: Taken, out: Outbox, enter: Arc<Notify>, terminal: Arc<Terminal>) {
     let listener = move || {
+        let mut is_told = false;
         loop {
             // A read in the background would stop the whole process (SIGTTIN).
             let foreground = tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp());
@@ -38,7 +42,12 @@ pub(super) fn listen(taken: Taken, out: Outbox, enter: Arc<Notify>, terminal: Ar
             }
             match terminal.keys(|| look(taken)) {
                 Seen::Nothing => {}
-                Seen::Others => std::thread::sleep(LOOK),
+                Seen::Others => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        out.note(WAITS.to_owned());
+                    }
+                    std::thread::sleep(LOOK);
+                }
                 Seen::End => return,
                 Seen::Line => out.note("only Enter by itself goes on: the line is left out".to_owned()),
                 Seen::Enter => {
