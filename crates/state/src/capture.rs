@@ -1,6 +1,6 @@
 //! Captures of sessions, for an operator who looks at their bytes: [`Tap`] makes packets of what a session reads and
-//! writes, a client of the control socket takes them. Without a capture, a session costs one look at a flag when its
-//! connection begins.
+//! writes, [`DatagramTap`] of the datagrams of a UDP flow, and a client of the control socket takes them. Without a
+//! capture, a session costs one look at a flag when its connection begins, and a flow one for each batch of datagrams.
 
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -194,12 +194,17 @@ fn flows_of_datagrams_are_read_by_tshark_as_questions_and_answers_also_those_tha
     ask(&earlier, "dns", 1);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("dns");
-    let child = capture(&server, &file, &["--listener", "dns", "--for", "3s"]);
+    let mut child = capture(&server, &file, &["--listener", "dns", "--for", "1h"]);
     ask(&earlier, "dns", 2);
     ask(&later, "dns", 3);
     ask(&later, "dns", 4);
     ask(&other, "other", 5);
-    ended(child);
+    let last = question(4, 0x81);
+    eventually("the last answer is in the file", secs(20), || {
+        fs::read(&file).unwrap().windows(last.len()).any(|part| part == last).then_some(())
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
     let port = server.address("dns").rsplit(':').next().unwrap().to_owned();
     let as_dns = format!("udp.port=={port},dns");
     let fields = ["udp.srcport", "udp.dstport", "dns.qry.name"].iter().flat_map(|field| ["-e", *field]);
@@ -216,12 +221,15 @@ fn flows_of_datagrams_are_read_by_tshark_as_questions_and_answers_also_those_tha
     assert_eq!(tshark(&file, &words), expected);
     let wrong = "udp.checksum.status == \"Bad\" || ip.checksum.status == \"Bad\" || _ws.malformed";
     assert_eq!(tshark(&file, &["-o", "udp.check_checksum:TRUE", "-d", &as_dns, "-Y", wrong]), "");
-    let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
-    assert!(
-        events.contains("capture of listener dns by ")
-            && events.contains(" ended: 6 packets of 2 sessions, "),
-        "{events}"
-    );
+    eventually("the end is told", secs(20), || {
+        let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
+        let ended = events.lines().find(|line| line.contains("capture of listener dns by "))?;
+        assert!(ended.contains(" ended: 6 packets of 2 sessions, "), "{events}");
+        Some(())
+    });
+    let none = directory.path().join("none");
+    let said = ended(capture(&server, &none, &["--listener", "dns", "--for", "300ms"]));
+    assert!(said.contains("nothing that matches came meanwhile"), "{said}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Capture {
     pub(super) fn run(&self, client: &mut Client, as_json: bool) -> Result<(), Failure> {
         let line = format!("capture {}", self.words().join(" "));
         let nothing = NothingSeen(
-            "no connection that matches began meanwhile; those that were open before are not captured",
+            "nothing that matches came meanwhile; a connection is captured only if it begins during the capture",
         );
         write_packets(client, &line, &self.to, as_json, &nothing)
     }
