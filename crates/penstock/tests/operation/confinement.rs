@@ -58,8 +58,9 @@ static void attempt(int signal) {
     tell("set-user-id", chmod(getenv("INTRUDER_REPORT"), 04700));
     // Not setuid(3), which waits for all threads: some may be starting or ending.
     tell("setuid", syscall(SYS_setuid, 0));
+    // Where programs may be started, this would end the server.
     char *words[] = {"/bin/true", 0};
-    tell("exec", execve(words[0], words, words + 1));
+    if (!getenv("INTRUDER_STAYS")) tell("exec", execve(words[0], words, words + 1));
     char end[32];
     snprintf(end, sizeof end, "end-%ld", syscall(SYS_gettid));
     tell(end, 0);
@@ -107,7 +108,7 @@ __attribute__((constructor)) static void begin(void) {
 }
 "#;
 
-fn library(directory: &Path, name: &str, text: &str) -> PathBuf {
+pub(crate) fn library(directory: &Path, name: &str, text: &str) -> PathBuf {
     let (source, library) = (directory.join(format!("{name}.c")), directory.join(format!("{name}.so")));
     fs::write(&source, text).unwrap();
     let compiled = Command::new(tools::program("cc"))
@@ -122,15 +123,38 @@ fn library(directory: &Path, name: &str, text: &str) -> PathBuf {
 /// A server with the intruder in it, and the report of the intruder.
 fn broken_into(arguments: &[&str], backend: &str) -> (Server, PathBuf) {
     let setup = Setup::new(&config(backend));
-    let (report, file) = (setup.dir().join("report"), setup.dir().join("penstock.toml"));
-    let library = library(setup.dir(), "intruder", INTRUDER);
+    let file = setup.dir().join("penstock.toml");
     let words: Vec<&str> = [&["serve", "--config", file.to_str().unwrap()], arguments].concat();
-    let server = setup
-        .env("LD_PRELOAD", library.to_str().unwrap())
-        .env("INTRUDER_REPORT", report.to_str().unwrap())
-        .arguments(&words)
-        .start();
-    (server, report)
+    let (setup, report) = with_intruder(setup);
+    (setup.arguments(&words).start(), report)
+}
+
+/// Puts the intruder into a server that is not started yet. Also returns the path of its report.
+pub(crate) fn with_intruder(setup: Setup) -> (Setup, PathBuf) {
+    let report = setup.dir().join("report");
+    let library = library(setup.dir(), "intruder", INTRUDER);
+    let setup = setup.env("LD_PRELOAD", library.to_str().unwrap());
+    (setup.env("INTRUDER_REPORT", report.to_str().unwrap()), report)
+}
+
+/// Makes the intruder try from each thread of the server. Returns what it tried, with the errors.
+#[track_caller]
+pub(crate) fn tried_by_each_thread(server: &Server, report: &Path) -> Vec<(String, i32)> {
+    let signalled = tools::run("python3", &["-c", IN_EVERY_THREAD, &server.pid().to_string()], secs(20));
+    let threads = String::from_utf8(signalled.stdout).unwrap();
+    let threads: Vec<&str> = threads.split_whitespace().collect();
+    assert!(threads.len() > 2, "{threads:?}");
+    eventually("every thread has tried, or has ended before it could", secs(20), || {
+        let report = fs::read_to_string(report).unwrap();
+        let is_done = |thread: &&str| {
+            report.contains(&format!("end-{thread} 0\n"))
+                || !Path::new(&format!("/proc/{}/task/{thread}", server.pid())).exists()
+        };
+        threads.iter().all(is_done).then_some(())
+    });
+    let all = attempts(report);
+    assert!(all.iter().filter(|(what, _)| what.starts_with("end-")).count() > 2);
+    all
 }
 
 fn config(backend: &str) -> String {
@@ -155,20 +179,7 @@ fn an_intruder_gets_nowhere_from_any_thread() {
     }
     let backend = Scripted::answering("x");
     let (server, report) = broken_into(&[], &backend.address);
-    let signalled = tools::run("python3", &["-c", IN_EVERY_THREAD, &server.pid().to_string()], secs(20));
-    let threads = String::from_utf8(signalled.stdout).unwrap();
-    let threads: Vec<&str> = threads.split_whitespace().collect();
-    assert!(threads.len() > 2, "{threads:?}");
-    eventually("every thread has tried, or has ended before it could", secs(20), || {
-        let report = fs::read_to_string(&report).unwrap();
-        let is_done = |thread: &&str| {
-            report.contains(&format!("end-{thread} 0\n"))
-                || !Path::new(&format!("/proc/{}/task/{thread}", server.pid())).exists()
-        };
-        threads.iter().all(is_done).then_some(())
-    });
-    assert!(fs::read_to_string(&report).unwrap().matches("end-").count() > 2);
-    for (what, errno) in attempts(&report) {
+    for (what, errno) in tried_by_each_thread(&server, &report) {
         // The C library takes ENOSYS for an older kernel, and makes clone(2).
         let refusals: &[Errno] =
             if what == "clone3" { &[Errno::ENOSYS] } else { &[Errno::EPERM, Errno::EACCES] };

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod admin;
+mod break_out;
 mod capture;
 mod confinement;
 mod control;
