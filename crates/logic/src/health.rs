@@ -81,6 +81,10 @@ impl PassiveRule {
     /// longer.
     pub const CALM: Duration = Duration::from_secs(60);
 
+    /// A backend that is ejected within this time after its return flaps, whatever its checks saw: one that fails and
+    /// works in quick turns passes enough of them.
+    pub const BRIEF: Duration = Duration::from_secs(5);
+
     fn ejection_time(&self, ejections_before: u32) -> Duration {
         let factor = 1_u32.checked_shl(ejections_before).unwrap_or(u32::MAX).min(PassiveRule::LONGEST);
         self.ejection.saturating_mul(factor)
@@ -254,13 +258,15 @@ impl Health {
         self.verdicts.iter()
     }
 
-    /// What an ejected backend needs to return; `None` if it is not ejected.
+    /// What an ejected backend needs to return; `None` if it is not ejected. One whose checks fail meanwhile is down and
+    /// stays out for the rest of its time as well.
     pub fn awaits(&self, now: Instant) -> Option<Awaits> {
         let end = self.ejection_end();
         let time = end.map_or(Duration::ZERO, |end| end.saturating_duration_since(now));
         let needed = self.active.map_or(0, |rule| rule.rise.max(1));
         let passes = needed.saturating_sub(self.passes);
-        (self.state == State::Ejected).then_some(Awaits { time, passes })
+        let serves_time = self.state == State::Down && self.address == Address::Known && !time.is_zero();
+        (self.state == State::Ejected || serves_time).then_some(Awaits { time, passes })
     }
 
     /// Rule of active checks; `None` without checks.
@@ -332,8 +338,10 @@ impl Health {
         if now.saturating_duration_since(self.since) >= calm {
             self.ejections = 0;
         }
-        // An outage that the checks saw as well has ended when they pass: such a backend does not flap.
-        if self.ejections == 0 || self.last_ejection == SeenBy::TrafficOnly {
+        // An outage that the checks saw as well has ended when they pass: such a backend does not flap, unless it has
+        // served for a moment only.
+        let served_briefly = now.saturating_duration_since(self.since) < PassiveRule::BRIEF;
+        if self.ejections == 0 || self.last_ejection == SeenBy::TrafficOnly || served_briefly {
             self.ejections = self.ejections.saturating_add(1);
         }
         self.last_ejection = SeenBy::TrafficOnly;

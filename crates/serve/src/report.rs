@@ -553,6 +553,8 @@ fn milliseconds(duration: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use logic::health::{Cause, Event};
+
     use super::*;
     use crate::report::fixture;
 
@@ -592,6 +594,59 @@ mod tests {
         for line in text.lines() {
             assert!(line.chars().count() <= 100, "{} columns: {line}", line.chars().count());
         }
+    }
+
+    #[test]
+    fn an_ejected_backend_says_until_when_it_is_out_and_why() {
+        let checks = "health = { tcp = true, interval = '1s', rise = 2 }";
+        let front = fixture::front(&format!("backends = ['127.0.0.1:1', '127.0.0.1:2']\n{checks}"));
+        let snapshot = front.snapshot.load();
+        let state = &snapshot.pools[0].backends[1].state;
+        let verdict = |source, outcome, cause| Verdict {
+            at: std::time::UNIX_EPOCH + Duration::from_secs(7),
+            source,
+            outcome,
+            cause,
+            took: Duration::from_millis(2),
+        };
+        let now = Instant::now();
+        let fails = || {
+            let closed = verdict(Source::Traffic, VerdictOutcome::Fail, Cause::ClosedEarly);
+            let event = state.lock_health().handle_traffic_failure(5, closed, now);
+            assert_eq!(event, Some(Event::Ejected));
+            state.publish_health(logic::health::State::Ejected, now);
+        };
+        let passes = || {
+            let passed = verdict(Source::Probe, VerdictOutcome::Pass, Cause::Passed);
+            state.lock_health().handle_probe(passed, now, 0.5)
+        };
+        let shown = || tables::pools(&pools(&front, None));
+        fails();
+        let text = shown();
+        assert!(text.contains("  127.0.0.1:2 returns when 2 checks in a row pass\n"), "{text}");
+        let why = format!("    1970-01-01T00:00:07Z  traffic  fail  {}", Cause::ClosedEarly);
+        assert!(text.contains(&why), "{text}");
+        passes();
+        let text = shown();
+        assert!(text.contains("  127.0.0.1:2 returns when 1 check in a row passes\n"), "{text}");
+        assert_eq!(passes(), Some(Event::Readmitted));
+        state.publish_health(logic::health::State::Up, now);
+        assert!(!shown().contains(" returns "), "{}", shown());
+        // The second one soon after the first lasts a time as well.
+        fails();
+        let text = shown();
+        assert!(
+            text.contains("  127.0.0.1:2 returns after 10 s and when 2 checks in a row pass\n"),
+            "{text}"
+        );
+        let json = serde_json::to_value(pools(&front, None)).unwrap();
+        let backend = &json[0]["backends"][1];
+        assert_eq!(
+            backend["returns_after"],
+            serde_json::json!({ "seconds": 10, "passes": 2 }),
+            "{backend:#}"
+        );
+        assert_eq!(backend["last_verdicts"][0]["source"], "traffic");
     }
 
     #[test]

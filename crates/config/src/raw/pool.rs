@@ -259,8 +259,8 @@ pub(crate) struct RawPassive {
     #[schemars(extend("default" = 5, "minimum" = 1, "maximum" = 10000))]
     pub(crate) failures: Key<i64>,
     /// Without `health`: duration of an ejection; each following ejection doubles it. With `health` a backend returns as
-    /// soon as `rise` checks pass; one that is ejected again within a minute although its checks pass stays out for this
-    /// time at least, and each further time twice as long.
+    /// soon as `rise` checks pass; one that is ejected again within a minute although its checks pass, or within 5 s of its
+    /// return whatever they saw, stays out for this time at least, and each further time twice as long.
     #[schemars(extend("default" = "10s"))]
     pub(crate) ejection: Key<DurationText>,
     /// Share of failed sessions and answers of class 5xx within `window` from which on a backend is ejected, in percent.

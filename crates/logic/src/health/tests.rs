@@ -182,10 +182,40 @@ fn a_flapping_backend_that_fails_its_checks_is_down_and_still_serves_its_time() 
         assert_eq!(health.handle_probe(probe(Fail), now + SECOND, 0.5), None);
     }
     assert_eq!(health.handle_probe(probe(Fail), now + SECOND, 0.5), Some(Event::WentDown));
+    assert_eq!(health.awaits(now + SECOND), Some(Awaits { time: 10 * SECOND, passes: 2 }));
     for _ in 0..3 {
         assert_eq!(health.handle_probe(probe(Pass), now + 2 * SECOND, 0.5), None);
     }
+    assert_eq!(health.awaits(now + 2 * SECOND), Some(Awaits { time: 9 * SECOND, passes: 0 }));
     assert_eq!(health.handle_timeout(now + 11 * SECOND), Some(Event::WentUp));
+    assert_eq!(health.awaits(now + 11 * SECOND), None);
+    // One that only its checks call down has no time to serve.
+    let mut checked = checked(now);
+    for _ in 0..3 {
+        checked.handle_probe(probe(Fail), now, 0.5);
+    }
+    assert_eq!((checked.state(), checked.awaits(now)), (State::Down, None));
+}
+
+#[test]
+fn a_backend_that_fails_at_once_after_its_return_flaps_whatever_its_checks_saw() {
+    let now = start();
+    let mut health = checked(now);
+    let mut at = now;
+    for held in [0, 10, 20, 40, 80, 160, 300, 300] {
+        assert_eq!(health.handle_traffic_failure(5, traffic(), at), Some(Event::Ejected));
+        assert_eq!(health.awaits(at), Some(Awaits { time: held * SECOND, passes: 2 }));
+        assert_eq!(health.handle_probe(probe(Fail), at, 0.5), None, "a check sees it as well");
+        assert_eq!(health.handle_probe(probe(Pass), at, 0.5), None);
+        let second = health.handle_probe(probe(Pass), at, 0.5);
+        let returned = if held == 0 { second } else { health.handle_timeout(at + held * SECOND) };
+        assert_eq!(returned, Some(Event::Readmitted), "after {held} s");
+        at += held * SECOND + 4 * SECOND;
+    }
+    // After it has served for a while, an outage ends with the checks again.
+    at += 60 * SECOND;
+    assert_eq!(health.handle_traffic_failure(5, traffic(), at), Some(Event::Ejected));
+    assert_eq!(health.awaits(at), Some(Awaits { time: 300 * SECOND, passes: 2 }), "it has not been calm");
 }
 
 #[test]

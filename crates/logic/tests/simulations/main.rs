@@ -5,6 +5,7 @@ mod account;
 mod acme;
 mod balance;
 mod failover;
+mod flapping;
 mod health;
 mod outlier;
 mod udp;

@@ -7,6 +7,7 @@ mod backend_websockets;
 mod failover;
 mod fairness;
 mod faults;
+mod flapping;
 mod flood_delay;
 mod framing;
 mod freezing;
