@@ -131,6 +131,26 @@ fn what_no_route_matches_goes_to_the_fallback_or_nowhere() {
 }
 
 #[test]
+fn a_parameter_of_a_segment_is_a_part_of_its_name() {
+    let table =
+        RouteTable::new(vec![route("*", "/admin", 1), route("*", "/a/b", 2), route("*", "/", 0)], None);
+    let expected = [
+        ("/admin", 1),
+        ("/admin/", 1),
+        ("/admin/;x", 1),
+        ("/admin/x;y=1", 1),
+        ("/admin;x", 0),
+        ("/admin;x=1/users", 0),
+        ("/admin;", 0),
+        ("/a/b;c", 0),
+        ("/a;b/b", 0),
+    ];
+    for (path, pool) in expected {
+        assert_eq!(decide(&table, "a.test", path), Ok(pool), "{path}");
+    }
+}
+
+#[test]
 fn a_path_that_reads_two_ways_is_ambiguous_where_paths_decide() {
     let table = RouteTable::new(vec![route("*", "/admin", 1)], Some(PoolId(0)));
     let vectors = [
