@@ -176,10 +176,15 @@ struct Target {
 /// Shortest time to the next timer while a check runs: an overdue timer would otherwise make the loop spin.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
+/// Shortest time between two answers to what wakes the task. Operators may cause thousands a second, each of which would
+/// take the core from a worker.
+const CALM: Duration = Duration::from_millis(5);
+
 const DESCRIPTORS: &str = "health-checks";
 
 async fn watch_backend(mut targets: watch::Receiver<Arc<Target>>) {
     let mut probe: Option<Pin<Box<dyn Future<Output = Finding> + Send>>> = None;
+    let mut woken = tokio::time::Instant::now();
     loop {
         let target = targets.borrow_and_update().clone();
         let due = {
@@ -204,13 +209,18 @@ async fn watch_backend(mut targets: watch::Receiver<Arc<Target>>) {
                 new.settle();
                 continue;
             }
-            // Polled before `finished`: a check that passed must not hide failing traffic.
-            () = target.backend.wake_health.notified() => target.handle_traffic(),
+            () = notified_after(woken, &target.backend) => {
+                target.handle_traffic();
+                woken = tokio::time::Instant::now() + CALM;
+            }
             finding = finished(&mut probe) => {
                 probe = None;
+                // First: a check that passed must not hide failing traffic.
+                target.handle_traffic();
                 target.handle_finding(finding);
             }
             () = until(due) => {
+                target.handle_traffic();
                 target.handle_timeout();
                 if probe.is_none() {
                     probe = target.start_probe();
@@ -219,6 +229,15 @@ async fn watch_backend(mut targets: watch::Receiver<Arc<Target>>) {
         }
         target.settle();
     }
+}
+
+/// Completes when the task is woken, but not before `from`.
+async fn notified_after(from: tokio::time::Instant, backend: &BackendState) {
+    // Nothing is lost meanwhile: a notification stays until it is taken.
+    if from > tokio::time::Instant::now() {
+        tokio::time::sleep_until(from).await;
+    }
+    backend.wake_health.notified().await;
 }
 
 async fn finished(probe: &mut Option<Pin<Box<dyn Future<Output = Finding> + Send>>>) -> Finding {

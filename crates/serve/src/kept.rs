@@ -2,7 +2,8 @@
 //!
 //! `crates/state/src/kept.rs` says what that is and how a file is made and read. Here is the rest: the directory, which
 //! one process holds at a time, and the task that stores on a timer, after a command of an operator, before `/metrics` is
-//! answered, and at the end. It runs on the slow runtime and writes on a thread for blocking calls: no worker takes part.
+//! answered, and at the end. It runs on the slow runtime and writes on a thread of its own, in the background: no worker
+//! takes part, and none has to wait for the core.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,9 +28,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::transaction::Live;
 
 mod files;
+mod writer;
 
 pub(crate) use files::Files;
 use files::Unheld;
+use writer::Writer;
 
 /// Subject of events, and of the list of degraded subjects.
 pub(crate) const SUBJECT: &str = "stored-state";
@@ -201,6 +204,11 @@ async fn run(
     mut changes: watch::Receiver<Option<Memory>>,
 ) {
     let board = &front.state.kept;
+    let writer = Writer::start();
+    if let Err(error) = &writer {
+        let message = format!("state is written with the priority of traffic: no thread for it: {error}");
+        front.state.events.record(Level::Warning, SUBJECT, message);
+    }
     let (mut last, mut whole) = (Instant::now(), Instant::now());
     let mut gap = *GAP.end();
     // Whether the history has changed since it was stored last. It may be large: a store without a change leaves it out.
@@ -227,14 +235,18 @@ async fn run(
         }
         let (front, files) = (front.clone(), files.clone());
         let what = What { clients, changes: history };
-        let stored = spawn_blocking(move || store(&front.state, &files, &what)).await;
+        let work = move || store(&front.state, &files, &what);
+        let stored = match &writer {
+            Ok(writer) => writer.run(work).await,
+            Err(_) => spawn_blocking(work).await.ok(),
+        };
         // A full disk may have room later.
         let stored = match stored {
-            Ok(Done::Yes) => {
+            Some(Done::Yes) => {
                 unsaved = false;
                 StoredWithin::Yes
             }
-            Ok(Done::No) | Err(_) => StoredWithin::No,
+            Some(Done::No) | None => StoredWithin::No,
         };
         board.finished(asked, stored);
         last = Instant::now();

@@ -83,8 +83,8 @@ pub fn nothing_to_serve(config: &Config) -> Option<String> {
     })
 }
 
-/// Threads beside the workers: slow tasks and two for their blocking calls, control, access log, events, ticket keys.
-const OTHER_THREADS: usize = 7;
+/// Threads beside the workers: slow tasks and two for their blocking calls, control, access log, events, ticket keys, state.
+const OTHER_THREADS: usize = 8;
 
 /// Reaction of the start to a degraded part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
