@@ -226,6 +226,8 @@ impl Server {
         let mut health = self.worker.front.state.health_changes.subscribe();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let state = self.worker.front.state.clone();
+        let mut given_up = std::pin::pin!(state.services.trial.given_up());
         // Frames in a row that could not be received.
         let mut faults = 0;
         loop {
@@ -233,6 +235,7 @@ impl Server {
             tokio::select! {
                 biased;
                 () = close_signal.closed() => return Ok(()),
+                () = &mut given_up => return Ok(()),
                 _ = tick.tick() => self.tick(Instant::now()),
                 // This has a sender of its own.
                 Some(question) = self.questions.recv() => self.answer(question),

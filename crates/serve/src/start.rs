@@ -100,6 +100,8 @@ pub struct Options {
     pub config: Loaded,
     pub strict: Strictness,
     pub sandbox: Sandbox,
+    /// Time within which an operator confirms the services of `dsr` listeners.
+    pub commit_confirm: Option<Duration>,
     /// Changes the level of the process log.
     pub log_level: Option<log_level::Apply>,
 }
@@ -294,6 +296,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         };
         let file = options.source.file().map(Path::to_owned);
         let mut live = Live::new(options.config.clone(), options.environment.clone(), file);
+        live.try_start(&front.state, options.commit_confirm);
         let keeper = Keeper::start(files, front.clone(), changes, &mut live);
         let stopping = Stopping::No;
         let mut door =

@@ -13,12 +13,15 @@ use config::{Config, Environment, Loaded, Source};
 use logic::transaction::{Ask, Goes, Ledger, Memory, Now, Operator, Pending, Refused, Resumed, Target};
 use proxy::front::{Denied, Said};
 use serde_json::{Value, json};
+use state::State;
 use state::events::timestamp;
 use text::units::{self, count};
 
 use crate::reload;
+use start::Start;
 
 mod shown;
+mod start;
 
 /// Shortest and longest time for a confirmation.
 const CONFIRM: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
@@ -30,6 +33,8 @@ pub(crate) struct Live {
     environment: Environment,
     /// The file of the configuration; `None` if flags of the command line made it.
     file: Option<PathBuf>,
+    /// With `--commit-confirm`: knows the services that wait for a confirmation.
+    started: Option<Arc<State>>,
 }
 
 /// What follows from a question.
@@ -64,7 +69,7 @@ pub(crate) struct Served {
 impl Live {
     pub(crate) fn new(loaded: Loaded, environment: Environment, file: Option<PathBuf>) -> Self {
         let file = file.map(|file| std::path::absolute(&file).unwrap_or(file));
-        Self { ledger: Ledger::new(loaded.text()), loaded, environment, file }
+        Self { ledger: Ledger::new(loaded.text()), loaded, environment, file, started: None }
     }
 
     /// The configuration that operators see: names stand for their backends.
@@ -95,11 +100,12 @@ impl Live {
 
     /// Time of [`Self::expired`].
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.ledger.poll_deadline()
+        self.ledger.poll_deadline().into_iter().chain(self.start_deadline()).min()
     }
 
     /// Returns what to serve because a commit was not confirmed in time.
     pub(crate) fn expired(&mut self) -> Option<Result<Plan, String>> {
+        self.give_up_start();
         let target = self.ledger.poll_expired(Instant::now())?;
         Some(self.undo_plan(None, target).map_err(|denied| denied.details))
     }
@@ -233,11 +239,17 @@ impl Live {
     }
 
     fn confirm(&mut self) -> Result<Said, Denied> {
-        let trial = self.ledger.confirm().map_err(denied)?;
-        Ok(Said {
-            text: format!("change {} is confirmed", trial.number),
-            json: json!({ "confirmed": trial.number }).to_string(),
-        })
+        let start = self.confirm_start();
+        let (text, number) = match (&start, self.ledger.confirm()) {
+            (Ok(Start::Confirmed), Ok(trial)) => {
+                (format!("the start and change {} are confirmed", trial.number), Some(trial.number))
+            }
+            (Ok(Start::Confirmed), Err(_)) => ("the start is confirmed".to_owned(), None),
+            (_, Ok(trial)) => (format!("change {} is confirmed", trial.number), Some(trial.number)),
+            (_, Err(nothing)) => return Err(start.err().unwrap_or_else(|| denied(nothing))),
+        };
+        let is_start = start.is_ok_and(|start| start == Start::Confirmed);
+        Ok(Said { text, json: json!({ "confirmed": number, "start": is_start }).to_string() })
     }
 
     fn abort(&mut self, by: &Operator, whose: logic::transaction::Whose) -> Result<Said, Denied> {

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::lock::lock;
 
 pub mod trace;
+pub mod trial;
 
 use trace::Traces;
 
@@ -85,22 +86,27 @@ pub type Served = (ServiceReport, mpsc::Sender<Question>);
 
 /// All services of this process, by listener and address.
 #[derive(Default)]
-pub struct Services(Mutex<BTreeMap<(String, String), Served>>, Traces);
+pub struct Services {
+    all: Mutex<BTreeMap<(String, String), Served>>,
+    traces: Traces,
+    /// Whether they are given up unless an operator confirms the start.
+    pub trial: trial::Trial,
+}
 
 impl Services {
     /// Traces of their packets.
     pub fn traces(&self) -> &Traces {
-        &self.1
+        &self.traces
     }
 
     pub fn publish(&self, report: ServiceReport, questions: &mpsc::Sender<Question>) {
         let key = (report.listener.clone(), report.address.clone());
-        lock(&self.0).insert(key, (report, questions.clone()));
+        lock(&self.all).insert(key, (report, questions.clone()));
     }
 
     /// Forgets a service that ends, unless another task serves it already.
     pub fn withdraw(&self, listener: &str, address: &str, questions: &mpsc::Sender<Question>) {
-        let mut all = lock(&self.0);
+        let mut all = lock(&self.all);
         let key = (listener.to_owned(), address.to_owned());
         if all.get(&key).is_some_and(|(_, known)| known.same_channel(questions)) {
             all.remove(&key);
@@ -109,12 +115,12 @@ impl Services {
 
     /// Sorted by listener and address.
     pub fn all(&self) -> Vec<Served> {
-        lock(&self.0).values().cloned().collect()
+        lock(&self.all).values().cloned().collect()
     }
 
     /// What the services say of a backend of a pool: listener, address and result of the probes.
     pub fn probes(&self, pool: &str, backend: &str) -> Vec<(String, String, VipReport)> {
-        let all = lock(&self.0);
+        let all = lock(&self.all);
         let of_pool = all.values().map(|(report, _)| report).filter(|report| report.pool == pool);
         let result = |report: &ServiceReport| {
             let found = report.backends.iter().find(|one| one.name == backend)?;

@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{self, Path, PathBuf};
+use std::time::Duration;
 use text::shell;
 
 use clap::Args;
 use config::types::ProtocolName;
-use config::{Environment, Loaded, Quick, Source};
+use config::{Config, Environment, Loaded, Quick, Source};
 use logic::balance::Policy;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
@@ -16,7 +17,7 @@ use serve::start::{ConfigSource, Options, Side, Strictness, nothing_to_serve};
 use text::words::alternatives;
 
 use crate::output::{Failure, complain, plain};
-use crate::{load, log};
+use crate::{duration, load, log};
 
 /// Run the front door: accept traffic and send it to backends
 ///
@@ -39,6 +40,10 @@ pub(crate) struct Arguments {
     /// Leave files and system calls unrestricted (no Landlock, no seccomp). Capabilities are dropped all the same
     #[arg(long)]
     no_sandbox: bool,
+    /// Give up the services of dsr listeners after this time (60, 60s, 5m), as at a stop, unless `penstock ctl confirm`
+    /// comes first: a mistake in them may cut you off from this machine. Other listeners go on
+    #[arg(long, value_name = "TIME", value_parser = confirmation)]
+    commit_confirm: Option<Duration>,
     /// Address to listen on, such as :8080, 127.0.0.1:8080 or unix:/run/web.sock; may be repeated
     #[arg(long, short, value_name = "ADDRESS", help_heading = QUICK)]
     listen: Vec<String>,
@@ -104,9 +109,37 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             plain(&config.unknown_variables.join(", "))
         )));
     }
+    if arguments.commit_confirm.is_some()
+        && let Some(why) = nothing_to_confirm(&config.config)
+    {
+        return Err(Failure::usage(format_args!("--commit-confirm {why}")));
+    }
     let strict = if arguments.strict { Strictness::Strict } else { Strictness::Degrade };
     let sandbox = if arguments.no_sandbox { Sandbox::Off } else { Sandbox::On };
-    begin(Options { source, environment, config, strict, sandbox, log_level: Some(log::apply) })
+    let commit_confirm = arguments.commit_confirm;
+    begin(Options {
+        source,
+        environment,
+        config,
+        strict,
+        sandbox,
+        commit_confirm,
+        log_level: Some(log::apply),
+    })
+}
+
+/// Why nobody can confirm a start.
+fn nothing_to_confirm(config: &Config) -> Option<&'static str> {
+    if config.listeners.iter().all(|listener| listener.dsr().is_none()) {
+        return Some("is for the services of dsr listeners, and there is no such listener");
+    }
+    config.control.is_none().then_some(
+        "needs a control socket, by which `penstock ctl confirm` comes\n  hint: [control] socket = \"/run/penstock/control.sock\", or --control PATH",
+    )
+}
+
+fn confirmation(text: &str) -> Result<Duration, String> {
+    duration::between(text, Duration::from_secs(1), Duration::from_secs(24 * 3600))
 }
 
 /// Serves a configuration that was made from the command line of another program.
@@ -115,7 +148,16 @@ pub(crate) fn run_text(source: Source) -> Result<(), Failure> {
     let config = config::load(&source, &environment).map_err(|faults| Failure::Usage(faults.render()))?;
     let source = ConfigSource::Text(source);
     let (strict, sandbox) = (Strictness::Degrade, Sandbox::On);
-    begin(Options { source, environment, config, strict, sandbox, log_level: Some(log::apply) })
+    let commit_confirm = None;
+    begin(Options {
+        source,
+        environment,
+        config,
+        strict,
+        sandbox,
+        commit_confirm,
+        log_level: Some(log::apply),
+    })
 }
 
 fn begin(options: Options) -> Result<(), Failure> {

@@ -17,5 +17,6 @@ mod ring;
 mod survival;
 mod trace;
 mod traffic;
+mod trial;
 mod tunnel;
 mod vip;

@@ -367,7 +367,7 @@ fn the_end_says_how_many_packets_and_why_it_came_early() {
     let file = directory.path().join("none");
     let said = ended(capture(&server, &file, &["--listener", "web", "--for", "300ms"]));
     assert!(
-        said.contains("none: 0 packets of 0 sessions") && said.contains("no connection that matches"),
+        said.contains("none: 0 packets of 0 sessions") && said.contains("nothing that matches came"),
         "{said}"
     );
     let file = directory.path().join("short");

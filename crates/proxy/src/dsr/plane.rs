@@ -6,6 +6,7 @@ use std::rc::Rc;
 use logic::dsr::path::{AtStop, Refusal, Rung};
 use logic::dsr::{Director, image};
 use state::data_path::{DataPath, PathReport};
+use state::dsr::trial::Phase;
 use state::events::Level;
 use state::listen::BoundKey;
 use state::lock::lock;
@@ -61,7 +62,8 @@ impl Path {
         let served = plan.filter(|plan| plan.settings.binds.contains(&key.bind));
         let at_stop = served.and_then(|plan| plan.settings.dsr()).map(|settings| settings.at_stop);
         let Some(plane) = self.plane.take() else { return };
-        if at_stop == Some(AtStop::Keep) {
+        let is_given_up = worker.front.state.services.trial.phase() == Phase::GivenUp;
+        if at_stop == Some(AtStop::Keep) && !is_given_up {
             return;
         }
         if let Err(error) = plane.detach() {

@@ -12,6 +12,8 @@ use state::lock::lock;
 pub struct PendingReport {
     pub unconfirmed: Option<UnconfirmedReport>,
     pub transaction: Option<TransactionReport>,
+    /// With `--commit-confirm`: seconds until the services of `dsr` listeners are given up.
+    pub start_seconds_left: Option<u64>,
     /// The same as sentences.
     pub lines: Vec<String>,
 }
@@ -40,7 +42,8 @@ impl PendingReport {
         let now = Instant::now();
         let pending: Pending = lock(&state.pending).clone();
         Self {
-            lines: pending.lines(now, timestamp),
+            lines: state.services.trial.line(now).into_iter().chain(pending.lines(now, timestamp)).collect(),
+            start_seconds_left: state.services.trial.seconds_left(now),
             unconfirmed: pending.unconfirmed.map(|trial| UnconfirmedReport {
                 change: trial.number,
                 by: trial.by.to_string(),

@@ -1,0 +1,100 @@
+//! `penstock serve --commit-confirm`: the services of `dsr` listeners are given up unless an operator confirms the start
+//! in time. A mistake in them may cut the operator off from this machine.
+
+use std::time::{Duration, Instant};
+
+use text::units;
+use tokio::sync::watch;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing is to be confirmed, or it is confirmed.
+    #[default]
+    Settled,
+    Waiting {
+        until: Instant,
+        limit: Duration,
+    },
+    /// Nobody has confirmed: no service forwards packets until the next start.
+    GivenUp,
+}
+
+#[derive(Default)]
+pub struct Trial(watch::Sender<Phase>);
+
+impl Trial {
+    pub fn begin(&self, limit: Duration, now: Instant) {
+        self.0.send_replace(Phase::Waiting { until: now + limit, limit });
+    }
+
+    pub fn phase(&self) -> Phase {
+        *self.0.borrow()
+    }
+
+    /// Time of [`Self::expire`].
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.phase() {
+            Phase::Waiting { until, .. } => Some(until),
+            Phase::Settled | Phase::GivenUp => None,
+        }
+    }
+
+    /// An operator has confirmed. Returns the phase before.
+    pub fn confirm(&self) -> Phase {
+        let before = self.phase();
+        if matches!(before, Phase::Waiting { .. }) {
+            self.0.send_replace(Phase::Settled);
+        }
+        before
+    }
+
+    /// Gives the services up if the time is over. Returns how long it was.
+    pub fn expire(&self, now: Instant) -> Option<Duration> {
+        match self.phase() {
+            Phase::Waiting { until, limit } if until <= now => {
+                self.0.send_replace(Phase::GivenUp);
+                Some(limit)
+            }
+            _ => None,
+        }
+    }
+
+    /// Waits until the services are given up.
+    pub async fn given_up(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.0.subscribe().wait_for(|phase| *phase == Phase::GivenUp).await;
+    }
+
+    /// Whole seconds that are left; `None` if nothing waits.
+    pub fn seconds_left(&self, now: Instant) -> Option<u64> {
+        let left = self.deadline()?.saturating_duration_since(now);
+        Some(left.as_millis().div_ceil(1000) as u64)
+    }
+
+    /// The same as a sentence.
+    pub fn line(&self, now: Instant) -> Option<String> {
+        let left = units::duration(Duration::from_secs(self.seconds_left(now)?));
+        Some(format!(
+            "the services of dsr listeners are given up in {left} unless `penstock ctl confirm` comes"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_ends_by_a_confirmation_or_by_time_and_not_by_both() {
+        let (trial, now, limit) = (Trial::default(), Instant::now(), Duration::from_secs(60));
+        assert_eq!((trial.confirm(), trial.line(now)), (Phase::Settled, None));
+        trial.begin(limit, now);
+        assert_eq!(trial.seconds_left(now + limit / 2), Some(30));
+        assert_eq!(trial.expire(now + limit / 2), None);
+        assert_eq!(trial.confirm(), Phase::Waiting { until: now + limit, limit });
+        assert_eq!((trial.expire(now + 2 * limit), trial.deadline()), (None, None));
+        trial.begin(limit, now);
+        assert_eq!(trial.expire(now + limit), Some(limit));
+        assert_eq!((trial.confirm(), trial.phase()), (Phase::GivenUp, Phase::GivenUp));
+    }
+}
