@@ -482,6 +482,10 @@ balance = "maglev"
     /// on in any case.
     #[schemars(extend("default" = AtStop::default().as_str(), "enum" = AtStop::WORDS, "x-only" = json!({ "protocol": ["dsr"] })))]
     pub(crate) at_stop: Key<String>,
+    /// This machine answers for the address of the service only while it also has this one, on any interface, which keepalived
+    /// or the like moves between machines with the same listener. Packets that come in are forwarded in any case. See [dsr.md](dsr.md#two-balancers).
+    #[schemars(extend("x-default" = "none: it always answers", "examples" = ["169.254.77.10"], "x-only" = json!({ "protocol": ["dsr"] })))]
+    pub(crate) owner_address: Key<String>,
     /// File with a secret of 32 to 4096 bytes: the key of the hash that gives flows to backends. Nodes with the same file and
     /// the same backends give a flow to the same one, also after a restart. Without it the key is chosen at each start.
     /// `head -c 32 /dev/urandom | base64 > FILE` writes one, which only the user of the process may be able to read.

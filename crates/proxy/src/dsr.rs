@@ -40,6 +40,7 @@ use crate::worker::{Current, Worker};
 mod backends;
 mod kernel;
 mod link;
+mod ownership;
 mod plane;
 mod probe;
 mod report;
@@ -52,6 +53,7 @@ mod tunnel;
 mod way;
 
 use backends::Gauges;
+use ownership::Ownership;
 use plane::{Kernel, Path};
 use service::others;
 use totals::Totals;
@@ -171,6 +173,8 @@ struct Server {
     questions: mpsc::Receiver<Question>,
     ticks: u32,
     conflict: Option<Conflict>,
+    /// `None` before the first look.
+    ownership: Option<Ownership>,
 }
 
 async fn serve(
@@ -210,6 +214,7 @@ async fn serve(
         questions,
         ticks: 0,
         conflict: None,
+        ownership: None,
         worker,
         key,
         socket,
@@ -325,6 +330,7 @@ impl Server {
         if is_all || self.interface.is_none() {
             self.follow_interface(round);
         }
+        self.follow_ownership(now);
         // Operators drain and weigh backends.
         self.set_backends(now);
         self.look_up_neighbours(if is_all { backends::Which::All } else { backends::Which::Unknown });
@@ -380,6 +386,7 @@ impl Server {
                     (forwarded, bytes) = (forwarded + 1, bytes + length);
                     began += u64::from(flow == Progress::Began);
                 }
+                Verdict::Answer(_) | Verdict::Conflict(_) if !self.is_owner() => {}
                 Verdict::Answer(frame) => {
                     // Who asked asks again.
                     let _ = send_frame(self.socket.get_ref().as_fd(), &frame);

@@ -62,14 +62,18 @@ pub fn examine(config: &Config) -> Result<Vec<Report>, DoctorError> {
                 listener: listener.name.to_string(),
                 vip,
                 interface: service.interface.clone(),
-                findings: service_findings(service, settings.data_path)?,
+                findings: service_findings(service, settings.data_path, settings.owner_address)?,
             });
         }
     }
     Ok(reports)
 }
 
-fn service_findings(mut service: Service, data_path: DataPath) -> Result<Vec<Finding>, DoctorError> {
+fn service_findings(
+    mut service: Service,
+    data_path: DataPath,
+    owner_address: Option<IpAddr>,
+) -> Result<Vec<Finding>, DoctorError> {
     let all = interfaces::all().map_err(DoctorError::Network)?;
     let own = all.iter().find(|one| one.name == service.interface);
     let socket = PacketSocket::new()?;
@@ -106,11 +110,18 @@ fn service_findings(mut service: Service, data_path: DataPath) -> Result<Vec<Fin
     let mtu = interfaces::mtu(&own.name).map_err(DoctorError::Network)?;
     let chosen = (fastrand::u16(FIRST_PORT..), fastrand::u32(..));
     let mut examination = Examination::new(service, asker, mtu, chosen);
+    if let Some(lacks) = owner_address.filter(|it| !has(&all, *it)) {
+        examination.stand_by(lacks);
+    }
     for step in Step::ALL {
         ask(&mut examination, step, &socket)?;
     }
     findings.extend(examination.findings());
     Ok(findings)
+}
+
+fn has(all: &[Interface], ip: IpAddr) -> bool {
+    all.iter().flat_map(|one| &one.addresses).any(|address| address.ip == ip)
 }
 
 fn balancer(service: &Service, data_path: DataPath, all: &[Interface], link: Link) -> Balancer {

@@ -37,6 +37,8 @@ pub struct ServiceReport {
     pub path: &'static str,
     /// How packets reach backends: a word of `logic::dsr::tunnel::Mode`.
     pub mode: &'static str,
+    /// `owner`: this machine answers for the address; `standby`: it does not, because it lacks `owner-address`.
+    pub ownership: &'static str,
     pub interface: String,
     /// Ethernet address of the interface; `None` while it is gone.
     pub ethernet: Option<String>,

@@ -1,6 +1,6 @@
 //! `protocol = "dsr"`: its settings, and what its pools may not have.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use logic::balance::{HashKey, Policy};
@@ -40,6 +40,7 @@ impl Parser<'_> {
         let mode = raw.mode.as_ref().and_then(|word| word.value.parse().ok());
         let data_path = raw.data_path.as_ref().and_then(|word| word.value.parse().ok());
         let at_stop = raw.at_stop.as_ref().and_then(|word| word.value.parse().ok());
+        let owner_address = self.owner_address(at, binds);
         let idle = match &raw.idle_timeout {
             None => (!self.nodes.is_broken(at.id, "idle-timeout")).then_some(None),
             given => self.time(given, Zero::Refused, YEAR).map(Some),
@@ -80,8 +81,37 @@ impl Parser<'_> {
             udp_idle: idle.filter(|_| transports == Transports::Udp).unwrap_or(UDP_IDLE),
             data_path: data_path?,
             at_stop: at_stop?,
+            owner_address: owner_address?,
             hash_key_file: hash_key_file?,
         })
+    }
+
+    /// The address that the owner of the service has; `None` if it is wrong.
+    fn owner_address(
+        &mut self,
+        at: &At<RawListener>,
+        binds: Option<&[BindAddress]>,
+    ) -> Option<Option<IpAddr>> {
+        let Some(key) = &at.value.owner_address else {
+            return (!self.nodes.is_broken(at.id, "owner-address")).then_some(None);
+        };
+        let hint = "an unused address that keepalived moves: owner-address = \"169.254.77.10\"";
+        let Ok(address) = key.value.parse::<IpAddr>() else {
+            drop(self.refuse(key, "is no IP address").hint(hint));
+            return None;
+        };
+        let address = address.to_canonical();
+        let is_own = |vip: SocketAddr| vip.ip().to_canonical() == address;
+        let reason = match () {
+            () if address.is_loopback() => "is an address that every machine has",
+            () if address.is_unspecified() || address.is_multicast() => "is not the address of one machine",
+            () if binds.unwrap_or_default().iter().filter_map(BindAddress::vip).any(is_own) => {
+                "is the address of the service, which must be on no interface"
+            }
+            () => return Some(Some(address)),
+        };
+        drop(self.refuse(key, reason).hint(hint));
+        None
     }
 
     fn interface(&mut self, at: &At<RawListener>) -> Option<Box<str>> {

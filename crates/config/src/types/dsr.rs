@@ -1,6 +1,6 @@
 //! Types of `protocol = "dsr"` listeners.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ pub struct DsrSettings {
     pub data_path: DataPath,
     /// What becomes of a program in the kernel at a stop.
     pub at_stop: AtStop,
+    /// This machine answers for the address of the service while it also has this one; `None`: always.
+    pub owner_address: Option<IpAddr>,
     /// File with the key of the hash; `None`: it is chosen at each start.
     pub hash_key_file: Option<PathBuf>,
 }

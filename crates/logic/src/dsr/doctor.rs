@@ -174,6 +174,8 @@ pub struct Examination {
     /// The first sequence number; the place of a backend is added.
     number: u32,
     owners: BTreeSet<Mac>,
+    /// The address that the owner of the VIP has, if this machine does not have it: another balancer may answer.
+    lacks: Option<IpAddr>,
     backends: Vec<Backend>,
 }
 
@@ -235,8 +237,14 @@ impl Examination {
             port,
             number,
             owners: BTreeSet::new(),
+            lacks: None,
             backends: service.backends.into_iter().take(MOST).map(new).collect(),
         }
+    }
+
+    /// This machine stands by for another balancer, because it lacks an address.
+    pub fn stand_by(&mut self, lacks: IpAddr) {
+        self.lacks = Some(lacks);
     }
 
     /// Frames of the questions of a step that have no answer yet. Who has an address is asked each time: a second machine

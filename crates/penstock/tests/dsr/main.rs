@@ -15,6 +15,7 @@ mod quick;
 mod refused;
 mod ring;
 mod survival;
+mod take_over;
 mod trace;
 mod traffic;
 mod trial;

@@ -46,6 +46,15 @@ impl Network {
         network
     }
 
+    /// Adds a second balancer.
+    pub(crate) fn add_balancer(&mut self) -> usize {
+        let number = self.machines.len();
+        self.machines.push(Machine::new("m"));
+        self.plug(number);
+        self.run(number, &["sysctl", "-qw", "net.ipv4.ip_forward=0"]);
+        number
+    }
+
     pub(crate) fn machine(&self, machine: usize) -> &Machine {
         &self.machines[machine]
     }

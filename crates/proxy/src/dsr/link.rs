@@ -13,7 +13,7 @@ use sys::packet::{self, PacketError, send_frame};
 use super::{Conflict, Round, Server};
 
 /// Announcements of the address after a start, one a second: one may be lost.
-const ANNOUNCEMENTS: u32 = 3;
+pub(super) const ANNOUNCEMENTS: u32 = 3;
 
 /// Shortest time between two events about another machine that claims the address.
 const CONFLICT_EVERY: Duration = Duration::from_secs(60);
@@ -107,10 +107,9 @@ impl Server {
     /// Tells the network where the address is, if that is due, and asks whether another machine has it.
     pub(super) fn announce(&mut self, round: Round, now: Instant) {
         if self.conflict.as_ref().is_some_and(|it| now.duration_since(it.seen) >= CONFLICT_LASTS) {
-            self.conflict = None;
-            self.worker.front.state.restore(&self.conflict_subject());
+            self.end_conflict();
         }
-        let Some(interface) = self.interface else { return };
+        let Some(interface) = self.interface.filter(|_| self.is_owner()) else { return };
         let vip = self.director.service().vip;
         let is_due = self.announcements > 0;
         // Each may be lost: the next one is sent, and questions are answered in any case.
@@ -120,6 +119,12 @@ impl Server {
         if is_due {
             self.announcements -= 1;
             let _ = send_frame(self.socket.get_ref().as_fd(), &owner::announcement(vip, interface.mac));
+        }
+    }
+
+    pub(super) fn end_conflict(&mut self) {
+        if self.conflict.take().is_some() {
+            self.worker.front.state.restore(&self.conflict_subject());
         }
     }
 

@@ -23,6 +23,7 @@ impl Server {
             transport: settings.transports.as_str(),
             path: self.path.rung().as_str(),
             mode: settings.mode.as_str(),
+            ownership: self.ownership.unwrap_or_default().as_str(),
             interface: settings.interface.to_string(),
             ethernet: self.interface.map(|it| shown(it.mac)),
             pool: self.known.pool(settings.pool).settings.name.to_string(),

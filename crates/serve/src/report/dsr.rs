@@ -24,10 +24,11 @@ pub fn services(services: &[ServiceReport]) -> String {
         push_line(
             &mut out,
             &format!(
-                "SERVICE {} {} (listener.{}): by {}{}, {} {ethernet}, pool {}",
+                "SERVICE {} {} (listener.{}): {}by {}{}, {} {ethernet}, pool {}",
                 line(&service.address),
                 service.transport,
                 line(&service.listener),
+                if service.ownership == "standby" { "STANDBY, " } else { "" },
                 service.path,
                 if service.mode == "ipip" { " through tunnels" } else { "" },
                 line(&service.interface),

@@ -36,6 +36,14 @@ impl Examination {
                 format!("no other machine on {} answers for {vip}", self.interface),
             );
         }
+        let is_backend = |mac: &Mac| self.backends.iter().any(|one| one.macs.contains(mac));
+        if let (Some(lacks), 1, false) = (self.lacks, self.owners.len(), self.owners.iter().any(is_backend)) {
+            let text = format!(
+                "one other machine on {} answers for {vip}, and this one stands by: it does not have {lacks}",
+                self.interface
+            );
+            return Finding::ok("vip-owner", text);
+        }
         let mut said = Vec::new();
         let mut mend = Vec::new();
         for mac in &self.owners {

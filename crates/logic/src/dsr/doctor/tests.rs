@@ -230,6 +230,21 @@ fn who_else_answers_for_the_vip_is_named_as_a_backend_or_as_a_stranger() {
 }
 
 #[test]
+fn one_other_balancer_may_answer_while_this_one_stands_by() {
+    for text in VIPS {
+        let ip = vip(text).ip().to_string();
+        let mut examination = examination(text, Transports::Tcp);
+        examination.stand_by("169.254.77.10".parse().unwrap());
+        examination.handle(&claim("192.0.2.21", SERVER));
+        examination.handle(&claim(&ip, STRANGER));
+        let found = examination.findings().swap_remove(0);
+        assert!(found.state == State::Ok && found.text.contains("stands by: it does not have 169.254.77.10"));
+        examination.handle(&claim(&ip, SERVER));
+        assert!(examination.findings()[0].is_fault(), "a backend answers, too");
+    }
+}
+
+#[test]
 fn without_an_address_of_its_own_the_balancer_asks_what_it_can() {
     let mut examination = examination(VIPS[0], Transports::Tcp);
     examination.asker.ip = "0.0.0.0".parse().unwrap();

@@ -123,6 +123,7 @@ mod tests {
             transport: "tcp",
             path,
             mode: "l2",
+            ownership: "owner",
             interface: "eth0".to_owned(),
             ethernet: None,
             pool: "video".to_owned(),
