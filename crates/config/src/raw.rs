@@ -491,6 +491,28 @@ balance = "maglev"
     /// `head -c 32 /dev/urandom | base64 > FILE` writes one, which only the user of the process may be able to read.
     #[schemars(extend("x-only" = json!({ "protocol": ["dsr"] })))]
     pub(crate) hash_key_file: Key<PathText>,
+    /// Networks whose unused addresses answer connections, and hold who opens them: scanners lose time, and worms. For an
+    /// address that no machine answers for, Penstock answers ARP and neighbour discovery, and SYNs with a window of 0: the
+    /// client is connected and can send nothing, and its window probes are answered, nothing else. Nothing is kept of a
+    /// client. A machine that has an address, or comes to take it, keeps it. Networks are /16 to /32, of IPv6 /64 to /128;
+    /// no other machine may have a tarpit for them, and no DHCP server may give their addresses out. See
+    /// [dsr.md](dsr.md#unused-addresses-that-hold-clients).
+    #[schemars(extend("default" = json!([]), "x-only" = json!({ "protocol": ["dsr"] }), "x-example" = r#"[listener.video]
+bind = "192.0.2.10:80"
+protocol = "dsr"
+interface = "eth0"
+tarpit-networks = ["192.0.2.128/25"]
+pool = "video"
+
+[pool.video]
+backends = ["192.0.2.21:80"]
+balance = "maglev"
+"#))]
+    pub(crate) tarpit_networks: Key<Vec<At<NetworkText>>>,
+    /// Packets a second that `tarpit-networks` sends, at most: answers to clients, whose addresses may be forged, to questions
+    /// who has an address, and its own questions. A second's share may leave at once.
+    #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 100_000, "x-only" = json!({ "protocol": ["dsr"] })))]
+    pub(crate) tarpit_rate: Key<i64>,
     /// Time limit for a client to send the server name.
     #[schemars(extend("default" = "10s", "x-only" = json!({ "protocol": ["tls-passthrough"] })))]
     pub(crate) handshake_timeout: Key<DurationText>,

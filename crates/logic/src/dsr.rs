@@ -13,6 +13,7 @@
 //! `crates/logic/src/dsr/image.rs` has the same decision for programs in the kernel, which hold flows themselves.
 //! `crates/logic/src/dsr/probe.rs` finds out whether backends accept the VIP.
 //!
+//! `crates/logic/src/dsr/tarpit.rs` holds clients of addresses that no machine has.
 //! `crates/logic/src/dsr/trace.rs` tells an operator of each frame what is decided.
 //! `crates/logic/src/dsr/tunnel.rs` puts packets into others for backends that are on another network.
 //!
@@ -35,6 +36,7 @@ pub mod packet;
 pub mod path;
 pub mod probe;
 mod ring;
+pub mod tarpit;
 #[cfg(test)]
 mod tests;
 pub mod trace;

@@ -10,6 +10,7 @@
 //! 5. `crates/proxy/src/dsr/tunnel.rs` sends what is to travel in other packets, and tells clients what is too long for that.
 //! 6. `crates/proxy/src/dsr/probe.rs` asks backends whether they accept the address, and `crates/proxy/src/dsr/report.rs`
 //!    tells operators how the service stands; `crates/proxy/src/dsr/trace.rs` shows them packets.
+//! 7. `crates/proxy/src/dsr/tarpit.rs` answers for addresses that no machine has.
 
 use std::io;
 use std::net::UdpSocket;
@@ -46,9 +47,11 @@ mod probe;
 mod report;
 mod ring;
 mod service;
+mod tarpit;
 mod totals;
 mod trace;
 mod tracer;
+mod trap;
 mod tunnel;
 mod way;
 
@@ -58,6 +61,7 @@ use plane::{Kernel, Path};
 use service::others;
 use totals::Totals;
 use tracer::Tracer;
+use trap::Trap;
 use tunnel::Tunnels;
 use way::{Frames, Probes};
 
@@ -168,6 +172,7 @@ struct Server {
     totals: Totals,
     tracer: Tracer,
     tunnels: Tunnels,
+    trap: Trap,
     /// Where operators ask, and what they have asked.
     desk: mpsc::Sender<Question>,
     questions: mpsc::Receiver<Question>,
@@ -210,6 +215,7 @@ async fn serve(
         totals: Totals::default(),
         tracer: Tracer::new(worker.front.state.services.traces()),
         tunnels: Tunnels::default(),
+        trap: Trap::default(),
         desk,
         questions,
         ticks: 0,
@@ -237,6 +243,7 @@ impl Server {
         let mut faults = 0;
         loop {
             let (probing, tracing) = (self.probes.socket(), self.tracer.socket());
+            let trapping = self.trap.socket();
             tokio::select! {
                 biased;
                 () = close_signal.closed() => return Ok(()),
@@ -280,6 +287,7 @@ impl Server {
                     }
                 }
                 guard = way::replies(&tracing) => self.take_traced(guard),
+                guard = way::replies(&trapping) => self.take_trapped(guard, Instant::now()),
             }
         }
     }
@@ -339,6 +347,7 @@ impl Server {
         self.director.expire(now);
         self.probe(round, now);
         self.look_at_losses();
+        self.tick_tarpit(round, now);
         if is_all {
             self.announce(round, now);
         }
@@ -390,6 +399,7 @@ impl Server {
                 Verdict::Answer(frame) => {
                     // Who asked asks again.
                     let _ = send_frame(self.socket.get_ref().as_fd(), &frame);
+                    self.totals.answered += 1;
                 }
                 Verdict::Conflict(other) => self.tell_conflict(other, now),
             }

@@ -38,6 +38,8 @@ pub fn render(front: &Arc<Front>) -> Result<String, fmt::Error> {
     Ok(out)
 }
 
+mod dsr;
+
 struct FrontCollector(Arc<Front>);
 
 impl fmt::Debug for FrontCollector {
@@ -60,6 +62,7 @@ impl Collector for FrontCollector {
             .filter_map(|listener| snapshot.listeners.get(&listener.name))
             .collect();
         encode_listeners(&mut out, &listeners)?;
+        dsr::encode(&mut out, &self.0.state.services)?;
         encode_certificates(&mut out, &listeners)?;
         encode_orders(&mut out, &self.0.state, &snapshot.config)?;
         let backends: Vec<_> = snapshot

@@ -33,12 +33,16 @@ word. The objects of JSON are in [machine-readable.md](machine-readable.md).
 ";
 
 /// Families that have labels and no sample in the test's front door.
-const LABELS: [(&str, &[&str]); 15] = [
+const LABELS: [(&str, &[&str]); 19] = [
     ("acme_failures_in_a_row", &["acme", "certificate"]),
     ("acme_next_order_seconds", &["acme", "certificate"]),
     ("backend_grpc_responses", &["pool", "backend", "code"]),
     ("certificate_expiry_seconds", &["directory", "certificate"]),
     ("certificates", &["directory", "state"]),
+    ("dsr_backend_bytes", &["listener", "address", "pool", "backend"]),
+    ("dsr_backend_flows", &["listener", "address", "pool", "backend"]),
+    ("dsr_backend_packets", &["listener", "address", "pool", "backend"]),
+    ("dsr_packets", &["listener", "address", "verdict", "reason"]),
     ("listener_data_path", &["listener", "address", "path"]),
     ("listener_dropped_datagrams", &["listener"]),
     ("listener_dropped_packets", &["listener"]),

@@ -52,11 +52,33 @@ pub struct ServiceReport {
     pub bytes: u64,
     /// Packets that were seen and were not for this service.
     pub passed: u64,
+    /// Questions who has the address that were answered.
+    pub answered: u64,
     /// Packets that were dropped, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
     /// Traces that see its packets.
     pub traces: usize,
+    /// The tarpit of the listener, which its first address has.
+    pub tarpit: Option<TarpitReport>,
     pub backends: Vec<BackendOfService>,
+}
+
+/// Addresses that no machine has, and that hold clients.
+#[derive(Clone, Debug, Serialize)]
+pub struct TarpitReport {
+    pub networks: Vec<String>,
+    /// Packets a second that are sent, at most.
+    pub rate: u32,
+    /// Addresses that are answered now.
+    pub addresses: usize,
+    /// Addresses of the networks that a machine has, as far as someone asked for them.
+    pub used: usize,
+    /// SYNs that were answered.
+    pub tarpitted: u64,
+    /// Window probes that were answered.
+    pub held: u64,
+    /// What was not answered because of the limit.
+    pub limited: u64,
 }
 
 /// A backend of a service.

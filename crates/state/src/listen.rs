@@ -358,6 +358,11 @@ fn open_packets(key: BoundKey, settings: &DsrSettings, workers: usize) -> Result
     Ok(Bound { key, sockets, open })
 }
 
+/// A filter, as the kernel takes it.
+pub fn instructions(filter: Vec<logic::dsr::filter::Instruction>) -> Vec<sys::packet::Instruction> {
+    filter.into_iter().map(|one| (one.code, one.jt, one.jf, one.k)).collect()
+}
+
 /// The filter of a service, as the kernel takes it.
 pub fn filter(service: &Service) -> Vec<sys::packet::Instruction> {
     let all = logic::dsr::filter::program(service).into_iter();

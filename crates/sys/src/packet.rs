@@ -118,6 +118,27 @@ impl PacketSocket {
         self.interface()?.ok_or_else(|| PacketError::NotEthernet(interface.to_owned()))
     }
 
+    /// Lets the interface receive what is sent to any group, as long as the socket is open.
+    pub fn receive_all_groups(&self, interface: u32) -> io::Result<()> {
+        let membership = libc::packet_mreq {
+            mr_ifindex: i32::try_from(interface).unwrap_or(0),
+            mr_type: libc::PACKET_MR_ALLMULTI as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        let length = size_of::<libc::packet_mreq>() as libc::socklen_t;
+        // SAFETY: the membership lives until the call returns, with its true length.
+        check(unsafe {
+            libc::setsockopt(
+                self.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_ADD_MEMBERSHIP,
+                (&raw const membership).cast(),
+                length,
+            )
+        })
+    }
+
     /// The interface that the socket is bound to; `None` if it is gone, or no Ethernet interface.
     pub fn interface(&self) -> io::Result<Option<Interface>> {
         // SAFETY: zeroes are a value of this struct of integers.

@@ -27,6 +27,8 @@ const FLOWS: usize = 1_000_000;
 /// Longest name of an interface (IFNAMSIZ, with the zero at its end).
 const LONGEST_INTERFACE: usize = 15;
 
+mod unused;
+
 impl Parser<'_> {
     pub(super) fn dsr(&mut self, at: &At<RawListener>, binds: Option<&[BindAddress]>) -> Option<DsrSettings> {
         let raw = &at.value;
@@ -70,6 +72,7 @@ impl Parser<'_> {
                 return None;
             }
         }
+        let tarpit = self.unused_addresses(at);
         let (transports, idle) = (transports?, idle?);
         Some(DsrSettings {
             pool: pool?,
@@ -83,6 +86,7 @@ impl Parser<'_> {
             at_stop: at_stop?,
             owner_address: owner_address?,
             hash_key_file: hash_key_file?,
+            tarpit: tarpit?,
         })
     }
 

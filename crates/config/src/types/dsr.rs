@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use logic::dsr::Transports;
 use logic::dsr::path::{AtStop, DataPath};
+use logic::dsr::tarpit::Rules;
 use logic::dsr::tunnel::Mode;
 use logic::route::PoolId;
 
@@ -36,6 +37,8 @@ pub struct DsrSettings {
     pub owner_address: Option<IpAddr>,
     /// File with the key of the hash; `None`: it is chosen at each start.
     pub hash_key_file: Option<PathBuf>,
+    /// Unused addresses that hold clients.
+    pub tarpit: Option<Rules>,
 }
 
 impl Listener {

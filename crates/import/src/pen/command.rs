@@ -227,8 +227,8 @@ impl Command {
             "status", "dropped: pen.cfg:1: it is for a running Pen";
         Stubborn: "", "as `-s`", Keys("`retries = 0`"),
             "stubborn\nserver 1 address 10.0.0.2 port 80", "retries = 0";
-        TarpitAcl: "[N]", "addresses that answer and never serve, with `dsr_if`", Missing("addresses that no machine has are not answered; `tarpit` of a listener holds denied clients at its own address"),
-            "tarpit_acl 3", "missing: pen.cfg:1: addresses that no machine has are not answered";
+        TarpitAcl: "[N]", "addresses that answer and never serve, with `dsr_if`", Missing("write `tarpit-networks` of the dsr listener by hand: it answers for addresses that no machine has"),
+            "tarpit_acl 3", "missing: pen.cfg:1: write `tarpit-networks` of the dsr listener by hand";
         TcpFastclose: "up\\|down\\|both\\|off", "a side that closes ends both directions",
             Missing("a side that closes ends its own direction only, as TCP means it; `idle-timeout` ends the rest"),
             "tcp_fastclose both", "missing: pen.cfg:1: a side that closes";

@@ -285,24 +285,7 @@ impl Ring {
     }
 
     pub(super) fn hash(&self, flow: &Flow) -> u64 {
-        #[expect(
-            deprecated,
-            reason = "it is SipHash-2-4 with our key for all time; std may choose another algorithm for its successor"
-        )]
-        let mut hasher = std::hash::SipHasher::new_with_keys(self.key[0], self.key[1]);
-        for (ip, port) in [(flow.client, flow.client_port), (flow.vip, flow.port)] {
-            let ip = match ip {
-                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                IpAddr::V6(ip) => ip,
-            };
-            hasher.write(&ip.octets());
-            hasher.write(&port.to_be_bytes());
-        }
-        hasher.write(&[match flow.transport {
-            Transport::Tcp => super::packet::TCP,
-            Transport::Udp => super::packet::UDP,
-        }]);
-        hasher.finish()
+        keyed_hash(self.key, flow)
     }
 
     /// Whether a backend takes packets of its flows.
@@ -426,4 +409,26 @@ impl Ring {
 fn identity(name: &str) -> u64 {
     // 0 is a place that was never used.
     hash_bytes(0, name.as_bytes()).max(1)
+}
+
+/// SipHash-2-4 of the addresses and ports of a flow.
+pub(super) fn keyed_hash(key: [u64; 2], flow: &Flow) -> u64 {
+    #[expect(
+        deprecated,
+        reason = "it is SipHash-2-4 with our key for all time; std may choose another algorithm for its successor"
+    )]
+    let mut hasher = std::hash::SipHasher::new_with_keys(key[0], key[1]);
+    for (ip, port) in [(flow.client, flow.client_port), (flow.vip, flow.port)] {
+        let ip = match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        hasher.write(&ip.octets());
+        hasher.write(&port.to_be_bytes());
+    }
+    hasher.write(&[match flow.transport {
+        Transport::Tcp => super::packet::TCP,
+        Transport::Udp => super::packet::UDP,
+    }]);
+    hasher.finish()
 }

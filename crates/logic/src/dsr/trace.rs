@@ -17,6 +17,7 @@ text::words! {
         Dropped = "dropped",
         Passed = "passed",
         Answered = "answered",
+        Tarpitted = "tarpitted",
     }
 }
 
@@ -68,6 +69,12 @@ pub struct Told {
 }
 
 impl Told {
+    /// A frame that the tarpit has answered.
+    pub fn tarpitted(frame: &[u8]) -> Self {
+        let client = packet::parse(frame).and_then(|packet| client(&packet.content));
+        Self::new(Traced::Tarpitted, client, "answered by the tarpit: no machine has the address")
+    }
+
     fn new(verdict: Traced, client: Option<IpAddr>, sentence: impl Into<String>) -> Self {
         Self { verdict, reason: None, client, backend: None, sentence: sentence.into() }
     }

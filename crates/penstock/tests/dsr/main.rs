@@ -16,6 +16,7 @@ mod refused;
 mod ring;
 mod survival;
 mod take_over;
+mod tarpit;
 mod trace;
 mod traffic;
 mod trial;

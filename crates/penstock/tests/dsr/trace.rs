@@ -11,7 +11,7 @@ use testing::{Server, eventually, secs};
 use super::network::{CLIENT, Network, SERVERS, VIP, VIP6, config};
 
 /// Starts a trace, and waits until the services give it their packets.
-fn trace(server: &Server, file: &Path, more: &[&str]) -> Child {
+pub(super) fn trace(server: &Server, file: &Path, more: &[&str]) -> Child {
     let traces = || {
         let services = server.ctl_json(&["dsr", "status"])["services"].clone();
         services.as_array().unwrap().iter().map(|one| one["traces"].as_u64().unwrap()).sum::<u64>()
@@ -33,7 +33,7 @@ fn trace(server: &Server, file: &Path, more: &[&str]) -> Child {
 }
 
 #[track_caller]
-fn ended(child: Child) -> (String, String) {
+pub(super) fn ended(child: Child) -> (String, String) {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
     [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).into()
@@ -41,7 +41,7 @@ fn ended(child: Child) -> (String, String) {
 
 /// What tshark prints of each packet.
 #[track_caller]
-fn fields(file: &Path, fields: &[&str]) -> Vec<Vec<String>> {
+pub(super) fn fields(file: &Path, fields: &[&str]) -> Vec<Vec<String>> {
     let mut arguments = vec!["-r", file.to_str().unwrap(), "-T", "fields"];
     fields.iter().for_each(|field| arguments.extend(["-e", field]));
     let output = run("tshark", &arguments, secs(60));

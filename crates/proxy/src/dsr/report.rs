@@ -32,8 +32,10 @@ impl Server {
             packets: self.totals.packets,
             bytes: self.totals.bytes,
             passed: self.totals.passed,
+            answered: self.totals.answered,
             dropped: self.totals.dropped.clone(),
             traces: self.tracer.count(),
+            tarpit: self.trap.report(),
             backends: self.backends_of_service(),
         };
         self.worker.front.state.services.publish(report, &self.desk);

@@ -10,6 +10,8 @@ pub(super) struct Totals {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) passed: u64,
+    /// Questions who has the address.
+    pub(super) answered: u64,
     /// By reason.
     pub(super) dropped: BTreeMap<&'static str, u64>,
 }

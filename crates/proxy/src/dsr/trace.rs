@@ -104,7 +104,7 @@ impl Server {
     }
 
     /// The interface, and which service this is.
-    fn place(&self) -> (Box<str>, String) {
+    pub(super) fn place(&self) -> (Box<str>, String) {
         let settings = self.settings();
         let transports = settings.map_or("", |it| it.transports.as_str());
         let place =

@@ -5,7 +5,7 @@ use std::time::Duration;
 use logic::dsr::explain::{BackendView, Decision, Explanation, Phase, Why};
 use logic::dsr::packet::{Flow, Transport, shown};
 use serde::Serialize;
-use state::dsr::{BackendOfService, ServiceReport, VipReport};
+use state::dsr::{BackendOfService, ServiceReport, TarpitReport, VipReport};
 use text::table::Table;
 use text::terminal::line;
 use text::units;
@@ -44,14 +44,18 @@ pub fn services(services: &[ServiceReport]) -> String {
         push_line(
             &mut out,
             &format!(
-                "  flows {} of {}; packets {}, {}; dropped {dropped}; passed over {}{traced}",
+                "  flows {} of {}; packets {}, {}; dropped {dropped}; passed over {}, questions answered {}{traced}",
                 service.flows,
                 service.max_flows,
                 service.packets,
                 units::bytes(service.bytes),
                 service.passed,
+                service.answered,
             ),
         );
+        if let Some(tarpit) = &service.tarpit {
+            push_line(&mut out, &tarpit_line(tarpit));
+        }
         let mut table = Table::indented("  ");
         table.header(["backend", "state", "address", "ethernet", ">flows", ">packets", ">bytes"]);
         for backend in &service.backends {
@@ -74,6 +78,19 @@ pub fn services(services: &[ServiceReport]) -> String {
         }
     }
     out
+}
+
+fn tarpit_line(tarpit: &TarpitReport) -> String {
+    format!(
+        "  tarpit {}: addresses answered {}, of machines {}; SYNs {}, window probes {}; over {} a second: {} not answered",
+        tarpit.networks.join(" "),
+        tarpit.addresses,
+        tarpit.used,
+        tarpit.tarpitted,
+        tarpit.held,
+        tarpit.rate,
+        tarpit.limited,
+    )
 }
 
 /// Whether a backend accepts the virtual address.

@@ -33,7 +33,8 @@ pub(in super::super) struct Trace {
     /// Only packets for this backend
     #[arg(long, value_name = "BACKEND", value_parser = parse_word)]
     backend: Option<String>,
-    /// Only packets of which this was decided: forwarded, dropped, passed, answered, or the reason of a drop
+    /// Only packets of which this was decided: forwarded, dropped, passed, answered, tarpitted, or the
+    /// reason of a drop
     #[arg(long, value_name = "VERDICT", value_parser = parse_word)]
     verdict: Option<String>,
 }

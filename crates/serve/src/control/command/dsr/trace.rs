@@ -132,8 +132,10 @@ mod tests {
             packets: 0,
             bytes: 0,
             passed: 0,
+            answered: 0,
             dropped: Default::default(),
             traces: 0,
+            tarpit: None,
             backends: Vec::new(),
         }
     }
@@ -149,7 +151,7 @@ mod tests {
             (&["backend", "10.0.0.1:80"], "no backend of a dsr listener \"10.0.0.1:80\"; there are: "),
             (
                 &["verdict", "drop"],
-                "there are: answered, dropped, forwarded, packet-no-backend, packet-not-segmented, packet-too-long, passed",
+                "there are: answered, dropped, forwarded, packet-no-backend, packet-not-segmented, packet-too-long, passed, tarpitted",
             ),
             (&["from", "203.0.113.1/24"], "from: "),
             (&["from", "unix"], "no Unix socket"),
