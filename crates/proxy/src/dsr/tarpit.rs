@@ -23,8 +23,9 @@ use super::{Round, Server};
 impl Server {
     /// Follows configuration and interface, and ends searches for addresses.
     pub(super) fn tick_tarpit(&mut self, round: Round, now: Instant) {
-        let is_first = self.plan.settings.binds.first() == Some(&self.key.bind);
-        let rules = self.settings().filter(|_| is_first).and_then(|settings| settings.tarpit.clone());
+        // Of two balancers the one that owns the address answers.
+        let answers = self.is_owner() && self.plan.settings.binds.first() == Some(&self.key.bind);
+        let rules = self.settings().filter(|_| answers).and_then(|settings| settings.tarpit.clone());
         let (Some(rules), Some(interface)) = (rules, self.interface) else {
             self.trap.close();
             if round != Round::Usual {

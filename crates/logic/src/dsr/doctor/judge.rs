@@ -1,6 +1,7 @@
 //! What the answers of an examination mean.
 
 use super::{Answer, Backend, Examination, Leg};
+use crate::dsr::Mac;
 use crate::dsr::finding::Finding;
 use crate::dsr::packet::{Transport, shown};
 
