@@ -30,4 +30,6 @@ fn translate(name: &str, text: &str, keys: fn(NewKey) -> State) -> Result<Transl
 }
 
 #[cfg(test)]
+mod generated;
+#[cfg(test)]
 mod tests;

@@ -57,4 +57,6 @@ fn translate(
 }
 
 #[cfg(test)]
+mod generated;
+#[cfg(test)]
 mod tests;

@@ -1,6 +1,9 @@
 //! `bind ADDRESS[,ADDRESS ...] [PARAMETER ...]`.
 
+use std::net::IpAddr;
+
 use super::model::Bind;
+use crate::fits;
 
 /// The addresses, and the parameters that have no translation.
 pub(super) fn binds(words: &[String]) -> Result<(Vec<Bind>, Vec<String>), String> {
@@ -60,15 +63,22 @@ const TAKES_VALUE: [&str; 17] = [
 fn address(text: &str) -> Result<String, String> {
     let text = ["ipv4@", "ipv6@"].iter().find_map(|family| text.strip_prefix(family)).unwrap_or(text);
     if let Some(path) = text.strip_prefix("unix@").or(text.starts_with('/').then_some(text)) {
-        return Ok(format!("unix:{path}"));
+        return fits::socket(path).map(|()| format!("unix:{path}"));
     }
     let (host, port) = text.rsplit_once(':').ok_or_else(|| format!("{text:?} has no port"))?;
-    if port.parse::<u16>().is_err() || text.contains('@') {
+    if !port.parse::<u16>().is_ok_and(|port| port > 0) || text.contains('@') {
         return Err(format!("{text:?}: write each port by its number"));
     }
-    Ok(match host {
-        "" | "*" => format!(":{port}"),
-        host if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{port}"),
-        host => format!("{host}:{port}"),
-    })
+    if matches!(host, "" | "*") {
+        return Ok(format!(":{port}"));
+    }
+    let inside = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    match inside.parse::<IpAddr>() {
+        Ok(ip) if ip.is_multicast() => Err(format!("{host} is a multicast address")),
+        Ok(IpAddr::V6(ip)) => Ok(format!("[{ip}]:{port}")),
+        Ok(IpAddr::V4(ip)) => Ok(format!("{ip}:{port}")),
+        Err(_) => {
+            Err(format!("{host:?} is a name, and a listener needs an address: write the one that it has"))
+        }
+    }
 }

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::emitter::Emitter;
+use super::emitter::{DAY, Emitter, YEAR};
 use super::model::{At, Bind, File, Mode, Proxy, Timeout};
-use super::pool::{self, milliseconds};
+use super::pool;
 use super::route;
+use super::server::Role;
 use crate::document::{Document, Section, list, quoted};
+use crate::fits;
 use crate::keys::{NewKey, State};
 use crate::{Effect, Fault, Faults, Translation};
 
@@ -25,22 +27,26 @@ pub(super) fn emit(name: &str, file: File, keys: fn(NewKey) -> State) -> Result<
     for note in &notes {
         document.title(format!("{}: {}", note.place, note.text));
     }
-    let mut emitter = Emitter { notes, keys, pools };
+    let (listeners, bound) = (BTreeSet::new(), BTreeMap::new());
+    let mut emitter = Emitter { notes, keys, pools, listeners, bound };
     let section = document.section("process");
     if let Some(most) = &max_connections {
         section.put("max-connections", most.value.max(1).to_string(), &[]);
     }
     for (key, value) in [("user", user), ("group", group)] {
-        if let Some(value) = value {
-            section.put(key, quoted(&value.value), &[]);
+        let Some(value) = value else { continue };
+        match fits::account(&value.value) {
+            Ok(()) => section.put(key, quoted(&value.value), &[]),
+            Err(why) => {
+                let comment = emitter.note(Effect::Missing, &value.place, &why);
+                section.comment(comment);
+            }
         }
     }
-    let mut served = false;
     for proxy in proxies.iter().filter(|proxy| proxy.kind.takes_clients()) {
-        served |= !proxy.binds.is_empty();
         emitter.frontend(&mut document, proxy);
     }
-    if !served {
+    if emitter.listeners.is_empty() {
         let message = "there is no frontend with a `bind` that could be served".to_owned();
         return Err(Faults(vec![Fault { place: name.to_owned(), message, hint: None }]));
     }
@@ -62,9 +68,14 @@ fn pools(proxies: &[Proxy]) -> BTreeMap<String, String> {
         let clean = clean(&proxy.name);
         let number = numbers.entry(clean.clone()).or_insert(1);
         let mut name = clean.clone();
-        while taken.contains(&name) {
+        // The backup servers have a pool of their own.
+        let has_backup = proxy.servers.iter().any(|server| server.value.role == Role::Backup);
+        while taken.contains(&name) || has_backup && taken.contains(&pool::of_backup(&name)) {
             *number += 1;
             name = format!("{clean}-{number}");
+        }
+        if has_backup {
+            taken.insert(pool::of_backup(&name));
         }
         taken.insert(name.clone());
         pools.insert(proxy.name.clone(), name);
@@ -80,8 +91,10 @@ fn clean(name: &str) -> String {
 
 impl Emitter {
     fn frontend(&mut self, document: &mut Document, proxy: &Proxy) {
+        let bound = |bind: &At<Bind>| At { value: bind.value.address.clone(), place: bind.place.clone() };
+        let binds: Vec<_> = proxy.binds.iter().filter(|bind| self.bind(&bound(bind))).collect();
         let (tls, plain): (Vec<_>, Vec<_>) =
-            proxy.binds.iter().partition(|bind| bind.value.certificates.is_some());
+            binds.into_iter().partition(|bind| bind.value.certificates.is_some());
         let name = clean(&proxy.name);
         if plain.is_empty() && tls.is_empty() {
             self.note(Effect::Missing, &proxy.place, "it has no `bind`");
@@ -90,6 +103,10 @@ impl Emitter {
         if pool.is_none() && proxy.mode() == Mode::Tcp {
             self.note(Effect::Missing, &proxy.place, "it has no backend with servers, and is left out");
             return;
+        }
+        if let Some(redirect) = proxy.redirect.as_ref().filter(|_| proxy.mode() == Mode::Tcp) {
+            let text = "`redirect` needs `mode http`: with `mode tcp` HAProxy ignores it as well";
+            self.note(Effect::Dropped, &redirect.place, text);
         }
         if !plain.is_empty() {
             self.listener(document, proxy, &name, &plain, Encryption::None, pool.as_deref());
@@ -109,6 +126,20 @@ impl Emitter {
         encryption: Encryption,
         pool: Option<&str>,
     ) {
+        let redirect =
+            proxy.redirect.as_ref().filter(|_| encryption == Encryption::None && proxy.mode() == Mode::Http);
+        let is_own = binds.iter().any(|bind| bind.value.address.ends_with(":443"));
+        if let Some(redirect) = redirect.filter(|_| is_own) {
+            let text = "port 443 of this frontend has no TLS itself: clients would be redirected for ever";
+            self.note(Effect::Missing, &redirect.place, text);
+        }
+        let redirect = redirect.filter(|_| !is_own);
+        if pool.is_none() && redirect.is_none() && !self.has_route(proxy) {
+            let text = "no backend with servers takes its requests, and it is left out";
+            self.note(Effect::Missing, &proxy.place, text);
+            return;
+        }
+        let name = &self.listener_name(name);
         let section = document.section(format!("listener.{name}"));
         section.comment(proxy.place.clone());
         let addresses: Vec<_> = binds.iter().map(|bind| quoted(&bind.value.address)).collect();
@@ -118,7 +149,6 @@ impl Emitter {
         if encryption == Encryption::Tls {
             self.certificates(section, binds);
         }
-        let redirect = proxy.redirect.as_ref().filter(|_| encryption == Encryption::None);
         if let Some(redirect) = redirect {
             section.put("redirect-to-https", "true", std::slice::from_ref(&redirect.place));
         }
@@ -140,6 +170,15 @@ impl Emitter {
         if redirect.is_none() {
             self.routes(document, proxy, name);
         }
+    }
+
+    /// Whether a `use_backend` of the proxy becomes a route.
+    fn has_route(&self, proxy: &Proxy) -> bool {
+        proxy.mode() == Mode::Http
+            && proxy.rules.iter().any(|rule| {
+                self.pools.contains_key(&rule.value.backend)
+                    && route::routes(&rule.value.condition, &proxy.acls).is_ok()
+            })
     }
 
     /// The pool for what no route takes.
@@ -169,7 +208,12 @@ impl Emitter {
         };
         match one {
             Some((path, file)) if path.is_absolute() && path.extension().is_none() => {
-                section.put("tls.certificates", quoted(file.trim_end_matches('/')), &[]);
+                let directory = file.trim_end_matches('/');
+                section.put(
+                    "tls.certificates",
+                    quoted(if directory.is_empty() { "/" } else { directory }),
+                    &[],
+                );
             }
             Some((path, _)) if path.is_absolute() && path.extension().is_some_and(|end| end == "pem") => {
                 let directory = path.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
@@ -190,7 +234,7 @@ impl Emitter {
     }
 
     fn times(&mut self, section: &mut Section, proxy: &Proxy) {
-        let of = |timeout| proxy.timeout(timeout).map(|time: &At<u64>| time.value);
+        let of = |timeout| proxy.timeout(timeout);
         match proxy.mode() {
             Mode::Http => {
                 let idle = of(Timeout::HttpKeepAlive).or(of(Timeout::Client));
@@ -199,18 +243,21 @@ impl Emitter {
                 let words = [("head", head), ("idle", idle), ("body", body), ("write", body)];
                 let words = words
                     .iter()
-                    .filter_map(|(key, time)| Some(format!("{key} = {}", milliseconds((*time)?))));
+                    .filter_map(|(key, time)| Some(format!("{key} = {}", self.time((*time)?, DAY))));
                 let words: Vec<_> = words.collect();
                 if !words.is_empty() {
                     section.put("timeouts", format!("{{ {} }}", words.join(", ")), &[]);
                 }
             }
             Mode::Tcp => {
-                let longest =
-                    [Timeout::Tunnel, Timeout::Client, Timeout::Server].into_iter().filter_map(of).max();
+                let times = [Timeout::Tunnel, Timeout::Client, Timeout::Server].into_iter().filter_map(of);
+                let longest = times.max_by_key(|time| match time.value {
+                    0 => u64::MAX,
+                    value => value,
+                });
                 if let Some(time) = longest {
                     let text = "the longest of `timeout client`, `server` and `tunnel`: a session is idle if both sides are".to_owned();
-                    section.put("idle-timeout", milliseconds(time), &[text]);
+                    section.put("idle-timeout", self.time(time, YEAR), &[text]);
                 }
             }
         }

@@ -1,19 +1,27 @@
 //! A pool for each backend.
 
-use super::emitter::Emitter;
+use std::collections::BTreeMap;
+
+use super::emitter::{DAY, Emitter, YEAR, milliseconds};
 use super::model::{At, Mode, Proxy, Timeout};
 use super::server::{Check, Role, Server, Verify};
 use crate::Effect;
 use crate::document::{Document, Section, list, quoted};
+use crate::fits;
 use crate::keys::{NewKey, State};
 
 /// The largest `weight` of a backend is 256 in HAProxy.
 const HEAVIEST: u64 = 1000;
 
+/// Name of the pool of a pool's backup servers.
+pub(super) fn of_backup(name: &str) -> String {
+    format!("{name}-backup")
+}
+
 pub(super) fn pool(emitter: &mut Emitter, document: &mut Document, proxy: &Proxy, name: &str) {
     let (usual, backup): (Vec<_>, Vec<_>) =
         proxy.servers.iter().partition(|server| server.value.role == Role::Usual);
-    let backup_name = format!("{name}-backup");
+    let backup_name = of_backup(name);
     let (first, second) = if usual.is_empty() { (&backup, None) } else { (&usual, Some(&backup)) };
     let section = document.section(format!("pool.{name}"));
     section.comment(proxy.place.clone());
@@ -26,8 +34,15 @@ pub(super) fn pool(emitter: &mut Emitter, document: &mut Document, proxy: &Proxy
 }
 
 fn settings(emitter: &mut Emitter, section: &mut Section, proxy: &Proxy, servers: &[&At<Server>]) {
-    let entries: Vec<_> = servers.iter().map(|server| entry(&server.value)).collect();
-    section.put("backends", list(&entries), &[]);
+    let mut once = once(emitter, servers);
+    let mut comments = Vec::new();
+    if once.iter().all(|server| server.weight == 0) {
+        let text = "every server has the weight 0, so HAProxy uses none: here all have the same";
+        comments.push(emitter.note(Effect::Missing, &servers[0].place, text));
+        once.iter_mut().for_each(|server| server.weight = 1);
+    }
+    let entries: Vec<_> = once.iter().map(entry).collect();
+    section.put("backends", list(&entries), &comments);
     balance(emitter, section, proxy);
     health(emitter, section, proxy, servers);
     if let Some(retries) = &proxy.settings.retries {
@@ -52,12 +67,36 @@ fn settings(emitter: &mut Emitter, section: &mut Section, proxy: &Proxy, servers
         (Timeout::Tunnel, &["tunnel"]),
     ] {
         if let Some(time) = proxy.timeout(timeout) {
-            times.extend(keys.iter().map(|key| format!("{key} = {}", milliseconds(time.value))));
+            let most = if timeout == Timeout::Tunnel { YEAR } else { DAY };
+            times.extend(keys.iter().map(|key| format!("{key} = {}", emitter.time(time, most))));
         }
     }
     if !times.is_empty() {
         section.put("timeouts", format!("{{ {} }}", times.join(", ")), &[]);
     }
+}
+
+/// The servers, each address once: of one that several have, the server has the weights and the limits of all.
+fn once(emitter: &mut Emitter, servers: &[&At<Server>]) -> Vec<Server> {
+    let mut once: Vec<Server> = Vec::new();
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    for At { value: server, place } in servers {
+        let address = fits::canonical(&server.address);
+        let Some(first) = known.get(&address).and_then(|at| once.get_mut(*at)) else {
+            known.insert(address, once.len());
+            once.push(server.clone());
+            continue;
+        };
+        first.weight += server.weight;
+        first.max_connections =
+            first.max_connections.zip(server.max_connections).map(|(one, other)| one.saturating_add(other));
+        let text = format!(
+            "{} is the address of two servers: here it is one backend with the weight and the limit of both",
+            server.address
+        );
+        emitter.note(Effect::Changed, place, &text);
+    }
+    once
 }
 
 fn entry(server: &Server) -> String {
@@ -66,7 +105,7 @@ fn entry(server: &Server) -> String {
         words.push(format!("weight = {}", server.weight.min(HEAVIEST)));
     }
     if let Some(most) = server.max_connections {
-        words.push(format!("max-connections = {most}"));
+        words.push(format!("max-connections = {}", most.min(100_000_000)));
     }
     if words.is_empty() {
         return quoted(&server.address);
@@ -78,6 +117,7 @@ fn balance(emitter: &mut Emitter, section: &mut Section, proxy: &Proxy) {
     let Some(At { value, place }) = &proxy.settings.balance else { return };
     let words: Vec<&str> = value.iter().map(String::as_str).collect();
     let header = words.first().and_then(|word| word.strip_prefix("hdr(")?.strip_suffix(')'));
+    let header = header.filter(|name| fits::field(name).is_ok());
     let (word, key, changed) = match (&words[..], header) {
         ([] | ["roundrobin" | "static-rr"], _) => ("round-robin", None, None),
         (["leastconn"], _) => ("least-connections", None, None),
@@ -126,9 +166,9 @@ fn health(emitter: &mut Emitter, section: &mut Section, proxy: &Proxy, servers: 
         words.push(format!("expect = {}", quoted(&expect.value)));
     }
     // The defaults of HAProxy: `inter` 2 s, `fall` 3, `rise` 2, as here.
-    let interval = server.interval.unwrap_or(2000).max(1);
+    let interval = server.interval.unwrap_or(2000).clamp(1, DAY);
     words.push(format!("interval = {}", milliseconds(interval)));
-    let check = proxy.timeout(Timeout::Check).map_or(interval, |time| time.value).min(interval).max(1);
+    let check = proxy.timeout(Timeout::Check).map_or(interval, |time| time.value).clamp(1, interval);
     words.push(format!("timeout = {}", milliseconds(check)));
     words.extend(server.rise.map(|rise| format!("rise = {}", rise.clamp(1, 100))));
     words.extend(server.fall.map(|fall| format!("fall = {}", fall.clamp(1, 100))));
@@ -143,18 +183,23 @@ fn tls(emitter: &mut Emitter, section: &mut Section, servers: &[&At<Server>]) {
         let text = "here all backends of the pool use TLS, or none";
         comments.push(emitter.note(Effect::Missing, &first.place, text));
     }
+    let is_verified = !matches!(first.value.tls, Some(Verify::None));
+    if is_verified && servers.iter().any(|server| server.value.address.starts_with("unix:")) {
+        let text = "`ssl` is not translated: no certificate can be for a Unix socket, add tls = { server-name = \"NAME\" }";
+        let comment = emitter.note(Effect::Missing, &first.place, text);
+        section.comment(comment);
+        return;
+    }
     let value = match (first.value.tls, &first.value.ca) {
         (Some(Verify::None), _) => "{ verify = \"off\" }".to_owned(),
-        (_, Some(ca)) => format!("{{ ca = {} }}", quoted(ca)),
+        (_, Some(ca)) if ca.starts_with('/') => format!("{{ ca = {} }}", quoted(ca)),
+        (_, Some(ca)) => {
+            let text =
+                format!("ca-file {ca:?} is not an absolute path: here the authorities of the machine count");
+            comments.push(emitter.note(Effect::Missing, &first.place, &text));
+            quoted("on")
+        }
         (_, None) => quoted("on"),
     };
     section.put("tls", value, &comments);
-}
-
-/// A time as a duration.
-pub(super) fn milliseconds(time: u64) -> String {
-    quoted(&match time {
-        seconds if seconds.is_multiple_of(1000) => format!("{}s", seconds / 1000),
-        time => format!("{time}ms"),
-    })
 }

@@ -1,10 +1,13 @@
 //! Reads the lines of a file into its sections.
 
+use std::collections::BTreeMap;
+
 use super::bind::binds;
 use super::model::{At, File, HttpCheck, Kind, Mode, Proxy, Settings, Timeout};
 use super::route::{self, Acls, Rule};
 use super::server;
 use super::words::{milliseconds, words};
+use crate::fits;
 use crate::{Effect, Fault, Faults, Note};
 
 /// Lines that change nothing for clients, or that are always so here, with what is said of them.
@@ -91,10 +94,20 @@ struct Reader {
     faults: Vec<Fault>,
     /// What the last `defaults` says.
     defaults: Settings,
+    /// Places of the sections that take clients and of those that have servers, by name. `listen` is both.
+    names: [BTreeMap<String, String>; 2],
+    /// Places of the servers of the last section, by name.
+    servers: BTreeMap<String, String>,
 }
 
 pub(super) fn read(name: &str, text: &str) -> Result<File, Faults> {
-    let mut reader = Reader { file: File::default(), faults: Vec::new(), defaults: Settings::default() };
+    let mut reader = Reader {
+        file: File::default(),
+        faults: Vec::new(),
+        defaults: Settings::default(),
+        names: Default::default(),
+        servers: BTreeMap::new(),
+    };
     let mut section = Section::Nowhere;
     for (at, line) in text.lines().enumerate() {
         let place = format!("{name}:{}", at + 1);
@@ -143,6 +156,7 @@ impl Reader {
             }
         };
         let name = words.get(1).cloned().unwrap_or_default();
+        self.servers.clear();
         if kind == Kind::Defaults {
             self.defaults = Settings::default();
             if words.len() > 2 {
@@ -154,6 +168,8 @@ impl Reader {
             }
         } else if name.is_empty() {
             self.fault(&place, &format!("`{}` needs a name", words[0]));
+        } else {
+            self.names_of(kind, &name, &place);
         }
         self.file.proxies.push(Proxy {
             kind,
@@ -167,6 +183,21 @@ impl Reader {
             redirect: None,
         });
         Section::Proxy(self.file.proxies.len() - 1)
+    }
+
+    /// Reports a second section of one name: which of them a `use_backend` means is not clear, and HAProxy refuses it.
+    fn names_of(&mut self, kind: Kind, name: &str, place: &str) {
+        let sides = [kind.takes_clients(), matches!(kind, Kind::Backend | Kind::Listen)];
+        let mut first = None;
+        for (names, _) in self.names.iter_mut().zip(sides).filter(|(_, is_there)| *is_there) {
+            match names.get(name) {
+                Some(place) => first = Some(place.clone()),
+                None => drop(names.insert(name.to_owned(), place.to_owned())),
+            }
+        }
+        if let Some(first) = first {
+            self.fault(place, &format!("a section like this is called {name:?} already: {first}"));
+        }
     }
 
     fn line(&mut self, section: &Section, words: &[String], place: &str) {
@@ -286,9 +317,17 @@ impl Reader {
     }
 
     fn server(&mut self, proxy: &mut Proxy, words: &[String], place: &str) {
-        let [_, _name, address, parameters @ ..] = words else {
+        let [_, name, address, parameters @ ..] = words else {
             return self.fault(place, "`server` needs a name and an address");
         };
+        if !matches!(proxy.kind, Kind::Backend | Kind::Listen) {
+            let why = "`server` is for `backend` and `listen`: HAProxy ignores it here, too";
+            return self.note(Effect::Dropped, place, why);
+        }
+        if let Some(first) = self.servers.insert(name.clone(), place.to_owned()) {
+            return self
+                .fault(place, &format!("a server of this section is called {name:?} already: {first}"));
+        }
         let defaults = proxy.settings.default_server.iter().flat_map(|line| line.value.iter().cloned());
         let parameters: Vec<_> = defaults.chain(parameters.iter().cloned()).collect();
         if parameters.iter().any(|word| word == "disabled") {
@@ -312,7 +351,7 @@ impl Reader {
             "forwardfor" => proxy.settings.forward_for = Some(At { value: (), place: place.to_owned() }),
             "httpchk" => {
                 let path = words.get(3).or(words.get(2)).cloned().unwrap_or_else(|| "/".to_owned());
-                proxy.settings.http_check = Some(At { value: HttpCheck { path }, place: place.to_owned() });
+                self.check_path(proxy, path, words, place);
             }
             "tcp-check" => {}
             name => match NEEDLESS_OPTIONS.iter().find(|(known, _)| *known == name) {
@@ -325,13 +364,16 @@ impl Reader {
     fn http_check(&mut self, proxy: &mut Proxy, words: &[String], place: &str) {
         let words_of: Vec<&str> = words.iter().map(String::as_str).collect();
         match words_of[..] {
-            [_, "expect", "status", status] => {
-                proxy.settings.expect = Some(At { value: status.to_owned(), place: place.to_owned() });
-            }
+            [_, "expect", "status", status] => match fits::statuses(status) {
+                Ok(()) => {
+                    proxy.settings.expect = Some(At { value: status.to_owned(), place: place.to_owned() });
+                }
+                Err(why) => self.missing(place, words, &why),
+            },
             [_, "send", ref rest @ ..] if rest.contains(&"uri") => {
                 let at = rest.iter().position(|word| *word == "uri").unwrap_or(0);
                 let path = rest.get(at + 1).copied().unwrap_or("/").to_owned();
-                proxy.settings.http_check = Some(At { value: HttpCheck { path }, place: place.to_owned() });
+                self.check_path(proxy, path, words, place);
                 if rest.iter().any(|word| ["hdr", "body"].contains(word)) {
                     self.missing(place, words, "a check has a path, and `host`");
                 }
@@ -339,6 +381,15 @@ impl Reader {
             _ => {
                 self.missing(place, words, "a check has a path and the expected status: `health` of the pool")
             }
+        }
+    }
+
+    fn check_path(&mut self, proxy: &mut Proxy, path: String, words: &[String], place: &str) {
+        match fits::target(&path) {
+            Ok(()) => {
+                proxy.settings.http_check = Some(At { value: HttpCheck { path }, place: place.to_owned() });
+            }
+            Err(why) => self.missing(place, words, &why),
         }
     }
 

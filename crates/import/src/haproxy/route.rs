@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::fits;
+
 /// What a named condition asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
@@ -55,16 +57,27 @@ pub(super) fn test(words: &[String]) -> Test {
     let name = criterion.strip_prefix("req.").unwrap_or(criterion).to_ascii_lowercase();
     let is_case_blind = rest.iter().any(|word| word == "-i");
     match name.as_str() {
-        "hdr(host)" | "hdr(host),lower" => Test::Host(values.iter().map(|host| without_port(host)).collect()),
+        "hdr(host)" | "hdr(host),lower" => hosts(values.iter().map(|host| without_port(host)).collect()),
         "hdr_end(host)" if values.iter().all(|value| value.starts_with('.')) => {
-            Test::Host(values.iter().map(|end| format!("*{}", without_port(end))).collect())
+            hosts(values.iter().map(|end| format!("*{}", without_port(end))).collect())
         }
         "path_beg" if is_case_blind => Test::Other("paths are compared with case here".to_owned()),
-        "path_beg" => Test::Path(values),
+        "path_beg" if values.is_empty() => Test::Other("it has no path".to_owned()),
+        "path_beg" => values
+            .iter()
+            .find_map(|path| fits::route_path(path).err())
+            .map_or(Test::Path(values), Test::Other),
         "ssl_fc" => Test::Tls,
         "path" => Test::Other("a route has the start of a path, not a whole one".to_owned()),
         _ => Test::Other(format!("{criterion} is neither a host nor the start of a path")),
     }
+}
+
+fn hosts(hosts: Vec<String>) -> Test {
+    if hosts.is_empty() {
+        return Test::Other("it has no host".to_owned());
+    }
+    hosts.iter().find_map(|host| fits::route_host(host).err()).map_or(Test::Host(hosts), Test::Other)
 }
 
 fn without_port(host: &str) -> String {

@@ -1,6 +1,7 @@
 //! `server NAME ADDRESS [PARAMETER ...]`.
 
 use super::words::milliseconds;
+use crate::fits;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
@@ -134,7 +135,7 @@ fn number(word: &str, text: &str) -> Result<u64, String> {
 fn backend_address(text: &str) -> Result<String, String> {
     let text = ["ipv4@", "ipv6@"].iter().find_map(|family| text.strip_prefix(family)).unwrap_or(text);
     if let Some(path) = text.strip_prefix("unix@").or(text.starts_with('/').then_some(text)) {
-        return Ok(format!("unix:{path}"));
+        return fits::socket(path).map(|()| format!("unix:{path}"));
     }
     if text.contains('@') {
         return Err(format!("{text:?} is an address of a family that is not known here"));
@@ -144,6 +145,7 @@ fn backend_address(text: &str) -> Result<String, String> {
     if host.is_empty() || !valid {
         return Err(format!("{text:?} needs a host and a port: without one HAProxy uses that of the client"));
     }
+    fits::host(host)?;
     let is_bare_ipv6 = host.contains(':') && !host.starts_with('[');
     Ok(if is_bare_ipv6 { format!("[{host}]:{port}") } else { text.to_owned() })
 }

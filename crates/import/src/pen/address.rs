@@ -4,12 +4,14 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::model::Server;
 use super::place::{Listen, Place};
-use crate::Outside;
+use crate::{Outside, fits};
 
 /// `[host:]port` or a path.
 pub(super) fn listen(text: &str, outside: &Outside<'_>) -> Result<Listen, String> {
     if text.contains('/') {
-        return Ok(Listen::Unix(outside.absolute(text)));
+        let path = outside.absolute(text);
+        fits::socket(&path)?;
+        return Ok(Listen::Unix(path));
     }
     let (host, port) = text.rsplit_once(':').unwrap_or(("0.0.0.0", text));
     let port = port_of(port, outside)?;
@@ -62,16 +64,21 @@ pub(super) fn server(text: &str, outside: &Outside<'_>) -> Result<Server, String
         "" => None,
         text => Some(port_of(text, outside)?),
     };
-    Ok(Server { place: Some(place(host, port, outside)), soft, hard, weight, prio, ..Server::default() })
+    Ok(Server { place: Some(place(host, port, outside)?), soft, hard, weight, prio, ..Server::default() })
 }
 
 /// Where a server is, by its address alone.
-pub(super) fn place(host: &str, port: Option<u16>, outside: &Outside<'_>) -> Place {
+pub(super) fn place(host: &str, port: Option<u16>, outside: &Outside<'_>) -> Result<Place, String> {
     if host.contains('/') {
-        Place::Unix(outside.absolute(host))
-    } else {
-        Place::Host { host: host.to_owned(), port }
+        let path = outside.absolute(host);
+        fits::socket(&path)?;
+        return Ok(Place::Unix(path));
     }
+    let place = Place::Host { host: host.to_owned(), port };
+    if !place.is_unused() {
+        fits::host(host)?;
+    }
+    Ok(place)
 }
 
 /// A port by number, or by the name of its service.
@@ -114,9 +121,24 @@ mod tests {
             assert_eq!(read.place.unwrap().written(Some(7)).as_deref(), Some(written), "{text}");
             assert_eq!([read.soft, read.hard, read.weight, read.prio], numbers, "{text}");
         }
-        for text in
-            ["", ":80", "fd00::1:2:3:4:5:6", "[fd00::1", "[fd00::1]80", "a:x", "a:0", "a:70000", "a:80:x"]
-        {
+        for text in [
+            "",
+            ":80",
+            "fd00::1:2:3:4:5:6",
+            "[fd00::1",
+            "[fd00::1]80",
+            "a:x",
+            "a:0",
+            "a:70000",
+            "a:80:x",
+            "x\"y",
+            "a b",
+            "a\nb:80",
+            "${HOME}",
+            "ssh:80",
+            "224.0.0.1",
+            "/run/",
+        ] {
             assert!(server(text, &outside()).is_err(), "{text}");
         }
     }

@@ -5,7 +5,7 @@ use super::command::Command;
 use super::emit_tls;
 use super::emitter::Emitter;
 use super::model::{Acl, Said, Server, Switch, is_on, place_of};
-use super::place::Listen;
+use super::place::{Listen, Place};
 use super::pool;
 use super::reader::Reader;
 use crate::document::{Document, Section, list, quoted, seconds};
@@ -35,11 +35,37 @@ pub(super) fn emit(
             ),
         });
     }
-    let Some(listen) = listen.filter(|_| faults.is_empty()) else { return Err(Faults(faults)) };
-    let port = match &listen.value {
-        Listen::Ip { port, .. } => Some(*port),
-        Listen::Unix(_) => None,
+    if is_on(&pen.udp) {
+        let emergency = [&pen.emergency, &pen.abuse].into_iter().flatten().map(|said| &said.value);
+        let servers = pen.servers.values().chain(emergency);
+        let unix = servers.filter(|server| matches!(server.place, Some(Place::Unix(_))));
+        let places = unix.map(|server| &server.said_at);
+        let listens = listen.iter().filter(|said| matches!(said.value, Listen::Unix(_)));
+        faults.extend(listens.map(|said| &said.place).chain(places).map(|place| Fault {
+            place: place.clone(),
+            message: "a Unix socket carries no UDP (-U)".to_owned(),
+            hint: None,
+        }));
+    }
+    let port = match &listen {
+        Some(Said { value: Listen::Ip { port, .. }, .. }) => Some(*port),
+        _ => None,
     };
+    let singles = [&pen.emergency, &pen.abuse].into_iter().flatten().map(|said| &said.value);
+    for server in pen.servers.values().chain(singles) {
+        let used = server.place.as_ref().filter(|place| !place.is_unused());
+        let address = used.and_then(|place| place.written(port));
+        if let (Some(listen), Some(address)) = (&listen, address)
+            && listen.value.takes(&address)
+        {
+            faults.push(Fault {
+                place: server.said_at.clone(),
+                message: format!("{address} is where Pen itself listens: clients would go round in a circle"),
+                hint: None,
+            });
+        }
+    }
+    let Some(listen) = listen.filter(|_| faults.is_empty()) else { return Err(Faults(faults)) };
     let mut emitter = Emitter { pen, notes, keys };
     let mut document = Document::default();
     document.title(title);
@@ -165,8 +191,12 @@ impl Emitter {
         }
         section.put("protocol", quoted(protocol), &comments);
         section.put("pool", quoted(pool::MAIN), &[]);
-        self.acl_of_clients(section, &mut pools);
-        if let Some(backlog) = self.pen.backlog.clone()
+        let port = match listen {
+            Listen::Ip { port, .. } => Some(*port),
+            Listen::Unix(_) => None,
+        };
+        self.acl_of_clients(section, &mut pools, port);
+        if let Some(backlog) = self.pen.backlog.clone().filter(|_| protocol != "udp")
             && self.key(NewKey::Backlog, &backlog.place) == State::Here
         {
             section.put("backlog", backlog.value.max(50).to_string(), &[]);
@@ -191,7 +221,7 @@ impl Emitter {
         pools
     }
 
-    fn acl_of_clients(&mut self, section: &mut Section, pools: &mut Vec<Single>) {
+    fn acl_of_clients(&mut self, section: &mut Section, pools: &mut Vec<Single>, port: Option<u16>) {
         let number = self.pen.client_acl.as_ref().map_or(0, |said| said.value);
         let abuse = self.pen.abuse.clone();
         let Some(last) = self.list(number).and_then(|list| list.0.last()) else {
@@ -215,6 +245,7 @@ impl Emitter {
             section.put("acl", quoted(&format!("list-{number}")), &comments);
         }
         if let Some(abuse) = abuse
+            && pool::has_address(self, &abuse, port)
             && self.key(NewKey::DeniedPool, &abuse.place) == State::Here
         {
             section.put("denied-pool", quoted(pool::ABUSE), &[]);

@@ -96,13 +96,14 @@ impl Reader<'_> {
             }
             Command::Log => {
                 if let Some(text) = self.shown(first, place) {
-                    self.pen.log = said(text);
+                    self.pen.log = self.log(text, place);
                 }
             }
             Command::No => self.no(words, place),
             Command::Server => self.server_command(words, place),
             Command::Source => match first {
-                Some(text) => self.pen.source = said(text),
+                Some(text) if text.parse::<std::net::IpAddr>().is_ok() => self.pen.source = said(text),
+                Some(text) => self.fault(place, &format!("{text:?} is not an address"), None),
                 None => self.fault(place, "`source` needs an address; Pen would end here", None),
             },
             Command::SslCiphers => self.pen.tls.ciphers = first.and_then(said),
@@ -265,7 +266,10 @@ impl Reader<'_> {
                     Some(Place::Host { port, .. }) => *port,
                     Some(Place::Unix(_)) | None => None,
                 };
-                server.place = Some(address::place(value, port, self.outside));
+                match address::place(value, port, self.outside) {
+                    Ok(new) => server.place = Some(new),
+                    Err(why) => self.fault(place, &why, None),
+                }
                 place.clone_into(&mut server.said_at);
             }
             ServerWord::Port => match (address::port_of(value, self.outside), &mut server.place) {

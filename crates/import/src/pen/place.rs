@@ -1,12 +1,27 @@
 //! Where Pen listens, and where its servers are.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Where Pen listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Listen {
     Ip { address: IpAddr, port: u16 },
     Unix(String),
+}
+
+impl Listen {
+    /// Whether connections to a server's address arrive here.
+    pub(crate) fn takes(&self, server: &str) -> bool {
+        match (self, server.parse::<SocketAddr>()) {
+            (Self::Unix(path), _) => server.strip_prefix("unix:") == Some(path),
+            (Self::Ip { address, port }, Ok(server)) => {
+                let (own, there) = (address.to_canonical(), server.ip().to_canonical());
+                let is_wide = own.is_unspecified() && own.is_ipv4() == there.is_ipv4() && there.is_loopback();
+                *port == server.port() && (own == there || is_wide)
+            }
+            (Self::Ip { .. }, Err(_)) => false,
+        }
+    }
 }
 
 /// Where a server is.

@@ -1,12 +1,13 @@
 //! The pools of a translated Pen: its servers, and the emergency and the abuse server.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use super::emitter::Emitter;
 use super::model::{Said, Server, is_on, place_of};
 use crate::document::{Document, Section, list, quoted, seconds};
 use crate::keys::{NewKey, State};
-use crate::{Effect, Fault, Faults};
+use crate::{Effect, Fault, Faults, fits};
 
 /// Name of the listener's pool.
 pub(super) const MAIN: &str = "main";
@@ -68,6 +69,7 @@ pub(super) fn main(emitter: &mut Emitter, document: &mut Document, port: Option<
     let place = place_of(&choice.stubborn, "-s");
     section.put("retries", retries.to_string(), &[place]);
     let emergency = emitter.pen.emergency.clone();
+    let emergency = emergency.filter(|said| has_address(emitter, said, port));
     let emergency = emergency.filter(|said| emitter.key(NewKey::Fallback, &said.place) == State::Here);
     if emergency.is_some() {
         section.put("fallback", quoted(EMERGENCY), &[]);
@@ -76,12 +78,35 @@ pub(super) fn main(emitter: &mut Emitter, document: &mut Document, port: Option<
     if let Some(source) = emitter.pen.source.clone()
         && emitter.key(NewKey::SourceAddress, &source.place) == State::Here
     {
-        section.put("source-address", quoted(&source.value), &[]);
+        let is_ipv4 = source.value.parse::<Ipv4Addr>().is_ok();
+        let other = servers.iter().find(|(address, _)| match address.parse::<SocketAddr>() {
+            Ok(address) => address.ip().to_canonical().is_ipv4() != is_ipv4,
+            Err(_) => false,
+        });
+        match other {
+            None => section.put("source-address", quoted(&source.value), &[]),
+            Some((address, _)) => {
+                let text =
+                    format!("{address} cannot be reached from an address of another family: it is left out");
+                let comment = emitter.note(Effect::Missing, &source.place, &text);
+                section.comment(comment);
+            }
+        }
     }
     if let Some(emergency) = emergency {
         single(emitter, document, EMERGENCY, &emergency, port);
     }
     Ok(())
+}
+
+/// Whether a server has an address here; if not, a note says it.
+pub(super) fn has_address(emitter: &mut Emitter, server: &Said<Server>, port: Option<u16>) -> bool {
+    let place = server.value.place.as_ref();
+    if place.is_some_and(|place| !place.is_unused() && place.written(port).is_some()) {
+        return true;
+    }
+    emitter.note(Effect::Missing, &server.place, "this server has no port, so Pen cannot use it");
+    false
 }
 
 /// Writes a pool with one server.
@@ -93,16 +118,11 @@ pub(super) fn single(
     port: Option<u16>,
 ) {
     let section = document.section(format!("pool.{name}"));
-    match server.value.place.as_ref().and_then(|place| place.written(port)) {
-        Some(address) => {
-            section.put("backends", list(&[quoted(&address)]), &[]);
-            let mut comments = Vec::new();
-            let connect = connect_timeout(emitter, &mut comments);
-            section.put("timeouts", format!("{{ connect = {connect} }}"), &comments);
-        }
-        None => {
-            emitter.note(Effect::Missing, &server.place, "this server has no port, so Pen cannot use it");
-        }
+    if let Some(address) = server.value.place.as_ref().and_then(|place| place.written(port)) {
+        section.put("backends", list(&[quoted(&address)]), &[]);
+        let mut comments = Vec::new();
+        let connect = connect_timeout(emitter, &mut comments);
+        section.put("timeouts", format!("{{ connect = {connect} }}"), &comments);
     }
 }
 
@@ -133,13 +153,14 @@ fn servers(emitter: &mut Emitter, port: Option<u16>) -> Vec<(String, Server)> {
             }
             server.weight = 1;
         }
-        match places.get(&address).and_then(|at| servers.get_mut(*at)) {
+        let one = fits::canonical(&address);
+        match places.get(&one).and_then(|at| servers.get_mut(*at)) {
             Some((_, known)) => {
                 known.weight += server.weight;
                 twice.insert(address, known.weight);
             }
             None => {
-                places.insert(address.clone(), servers.len());
+                places.insert(one, servers.len());
                 servers.push((address, server));
             }
         }

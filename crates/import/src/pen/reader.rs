@@ -5,7 +5,7 @@ use std::path::Path;
 use super::address;
 use super::model::{Given, Pen, Said, Server};
 use super::option::Opt;
-use crate::{Effect, Fault, Note, Outside};
+use crate::{Effect, Fault, Note, Outside, fits};
 
 /// Files that include each other more deeply than this are refused.
 const DEEPEST: usize = 8;
@@ -64,7 +64,12 @@ impl<'o> Reader<'o> {
             self.fault(place, "the path is empty", None);
             return None;
         }
-        Some(Said { value: self.outside.absolute(text), place: place.to_owned() })
+        let value = self.outside.absolute(text);
+        if let Err(why) = fits::path(&value) {
+            self.fault(place, &why, None);
+            return None;
+        }
+        Some(Said { value, place: place.to_owned() })
     }
 
     /// Reads a command line without its program name, as getopt(3) does: options may follow operands, several letters

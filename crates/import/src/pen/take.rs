@@ -5,7 +5,7 @@ use super::model::{Given, Said, Server, Switch, grow};
 use super::option::Opt;
 use super::reader::Reader;
 use super::row::Form;
-use crate::Effect;
+use crate::{Effect, fits};
 
 impl Reader<'_> {
     /// Takes an option; `argument` is empty if it has none.
@@ -19,6 +19,9 @@ impl Reader<'_> {
         match option {
             Opt::Abuse => self.pen.abuse = self.server(argument, &place),
             Opt::Emergency => self.pen.emergency = self.server(argument, &place),
+            Opt::Control if argument.contains('/') => {
+                self.pen.control = self.socket(argument, &place);
+            }
             Opt::Control => self.pen.control = text(),
             Opt::File => self.commands = text(),
             Opt::Http => self.pen.http = on(),
@@ -36,7 +39,7 @@ impl Reader<'_> {
                 grow(&mut self.pen.conn_max, most);
             }
             Opt::Hash => self.pen.choice.hash = on(),
-            Opt::Log => self.pen.log = text(),
+            Opt::Log => self.pen.log = self.log(argument, &place),
             Opt::PidFile => self.pen.pid_file = self.path(argument, &place),
             Opt::Backlog => self.pen.backlog = self.number(argument, &place),
             Opt::RoundRobin => self.pen.choice.roundrobin = on(),
@@ -47,7 +50,10 @@ impl Reader<'_> {
                     self.fault(&place, "the time to connect must be at least 1 second", None);
                 }
             }
-            Opt::User => self.pen.user = text(),
+            Opt::User => match fits::account(argument) {
+                Ok(()) => self.pen.user = text(),
+                Err(why) => self.fault(&place, &why, None),
+            },
             Opt::Certificate => self.pen.tls.certificate = self.path(argument, &place),
             Opt::Key => self.pen.tls.key = self.path(argument, &place),
             Opt::CaFile => self.pen.tls.ca_file = self.path(argument, &place),
@@ -82,6 +88,30 @@ impl Reader<'_> {
             Form::Missing(_) => Effect::Missing,
         };
         self.note(effect, place, form.text());
+    }
+
+    fn socket(&mut self, text: &str, place: &str) -> Given<String> {
+        let path = self.path(text, place)?;
+        match fits::socket(&path.value) {
+            Ok(()) => Some(path),
+            Err(why) => {
+                self.fault(place, &why, None);
+                None
+            }
+        }
+    }
+
+    /// Where the log goes: `host:port` of a receiver, or a file.
+    pub(super) fn log(&mut self, text: &str, place: &str) -> Given<String> {
+        let receiver = text.rsplit_once(':').filter(|_| !text.contains('/'));
+        let Some((host, port)) = receiver else { return self.path(text, place) };
+        match fits::host(host).and_then(|()| address::port_of(port, self.outside)) {
+            Ok(port) => Some(Said { value: format!("{host}:{port}"), place: place.to_owned() }),
+            Err(why) => {
+                self.fault(place, &why, None);
+                None
+            }
+        }
     }
 
     pub(super) fn server(&mut self, text: &str, place: &str) -> Given<Server> {

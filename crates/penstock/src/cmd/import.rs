@@ -81,7 +81,8 @@ Examples:
   penstock import haproxy /etc/haproxy/haproxy.cfg > penstock.toml
   ln -s \"$(command -v penstock)\" /usr/local/bin/pen       then pen takes the arguments of Pen, and serves
 
-Exit codes: 0 ok; 1 something that clients notice could not be translated, and --allow-partial was not given; 2 wrong usage.";
+Exit codes: 0 ok; 1 something that clients notice could not be translated, and --allow-partial was not given, or the result
+needs changes before it can be served; 2 wrong usage.";
 
 const PEN_EXAMPLES: &str = "\
 Examples:
@@ -112,6 +113,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     for note in &translation.notes {
         complain(&format!("{note}\n"));
+    }
+    if let Err(faults) = config::load(
+        &Source { name: "the result".to_owned(), text: translation.toml.clone() },
+        &config::Environment::default(),
+    ) {
+        complain(&faults.render());
+        complain(
+            "error: `penstock check` refuses the result for these reasons: it is not served as it is\n  \
+             hint: change these lines of what is translated, or of the result; it is on standard output\n",
+        );
+        return Err(print_failed(&translation.toml, 1));
     }
     match translation.missing().count() {
         0 => print(&translation.toml),
