@@ -64,6 +64,8 @@ fn the_command_shows_events_until_it_is_ended() {
     let mut following = Process::start(&mut command);
     // It follows as soon as the server has answered; each of these orders is an event.
     let line = testing::eventually("an event is shown", secs(20), || {
+        // A second drain in a row would be none.
+        assert!(server.ctl(&["ready", &backend.address]).status.success());
         assert!(server.ctl(&["drain", &backend.address]).status.success());
         following.stdout.all().into_iter().find(|line| line.contains("drained: no new sessions"))
     });
