@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::types::DsrSettings;
+use logic::dsr::owner::Ownership;
 use logic::dsr::{Director, Progress, Rules, Service, Verdict, rewrite};
 use state::data_path::DataPath;
 use state::dsr::Question;
@@ -56,7 +57,6 @@ mod tunnel;
 mod way;
 
 use backends::Gauges;
-use ownership::Ownership;
 use plane::{Kernel, Path};
 use service::others;
 use totals::Totals;

@@ -302,6 +302,19 @@ impl Plane {
         Shared(&self.maps)
     }
 
+    /// The start has succeeded: from now on the program stays until [`Plane::detach`], and one that an earlier process has
+    /// left in another place of the interface goes away.
+    pub fn keep(&mut self) {
+        if self.before.take().is_none() {
+            return;
+        }
+        let Some(pins) = &self.pins else { return };
+        for other in [Hook::Tc, Hook::Xdp, Hook::XdpGeneric].into_iter().filter(|other| other.pin() != self.hook.pin()) {
+            // It has none, as a rule.
+            let _ = pins.remove_one(other.pin());
+        }
+    }
+
     /// Lets all packets pass, and forgets the flows: the program goes away when this is dropped.
     pub fn detach(&self) -> io::Result<()> {
         self.shared().stop();
@@ -311,6 +324,20 @@ impl Plane {
     /// Its directory as a path that needs no right to the ones above it; `None` if it is not pinned.
     pub fn directory(&self) -> Option<PathBuf> {
         self.pins.as_ref().map(Pins::by_descriptor)
+    }
+}
+
+impl Drop for Plane {
+    /// Undoes the start, if it has failed.
+    fn drop(&mut self) {
+        match (self.before.take(), &self.pins) {
+            (Some(Before::Nothing), Some(pins)) => {
+                // Without its name it goes away with the link. Maps that another program uses keep their names.
+                let _ = pins.remove_one(self.hook.pin()).and_then(|()| pins.remove_unused());
+            }
+            (Some(before), _) => before.put_back(self.link.as_fd()),
+            (None, _) => {}
+        }
     }
 }
 

@@ -6,6 +6,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::packet::{ICMPV6, Mac, Question};
 
+text::words! {
+    /// Whether a machine answers for the VIP.
+    #[derive(Default)]
+    pub enum Ownership: "ownership" {
+        #[default]
+        Owner = "owner",
+        /// Another machine does.
+        Standby = "standby",
+    }
+}
+
 const BROADCAST: Mac = [0xff; 6];
 
 /// The group of all nodes (RFC 4291 section 2.7.1), with its Ethernet address.

@@ -13,7 +13,7 @@ use sys::packet::{self, PacketError, send_frame};
 use super::{Conflict, Round, Server};
 
 /// Announcements of the address after a start, one a second: one may be lost.
-pub(super) const ANNOUNCEMENTS: u32 = 3;
+const ANNOUNCEMENTS: u32 = 3;
 
 /// Shortest time between two events about another machine that claims the address.
 const CONFLICT_EVERY: Duration = Duration::from_secs(60);
@@ -102,6 +102,11 @@ impl Server {
             );
             self.worker.front.state.events.record(Level::Warning, self.subject(), message);
         }
+    }
+
+    /// The network is to be told where the address is.
+    pub(super) fn announce_anew(&mut self) {
+        self.announcements = ANNOUNCEMENTS;
     }
 
     /// Tells the network where the address is, if that is due, and asks whether another machine has it.

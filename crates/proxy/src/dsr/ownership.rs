@@ -5,25 +5,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
+use logic::dsr::owner::Ownership;
 use state::events::Level;
 
-use super::{Round, Server, link};
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Ownership {
-    #[default]
-    Owner,
-    Standby,
-}
-
-impl Ownership {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Owner => "owner",
-            Self::Standby => "standby",
-        }
-    }
-}
+use super::{Round, Server};
 
 /// Any port will do: nothing is sent.
 const DISCARD: u16 = 9;
@@ -46,7 +31,7 @@ impl Server {
         let vip = self.director.service().vip;
         let message = match (is, asked) {
             (Ownership::Owner, asked) => {
-                self.announcements = link::ANNOUNCEMENTS;
+                self.announce_anew();
                 let Some(address) = asked else { return };
                 self.announce(Round::Usual, now);
                 format!("takes {vip} over: this machine has {address} now")
