@@ -7,6 +7,7 @@ mod capture;
 mod confinement;
 mod control;
 mod control_access;
+mod default_user;
 mod drain;
 mod first_minute;
 mod follow;
