@@ -4,6 +4,7 @@
 //! was taken cannot be given back. `crates/sys/src/privilege.rs` and `crates/sys/src/sandbox.rs` act,
 //! `crates/serve/src/paths.rs` says which files a configuration needs.
 
+use std::cmp::Reverse;
 use std::env;
 use std::path::{Path, PathBuf};
 
@@ -108,7 +109,7 @@ fn why_root(config: &Config, needs: &[Need]) -> Result<Option<String>, Privilege
         asked => asked?,
     };
     Ok(refused.map(|path| {
-        let by = needs.iter().find(|need| path.starts_with(&need.path)).map_or("", |need| &*need.key);
+        let by = named_by(needs, path).map_or("", |need| &*need.key);
         let path = path.display();
         format!("user \"{DEFAULT_USER}\" may not use {path} ({by}): give it to that user (chown {DEFAULT_USER} {path})")
     }))
@@ -126,6 +127,12 @@ fn asked(needs: &[Need]) -> Vec<(PathBuf, Reach)> {
     });
     let files = needs.iter().filter(|need| need.access == Access::Read).flat_map(files_of);
     paths.chain(files.map(|file| (file, Reach::Read))).collect()
+}
+
+/// Returns the need that asks for a path: of several directories above it the nearest.
+fn named_by<'a>(needs: &'a [Need], path: &Path) -> Option<&'a Need> {
+    let above = needs.iter().filter(|need| path.starts_with(&need.path));
+    above.min_by_key(|need| Reverse(need.path.components().count()))
 }
 
 /// Files in a directory that is read, such as private keys.

@@ -1,16 +1,18 @@
-//! Root without `process.user` becomes user `penstock` where there is one that may use all files. The test makes the user:
-//! a mount namespace has its own /etc/passwd.
+//! Root without `process.user`: it becomes user `penstock` where there is one that may use all files, and says which file
+//! keeps it from that. The test makes the user: a mount namespace has its own /etc/passwd.
 
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use testing::client::get;
+use testing::pki::{Pair, Time, self_signed};
 use testing::server::Setup;
 use testing::sshd::descendants;
 use testing::tools::{self, Root};
-use testing::{Scripted, Server};
+use testing::witness::served;
+use testing::{Scripted, Server, eventually, secs};
 
 /// Ids of no user of this machine.
 const USER: u32 = 64_987;
@@ -97,4 +99,68 @@ fn root_without_a_user_becomes_penstock_where_it_exists_in_each_thread_of_each_p
     assert_eq!(status["confinement"]["uid"].as_u64(), Some(u64::from(USER)), "{status:#}");
     assert!(status["confinement"]["stays_root"].is_null(), "{status:#}");
     assert_eq!(server.stderr.count("stays root"), 0, "{:#?}", server.stderr.all());
+}
+
+/// A certificate that only root may read.
+struct Certificates(PathBuf);
+
+impl Certificates {
+    fn new(directory: &Path) -> Self {
+        let all = Self(directory.join("certs"));
+        fs::create_dir(&all.0).unwrap();
+        fs::create_dir(directory.join("new")).unwrap();
+        all
+    }
+
+    /// Made aside, then renamed.
+    fn renew(&self) -> Pair {
+        let aside = self.0.parent().unwrap().join("new");
+        let pair = self_signed(&aside, "site", &["site.example"], Time::Now);
+        let key = fs::metadata(&pair.key).unwrap();
+        assert_eq!((key.uid(), key.mode() & 0o777), (0, 0o600));
+        for file in ["site.key", "site.crt"] {
+            fs::rename(aside.join(file), self.0.join(file)).unwrap();
+        }
+        pair
+    }
+}
+
+#[test]
+fn a_key_that_only_root_may_read_keeps_it_root_without_capabilities_and_is_served_named_and_renewed() {
+    if tools::root("drops privileges and makes a mount namespace") == Root::LeftOut {
+        return;
+    }
+    let backend = Scripted::answering("x");
+    let setup = setup();
+    let certificates = Certificates::new(setup.dir());
+    let first = certificates.renew();
+    let secure =
+        "[listener.secure]\nbind = \"127.0.0.1:0\"\npool = \"app\"\ntls = { certificates = \"@DIR@/certs\" }";
+    let server = setup.configured(&config(&backend.address, secure)).start();
+    let said = server.stderr.wait_for("the user stays root, without its capabilities", secs(10));
+    let key = certificates.0.join("site.key");
+    for part in [key.to_str().unwrap(), "listener.secure.tls.certificates", "chown penstock"] {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+    each_thread_is(&server, 0, &HashSet::new());
+    assert_eq!(served(&server, "site.example"), Some(first.der));
+    assert_eq!(get(&server.address("web"), "/").status, 200);
+    let status = server.ctl_json(&["status"]);
+    assert!(status["confinement"]["stays_root"].to_string().contains("site.key"), "{status:#}");
+    let renewed = certificates.renew();
+    eventually("the renewed one is served", secs(20), || {
+        (served(&server, "site.example").as_ref() == Some(&renewed.der)).then_some(())
+    });
+    // What that user may read is served as that user.
+    drop(server);
+    let setup = self::setup();
+    let certificates = Certificates::new(setup.dir());
+    let pair = certificates.renew();
+    let key = certificates.0.join("site.key");
+    chown(&key, None, Some(USER)).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).unwrap();
+    let server = setup.configured(&config(&backend.address, secure)).start();
+    let groups = [USER.to_string(), SECOND_GROUP.to_string()];
+    each_thread_is(&server, USER, &groups.iter().map(String::as_str).collect());
+    assert_eq!(served(&server, "site.example"), Some(pair.der));
 }

@@ -12,7 +12,7 @@ use state::confinement::Confinement;
 use state::listen::BindError;
 use sys::privilege::{self, Capability, Reach, Who};
 
-use super::{DEFAULT_USER, asked, why_root};
+use super::{DEFAULT_USER, asked, named_by, why_root};
 use crate::causes::causes;
 use crate::paths::{self, Access, Need};
 
@@ -65,7 +65,7 @@ pub fn foreseen(config: &Config, file: Option<&Path>) -> Option<Foreseen> {
         privilege::all_unreachable(who, asked).ok()?.into_iter().map(Path::to_owned).collect();
     let mut refused: Vec<RefusedPath> = Vec::new();
     for path in closed {
-        let Some(need) = needs.iter().find(|need| path.starts_with(&need.path)) else { continue };
+        let Some(need) = named_by(&needs, &path) else { continue };
         if refused.iter().any(|known| known.key == need.key) {
             continue;
         }
