@@ -180,6 +180,86 @@ fn the_page_needs_nothing_else_and_shows_foreign_text_as_text() {
     assert!(!page.contains("notsupported") && page.contains("not supported by this processor"), "{page}");
 }
 
+/// Values of an attribute, in the order of the elements of this kind.
+fn attributes(svg: &str, element: &str, name: &str) -> Vec<f64> {
+    let (begin, key) = (format!("<{element} "), format!(" {name}=\""));
+    let value = |text: &str| {
+        let (_, rest) = text[..text.find('>')?].split_once(&*key)?;
+        rest.split('"').next()?.parse().ok()
+    };
+    // The blank before the first key stays.
+    svg.split(&*begin).skip(1).filter_map(|text| value(&format!(" {text}"))).collect()
+}
+
+#[test]
+fn the_figure_of_a_bar_is_beside_its_whisker_and_its_dots_and_within_the_chart() {
+    for slowest in [15.4, 15.2, 40.0, 4_000.0] {
+        let wide = [11.7, 12.0, 13.0, 15.0, slowest];
+        for results in [results(FAST, wide), results(wide, SLOW)] {
+            let svg = svg::bars(&results.scenarios[0].groups[0]);
+            let rows: Vec<&str> = svg.split("<text class=\"name\"").skip(1).collect();
+            assert_eq!(rows.len(), 2, "{svg}");
+            for row in rows {
+                let (_, whisker) = row.split_once("class=\"whisker\" d=\"M").unwrap();
+                let (_, end) = whisker.split('"').next().unwrap().split_once('H').unwrap();
+                let dots = attributes(row, "circle", "cx");
+                assert_eq!(dots.len(), 5, "{row}");
+                let right = dots.into_iter().fold(end.parse::<f64>().unwrap(), f64::max);
+                let figure = attributes(row, "text", "x")[0];
+                // A dot has a radius of 2, with its line 2.5.
+                assert!(figure >= right + 4.0, "the figure at {figure}, and a mark at {right}: {row}");
+                let words = row.rsplit_once("</text>").unwrap().0;
+                let words = &words[words.rfind('>').unwrap() + 1..];
+                // 13 pixels high: a digit is 7.5 wide.
+                let end = figure + 7.5 * words.chars().count() as f64;
+                assert!(end <= 480.0, "{words:?} ends at {end}: {row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_page_fits_420_pixels() {
+    let page = html::render(&results(FAST, SLOW));
+    assert!(page.contains("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"));
+    // Charts take the width that there is, and their texts can be read at that scale: 13 pixels become 10 at least.
+    assert!(page.contains("svg{width:100%;"), "{page}");
+    let boxes: Vec<f64> = page
+        .split("viewBox=\"0 0 ")
+        .skip(1)
+        .map(|rest| rest.split(' ').next().unwrap().parse().unwrap())
+        .collect();
+    assert!(!boxes.is_empty());
+    // 16 pixels of the page and 17 of the card on both sides.
+    let room = 420.0 - 2.0 * (16.0 + 17.0);
+    assert!(boxes.iter().all(|width| 13.0 * room / width >= 9.5), "{boxes:?}");
+    // Wide tables scroll by themselves; the table of facts breaks its words anywhere.
+    for (at, _) in page.match_indices("<table") {
+        let (before, table) = page.split_at(at);
+        let scrolls = before.ends_with("<div class=\"wide\">");
+        assert!(
+            scrolls || table.starts_with("<table class=\"facts\">"),
+            "{}",
+            &table[..200.min(table.len())]
+        );
+    }
+    assert!(page.contains(".wide{overflow-x:auto}") && page.contains(".facts td{overflow-wrap:anywhere}"));
+}
+
+#[test]
+fn the_page_says_why_an_interval_has_its_probability() {
+    let results = results(FAST, SLOW);
+    let interval = results.scenarios[0].groups[0].limits[2].measured.as_ref().unwrap().interval;
+    let percent = format!("{:.0} %", interval.confidence * 100.0);
+    assert_eq!(percent, "94 %");
+    let page = html::render(&results);
+    let explained = format!(
+        "The probability is no round number because it depends on the number of rounds: five rounds lie on both sides of \
+         the true median with {percent}, so their whole range is the interval"
+    );
+    assert!(page.contains(&explained), "{page}");
+}
+
 #[test]
 fn a_disturbed_run_says_so_at_the_top_and_beside_every_verdict() {
     let calm = results(FAST, SLOW);
