@@ -309,7 +309,9 @@ impl Plane {
             return;
         }
         let Some(pins) = &self.pins else { return };
-        for other in [Hook::Tc, Hook::Xdp, Hook::XdpGeneric].into_iter().filter(|other| other.pin() != self.hook.pin()) {
+        for other in
+            [Hook::Tc, Hook::Xdp, Hook::XdpGeneric].into_iter().filter(|other| other.pin() != self.hook.pin())
+        {
             // It has none, as a rule.
             let _ = pins.remove_one(other.pin());
         }

@@ -13,7 +13,8 @@ use state::listen::{filter, questions, questions_and_long};
 use sys::neighbour::Neighbours;
 use sys::packet::{Instruction, send_frame, send_frames};
 
-use super::{Server, TICK, ring};
+use super::way::has_room;
+use super::{Server, TICK};
 use crate::accept::CloseSignal;
 use crate::snapshot::ListenerPlan;
 
@@ -169,7 +170,7 @@ impl Server {
                 Ok(sent) => self.tunnels.frames.skip(sent),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
                     biased;
-                    ready = ring::has_room(&socket) => ready?,
+                    ready = has_room(&socket) => ready?,
                     () = close_signal.closed() => break,
                     () = tokio::time::sleep_until(deadline) => break,
                 },
