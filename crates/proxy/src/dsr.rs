@@ -43,27 +43,27 @@ mod backends;
 mod kernel;
 mod link;
 mod ownership;
-mod plane;
+mod path;
 mod probe;
 mod report;
 mod ring;
 mod service;
+mod sockets;
 mod tarpit;
 mod totals;
 mod trace;
 mod tracer;
 mod trap;
 mod tunnel;
-mod way;
 
 use backends::Gauges;
-use plane::{Kernel, Path};
+use path::{Kernel, Path};
 use service::others;
+use sockets::{Frames, Probes};
 use totals::Totals;
 use tracer::Tracer;
 use trap::Trap;
 use tunnel::Tunnels;
-use way::{Frames, Probes};
 
 /// How often the backends are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -251,13 +251,13 @@ impl Server {
                 _ = tick.tick() => self.tick(Instant::now()),
                 // This has a sender of its own.
                 Some(question) = self.questions.recv() => self.answer(question),
-                guard = way::replies(&probing) => self.take_replies(guard, Instant::now()),
+                guard = sockets::replies(&probing) => self.take_replies(guard, Instant::now()),
                 // The sender lives as long as the state.
                 _ = self.tracer.changes.changed() => self.follow_traces(),
                 // The sender lives as long as the state.
                 _ = health.changed() => {
                     self.set_backends(Instant::now());
-                    self.draw();
+                    self.tell_program();
                 }
                 guard = socket.readable() => {
                     let mut guard = guard?;
@@ -286,8 +286,8 @@ impl Server {
                         Err(_nothing_there) => {}
                     }
                 }
-                guard = way::replies(&tracing) => self.take_traced(guard),
-                guard = way::replies(&trapping) => self.take_trapped(guard, Instant::now()),
+                guard = sockets::replies(&tracing) => self.take_traced(guard),
+                guard = sockets::replies(&trapping) => self.take_trapped(guard, Instant::now()),
             }
         }
     }
@@ -342,7 +342,7 @@ impl Server {
         // Operators drain and weigh backends.
         self.set_backends(now);
         self.look_up_neighbours(if is_all { backends::Which::All } else { backends::Which::Unknown });
-        self.draw();
+        self.tell_program();
         self.count_kernel(round);
         self.director.expire(now);
         self.probe(round, now);
@@ -425,7 +425,7 @@ impl Server {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
                     biased;
-                    ready = way::has_room(&socket) => ready?,
+                    ready = sockets::has_room(&socket) => ready?,
                     () = close_signal.closed() => break,
                     () = tokio::time::sleep_until(deadline) => break,
                 },

@@ -22,9 +22,9 @@ use sys::sandbox::{self, Enforced, Files};
 use crate::causes::causes;
 use crate::paths::{self, Access, Need};
 
-mod foreseen;
+mod denied;
 
-pub use foreseen::{Foreseen, RefusedPath, foreseen, log_fault, low_port};
+pub use denied::{AtStart, RefusedPath, at_start_by_root, explain_log_error, explain_low_port};
 
 /// User of a process that root started without `process.user`, if it exists and may use what the configuration names.
 pub const DEFAULT_USER: &str = "penstock";

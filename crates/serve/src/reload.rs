@@ -192,7 +192,8 @@ impl Supervisor {
         let opened = open_new(&config, &self.open, &self.leaving, workers, &mut self.passed);
         let mut opened = opened.map_err(|errors| {
             let confinement = &self.front.state.confinement;
-            let explained = |error| ApplyError::from(crate::confinement::low_port(confinement, error));
+            let explained =
+                |error| ApplyError::from(crate::confinement::explain_low_port(confinement, error));
             errors.into_iter().map(explained).collect::<Vec<_>>()
         })?;
         let wanted: HashSet<BoundKey> = keys(&config).collect();

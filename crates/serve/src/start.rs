@@ -227,8 +227,9 @@ pub fn run(options: Options) -> Result<(), StartError> {
         let served = follow::discovered(&mut slow.discoverer, &config, &state, &descriptors);
         let snapshot = Arc::new(reload::build(served, &state, &tls, None));
         let changes = found.restore(&state);
-        let log = AccessLog::open(&config.access_log.target, state.clone())
-            .map_err(|error| StartError::AccessLog(confinement::log_fault(&error, &state.confinement)))?;
+        let log = AccessLog::open(&config.access_log.target, state.clone()).map_err(|error| {
+            StartError::AccessLog(confinement::explain_log_error(&error, &state.confinement))
+        })?;
         let event_log = EventLog::open(&config.events, &state).map_err(StartError::EventLog)?;
         let (requests, asked) = mpsc::channel(16);
         let (questions, asked_of_workers): (_, Vec<_>) =

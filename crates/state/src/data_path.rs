@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use config::types::DsrSettings;
 use logic::dsr::path::{Card, Refusal, Rung, ladder};
-use sys::bpf::{BpfError, Hook, Pins, Plane, Program, Unpinned};
+use sys::bpf::{AttachedProgram, BpfError, Hook, Pins, Program, Unpinned};
 
 mod left;
 
@@ -17,7 +17,7 @@ pub use left::take_away_left;
 #[derive(Debug)]
 pub struct DataPath {
     /// The program in the kernel; `None` with a packet socket.
-    pub plane: Option<Plane>,
+    pub attached: Option<AttachedProgram>,
     /// The program of an earlier process that had another path; it goes away when this one is kept.
     pub earlier: Option<Pins>,
     pub report: PathReport,
@@ -62,7 +62,7 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
             Rung::AfPacket => {
                 let earlier = Pins::open_existing(&name).ok();
                 let report = PathReport { rung, refused, unpinned: None };
-                return Ok(DataPath { plane: None, earlier, report });
+                return Ok(DataPath { attached: None, earlier, report });
             }
         };
         if vip.port() == 0 {
@@ -71,10 +71,10 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
             refused.push(Refusal { rung, reason });
             continue;
         }
-        match open_plane(&name, hook, settings, index) {
-            Ok((plane, unpinned)) => {
+        match open_program(&name, hook, settings, index) {
+            Ok((attached, unpinned)) => {
                 let report = PathReport { rung, refused, unpinned };
-                return Ok(DataPath { plane: Some(plane), earlier: None, report });
+                return Ok(DataPath { attached: Some(attached), earlier: None, report });
             }
             Err(reason) => refused.push(Refusal { rung, reason }),
         }
@@ -89,12 +89,12 @@ fn name_of(interface: &str, listener: &str, vip: SocketAddr) -> String {
     format!("{interface}-{listener}-{}-{}", vip.ip(), vip.port())
 }
 
-fn open_plane(
+fn open_program(
     name: &str,
     hook: Hook,
     settings: &DsrSettings,
     index: u32,
-) -> Result<(Plane, Option<String>), String> {
+) -> Result<(AttachedProgram, Option<String>), String> {
     let (pins, unpinned) = match Pins::open(name) {
         Ok(pins) => (Some(pins), None),
         Err(taken @ Unpinned::Taken(_)) => return Err(taken.to_string()),
@@ -111,8 +111,8 @@ fn open_plane(
         }
         loaded => loaded,
     };
-    let plane = program.and_then(|program| program.attach(&settings.interface, index));
-    plane.map(|plane| (plane, unpinned)).map_err(|error| error.to_string())
+    let attached = program.and_then(|program| program.attach(&settings.interface, index));
+    attached.map(|attached| (attached, unpinned)).map_err(|error| error.to_string())
 }
 
 /// What kind of network interface this is.
@@ -137,8 +137,8 @@ const _: () = {
 impl DataPath {
     /// Directory of the program's names, for the user that the process becomes.
     pub fn directory(&self) -> Option<PathBuf> {
-        match &self.plane {
-            Some(plane) => plane.directory(),
+        match &self.attached {
+            Some(attached) => attached.directory(),
             None => self.earlier.as_ref().map(Pins::by_descriptor),
         }
     }
@@ -146,8 +146,8 @@ impl DataPath {
     /// The start has succeeded. Without this, what was there before the start is there again when this is dropped. An error
     /// means that the program of an earlier process forwards on beside this path.
     pub fn keep(&mut self) -> io::Result<()> {
-        if let Some(plane) = &mut self.plane {
-            plane.keep();
+        if let Some(attached) = &mut self.attached {
+            attached.keep();
         }
         self.earlier.take().map_or(Ok(()), |earlier| earlier.remove())
     }

@@ -4,7 +4,7 @@
 //!    and gives the program to the kernel. It needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and so does
 //! 2. [`Program::attach`], which puts the program on a network interface, or in the place of the one that an earlier process
 //!    has left there.
-//! 3. [`Plane`] is what stays: memory that the program reads and writes (`crates/sys/src/bpf/memory.rs`), for which no
+//! 3. [`AttachedProgram`] is what stays: memory that the program reads and writes (`crates/sys/src/bpf/memory.rs`), for which no
 //!    system call and no right is needed. Only a look at the table of flows is a call (`crates/sys/src/bpf/calls.rs`).
 
 use std::fmt;
@@ -196,8 +196,8 @@ impl Program {
     }
 
     /// Puts the program on an interface. One that an earlier process of this service has left there is replaced, without a
-    /// moment between them; one of another owner is not. Until [`Plane::keep`] this is undone when the plane is dropped.
-    pub fn attach(self, interface: &str, index: u32) -> Result<Plane, BpfError> {
+    /// moment between them; one of another owner is not. Until [`AttachedProgram::keep`] this is undone when the value is dropped.
+    pub fn attach(self, interface: &str, index: u32) -> Result<AttachedProgram, BpfError> {
         let wrong = |error: io::Error| attach_error(interface, self.hook, error);
         let program = self.ebpf.program(NAME).ok_or_else(unknown)?;
         let program = program.fd().map_err(load_error)?.as_fd();
@@ -223,7 +223,14 @@ impl Program {
                 (link, Before::Nothing)
             }
         };
-        Ok(Plane { hook: self.hook, index, maps: self.maps, pins: self.pins, before: Some(before), link })
+        Ok(AttachedProgram {
+            hook: self.hook,
+            index,
+            maps: self.maps,
+            pins: self.pins,
+            before: Some(before),
+            link,
+        })
     }
 
     /// Takes away the XDP program of an earlier process that had the other mode: an interface has one.
@@ -272,7 +279,7 @@ pub enum Tried {
 }
 
 /// A program on an interface. It stays there, when this is dropped, if it is pinned; else it is taken away.
-pub struct Plane {
+pub struct AttachedProgram {
     hook: Hook,
     index: u32,
     maps: Maps,
@@ -282,13 +289,16 @@ pub struct Plane {
     link: OwnedFd,
 }
 
-impl fmt::Debug for Plane {
+impl fmt::Debug for AttachedProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Plane").field("hook", &self.hook).field("index", &self.index).finish_non_exhaustive()
+        f.debug_struct("AttachedProgram")
+            .field("hook", &self.hook)
+            .field("index", &self.index)
+            .finish_non_exhaustive()
     }
 }
 
-impl Plane {
+impl AttachedProgram {
     pub fn hook(&self) -> Hook {
         self.hook
     }
@@ -302,7 +312,7 @@ impl Plane {
         Shared(&self.maps)
     }
 
-    /// The start has succeeded: from now on the program stays until [`Plane::detach`], and one that an earlier process has
+    /// The start has succeeded: from now on the program stays until [`AttachedProgram::detach`], and one that an earlier process has
     /// left in another place of the interface goes away.
     pub fn keep(&mut self) {
         if self.before.take().is_none() {
@@ -329,7 +339,7 @@ impl Plane {
     }
 }
 
-impl Drop for Plane {
+impl Drop for AttachedProgram {
     /// Undoes the start, if it has failed.
     fn drop(&mut self) {
         match (self.before.take(), &self.pins) {

@@ -7,31 +7,31 @@ use sys::bpf::{Look, coarse_now};
 use sys::packet;
 
 use super::backends::Tally;
-use super::plane::LOOKED_AT;
+use super::path::LOOKED_AT;
 use super::{Round, Server};
 
 impl Server {
     /// Tells the program what has changed.
-    pub(super) fn draw(&mut self) {
+    pub(super) fn tell_program(&mut self) {
         let (Some(kernel), Some(interface)) = (&mut self.kernel, self.interface) else { return };
-        let shared = kernel.plane.shared();
+        let shared = kernel.attached.shared();
         shared.set_service(&self.director.service_words(interface.mac));
         for (at, words) in self.director.backend_words().enumerate() {
             shared.set_backend(at, &words);
         }
         let revision = self.director.revision();
-        if kernel.drawn != Some(revision) {
+        if kernel.told != Some(revision) {
             kernel.table ^= 1;
             shared.set_table(kernel.table as usize, &self.director.table());
             shared.switch(image::switch(kernel.table));
-            kernel.drawn = Some(revision);
+            kernel.told = Some(revision);
         }
     }
 
     /// Takes over what the program has counted since the last time.
     pub(super) fn count_kernel(&mut self, round: Round) {
         let Some(kernel) = &mut self.kernel else { return };
-        let shared = kernel.plane.shared();
+        let shared = kernel.attached.shared();
         let (now, before) = (shared.counted(), kernel.counted);
         kernel.counted = now;
         let backends = self.director.backend_words().count();
@@ -80,7 +80,7 @@ impl Server {
         }
         let now = coarse_now();
         let (director, flows) = (&self.director, &mut kernel.flows);
-        let looked = kernel.plane.shared().look_at_flows(&mut kernel.look, |known| {
+        let looked = kernel.attached.shared().look_at_flows(&mut kernel.look, |known| {
             if let Some(backend) = director.owner(known, now) {
                 let at = backend.number();
                 flows.resize(flows.len().max(at + 1), 0);
@@ -101,12 +101,12 @@ impl Server {
     /// Forwards packets in this process from now on, if the program's interface is gone: another one with its name is another
     /// one, and a program can be attached only at a start.
     pub(super) fn leave_kernel(&mut self, name: &str) {
-        let gone = self.kernel.as_ref().is_some_and(|it| packet::index_of(name) != Some(it.plane.index()));
+        let gone = self.kernel.as_ref().is_some_and(|it| packet::index_of(name) != Some(it.attached.index()));
         let Some(kernel) = self.kernel.take_if(|_| gone) else { return };
         drop(kernel);
         let reason =
             "its interface was removed or is another one now; a restart of penstock attaches it again";
-        self.path.leave_plane(reason);
+        self.path.leave_program(reason);
         self.director.decide_here();
         self.interface = None;
         self.path.tell(&self.worker, &self.key);

@@ -26,8 +26,8 @@ use sys::packet::{PacketSocket, PortKind, own_address, receive_frame, reserve, s
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
+use super::sockets::ProbeSocket;
 use super::tunnel::wrapped;
-use super::way::Way;
 use super::{Round, Server};
 use crate::snapshot::PoolPlan;
 
@@ -46,7 +46,7 @@ impl Server {
     pub(super) fn probe(&mut self, round: Round, now: Instant) {
         let Some(pool) = self.pool() else { return };
         self.follow_check(&pool, round, now);
-        self.open_way(&pool, round);
+        self.open_probe_socket(&pool, round);
         self.expire_probes(now);
         let (Some(prober), Some(way)) = (&mut self.probes.prober, &self.probes.way) else { return };
         let service = self.director.service();
@@ -122,12 +122,12 @@ impl Server {
     }
 
     /// Opens the socket and reserves the port for probes, also anew when our own address has changed.
-    fn open_way(&mut self, pool: &PoolPlan, round: Round) {
+    fn open_probe_socket(&mut self, pool: &PoolPlan, round: Round) {
         let (Some(prober), Some(interface)) = (&self.probes.prober, self.interface) else {
             self.probes.way = None;
             return;
         };
-        let is_current = |way: &Way| way.interface == interface.index && way.own_mac == interface.mac;
+        let is_current = |way: &ProbeSocket| way.interface == interface.index && way.own_mac == interface.mac;
         if round == Round::Usual || self.probes.way.as_ref().is_some_and(is_current) && round != Round::Rare {
             return;
         }
@@ -177,7 +177,7 @@ impl Server {
         own: SocketAddr,
         transport: Transport,
         interface: sys::packet::Interface,
-    ) -> io::Result<Way> {
+    ) -> io::Result<ProbeSocket> {
         let kind = match transport {
             Transport::Tcp => PortKind::Tcp,
             Transport::Udp => PortKind::Udp,
@@ -198,7 +198,7 @@ impl Server {
         )]
         let socket = Rc::new(AsyncFd::with_interest(socket, Interest::READABLE | Interest::WRITABLE)?);
         debug_assert_eq!(bound.index, interface.index);
-        Ok(Way { socket, port, own_mac: bound.mac, interface: bound.index })
+        Ok(ProbeSocket { socket, port, own_mac: bound.mac, interface: bound.index })
     }
 
     /// Reads replies.
@@ -259,7 +259,7 @@ impl Server {
         }
         // First what becomes of packets: what is told is so.
         self.set_backends(now);
-        self.draw();
+        self.tell_program();
         let state = self.worker.front.state.clone();
         for Change { backend, event, cause } in changes {
             let subject = self.probe_subject(&backend);

@@ -78,7 +78,7 @@ impl Server {
         let explained = match &self.kernel {
             None => self.director.explain(flow, Instant::now()),
             Some(kernel) => {
-                let found = kernel.plane.shared().look_up_flow(&Director::flow_key(flow));
+                let found = kernel.attached.shared().look_up_flow(&Director::flow_key(flow));
                 let entry = match &found {
                     Ok(Some(entry)) => Entry::Found(entry),
                     Ok(None) => Entry::None,

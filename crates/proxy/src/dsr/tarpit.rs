@@ -16,8 +16,8 @@ use sys::packet::{FrameBatch, Interface, PacketSocket, send_frame};
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
+use super::sockets::Frames;
 use super::trap::Open;
-use super::way::Frames;
 use super::{Round, Server};
 
 impl Server {

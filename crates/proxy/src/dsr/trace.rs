@@ -97,7 +97,7 @@ impl Server {
         let entry = self.kernel.as_ref().and_then(|kernel| {
             let flow = self.director.flow_of(frame)?;
             // A kernel that does not show it to this user: the flow is told as a new one.
-            kernel.plane.shared().look_up_flow(&Director::flow_key(&flow)).ok().flatten()
+            kernel.attached.shared().look_up_flow(&Director::flow_key(&flow)).ok().flatten()
         });
         let entry = entry.as_ref().map(|entry| &entry[..]);
         self.director.tell(frame, own, Memory::Kernel { entry, now: coarse_now() })

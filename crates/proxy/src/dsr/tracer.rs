@@ -8,7 +8,7 @@ use state::dsr::trace::{Trace, Traces};
 use sys::packet::FrameBatch;
 use tokio::sync::watch;
 
-use super::way::Frames;
+use super::sockets::Frames;
 
 pub(super) struct Tracer {
     /// Changes when a trace begins or ends.

@@ -6,7 +6,7 @@ use logic::dsr::tarpit::{Counted, Rules, Tarpit};
 use state::dsr::TarpitReport;
 use sys::packet::{FrameBatch, Interface};
 
-use super::way::Frames;
+use super::sockets::Frames;
 
 /// The tarpit.
 #[derive(Default)]

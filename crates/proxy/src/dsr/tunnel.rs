@@ -13,7 +13,7 @@ use state::listen::{filter, questions, questions_and_long};
 use sys::neighbour::Neighbours;
 use sys::packet::{Instruction, send_frame, send_frames};
 
-use super::way::has_room;
+use super::sockets::has_room;
 use super::{Server, TICK};
 use crate::accept::CloseSignal;
 use crate::snapshot::ListenerPlan;

@@ -13,7 +13,8 @@ use crate::output::plain;
 
 /// What would be closed to the user that a start by root ends with, unless another fault has the key already.
 pub(super) fn closed(config: &Config, file: Option<&Path>, known: &[MachineFault]) -> Vec<MachineFault> {
-    let refused = confinement::foreseen(config, file).map(|foreseen| foreseen.refused).unwrap_or_default();
+    let refused =
+        confinement::at_start_by_root(config, file).map(|foreseen| foreseen.refused).unwrap_or_default();
     let news = refused.into_iter().filter(|one| known.iter().all(|fault| fault.key != one.key));
     news.map(|one| MachineFault { key: one.key, message: plain(&one.message), hint: Some(plain(&one.hint)) })
         .collect()
@@ -45,7 +46,7 @@ pub(super) fn json(config: &Config, file: Option<&Path>) -> Value {
 fn rows(config: &Config, file: Option<&Path>) -> Vec<Row> {
     let row = |what: &str, why: &str, until| Row { what: what.to_owned(), why: why.to_owned(), until };
     let mut rows = vec![row("the starter's user and capabilities", "binds sockets", BOUND)];
-    let foreseen = confinement::foreseen(config, file);
+    let foreseen = confinement::at_start_by_root(config, file);
     let stays = foreseen.as_ref().and_then(|foreseen| foreseen.stays_root.clone());
     rows.push(match &config.process.user {
         Some(user) => row(&format!("user {user}"), "process.user", END),

@@ -10,13 +10,13 @@ use state::dsr::trial::Phase;
 use state::events::Level;
 use state::listen::BoundKey;
 use state::lock::lock;
-use sys::bpf::{Counted, Hook, Look, Plane, Tallied};
+use sys::bpf::{AttachedProgram, Counted, Hook, Look, Tallied};
 
 use crate::worker::Worker;
 
 /// The path of an address, as long as it is open.
 pub(super) struct Path {
-    plane: RefCell<Option<Rc<Plane>>>,
+    attached: RefCell<Option<Rc<AttachedProgram>>>,
     report: RefCell<PathReport>,
     /// Why the program of an earlier process forwards on beside this path, if it does.
     stays: Option<String>,
@@ -30,8 +30,8 @@ impl Path {
                  removed ({error}): stop penstock, then, as root, `rm -r /sys/fs/bpf/penstock`"
             )
         });
-        let DataPath { plane, report, .. } = path;
-        Self { plane: RefCell::new(plane.map(Rc::new)), report: RefCell::new(report), stays }
+        let DataPath { attached, report, .. } = path;
+        Self { attached: RefCell::new(attached.map(Rc::new)), report: RefCell::new(report), stays }
     }
 
     pub(super) fn rung(&self) -> Rung {
@@ -61,12 +61,12 @@ impl Path {
         }
         let served = plan.filter(|plan| plan.settings.binds.contains(&key.bind));
         let at_stop = served.and_then(|plan| plan.settings.dsr()).map(|settings| settings.at_stop);
-        let Some(plane) = self.plane.take() else { return };
+        let Some(attached) = self.attached.take() else { return };
         let is_given_up = worker.front.state.services.trial.phase() == Phase::GivenUp;
         if at_stop == Some(AtStop::Keep) && !is_given_up {
             return;
         }
-        if let Err(error) = plane.detach() {
+        if let Err(error) = attached.detach() {
             let message = format!("names of the program stay in /sys/fs/bpf/penstock: {error}");
             worker.front.state.events.record(
                 Level::Warning,
@@ -82,10 +82,10 @@ pub(super) const LOOKED_AT: usize = 4096;
 
 /// The program, and what is known of it.
 pub(super) struct Kernel {
-    pub(super) plane: Rc<Plane>,
+    pub(super) attached: Rc<AttachedProgram>,
     /// The table that it uses, and the state of backends that is in it.
     pub(super) table: u32,
-    pub(super) drawn: Option<u32>,
+    pub(super) told: Option<u32>,
     /// What it had counted the last time.
     pub(super) counted: Counted,
     pub(super) tallied: Vec<Tallied>,
@@ -97,17 +97,17 @@ pub(super) struct Kernel {
 impl Kernel {
     /// Takes over the program, with the flows of an earlier process.
     pub(super) fn new(path: &Path, director: &mut Director) -> Option<Self> {
-        let plane = path.plane.borrow().clone()?;
-        let shared = plane.shared();
+        let attached = path.attached.borrow().clone()?;
+        let shared = attached.shared();
         let backends = shared.backends();
         director.adopt(&backends);
         let counted = shared.counted();
         let tallied = (0..image::BACKENDS).map(|at| shared.tallied(at)).collect();
         let table = shared.switched() as u32 & 1;
         Some(Self {
-            plane,
+            attached,
             table,
-            drawn: None,
+            told: None,
             counted,
             tallied,
             look: Look::new(LOOKED_AT),
@@ -118,11 +118,11 @@ impl Kernel {
 
 impl Path {
     /// Takes the program away: the process forwards packets from now on.
-    pub(super) fn leave_plane(&self, reason: &str) {
-        let Some(plane) = self.plane.take() else { return };
+    pub(super) fn leave_program(&self, reason: &str) {
+        let Some(attached) = self.attached.take() else { return };
         // Its interface is gone, or will not have it any more.
-        let _ = plane.detach();
-        let rung = match plane.hook() {
+        let _ = attached.detach();
+        let rung = match attached.hook() {
             Hook::Tc => Rung::Tc,
             Hook::Xdp => Rung::Xdp,
             Hook::XdpGeneric => Rung::XdpGeneric,

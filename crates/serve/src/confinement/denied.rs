@@ -20,7 +20,7 @@ use crate::paths::{self, Access, Need};
 const MADE_BEFORE: &[&str] = &[paths::PID_FILE, "control.socket", "admin.bind", "FILE", "include"];
 
 /// What a start by root would find.
-pub struct Foreseen {
+pub struct AtStart {
     pub user: String,
     /// Why root would not be left.
     pub stays_root: Option<String>,
@@ -36,7 +36,7 @@ pub struct RefusedPath {
 }
 
 /// `None` if this process is not root, or has more than one thread: it cannot ask then.
-pub fn foreseen(config: &Config, file: Option<&Path>) -> Option<Foreseen> {
+pub fn at_start_by_root(config: &Config, file: Option<&Path>) -> Option<AtStart> {
     if !unistd::geteuid().is_root() {
         return None;
     }
@@ -82,7 +82,7 @@ pub fn foreseen(config: &Config, file: Option<&Path>) -> Option<Foreseen> {
             hint: reason.hint(),
         });
     }
-    Some(Foreseen { user, stays_root, refused })
+    Some(AtStart { user, stays_root, refused })
 }
 
 /// Says as which user this process was denied a file, why, and what to do.
@@ -96,7 +96,7 @@ fn denied(confinement: &Confinement, file: &Path) -> String {
 }
 
 /// Why the access log cannot be opened: the user that the process has become opens it.
-pub fn log_fault(error: &AccessLogError, confinement: &Confinement) -> String {
+pub fn explain_log_error(error: &AccessLogError, confinement: &Confinement) -> String {
     let said = causes(error);
     match error {
         AccessLogError::Open { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -134,7 +134,7 @@ impl Reason<'_> {
 }
 
 /// Replaces the reason of a bind that failed because this process gave up at its start what a port below 1024 needs.
-pub fn low_port(confinement: &Confinement, error: BindError) -> BindError {
+pub fn explain_low_port(confinement: &Confinement, error: BindError) -> BindError {
     let port = match &error.bind {
         BindAddress::AnyIp(port) => *port,
         BindAddress::Ip(address) => address.port(),
@@ -165,9 +165,13 @@ mod tests {
         };
         let with = |given_up: Vec<&'static str>| Confinement { given_up, ..Confinement::default() };
         let gave_up = with(vec!["CAP_NET_BIND_SERVICE"]);
-        assert!(low_port(&gave_up, error("127.0.0.1:80")).reason.contains("and restart penstock"));
-        assert!(low_port(&gave_up, error("127.0.0.1:8080")).reason.starts_with("Permission denied"));
-        assert!(low_port(&with(Vec::new()), error("127.0.0.1:80")).reason.starts_with("Permission denied"));
+        assert!(explain_low_port(&gave_up, error("127.0.0.1:80")).reason.contains("and restart penstock"));
+        assert!(explain_low_port(&gave_up, error("127.0.0.1:8080")).reason.starts_with("Permission denied"));
+        assert!(
+            explain_low_port(&with(Vec::new()), error("127.0.0.1:80"))
+                .reason
+                .starts_with("Permission denied")
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Ways of frames of a service: room to send, and for probes a socket and a port of our own.
+//! Packet sockets of a service: room to send, and for probes a socket and a port of our own.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,10 +18,10 @@ pub(super) struct Probes {
     /// `None` if the pool has no check that says how to probe.
     pub(super) prober: Option<Prober>,
     /// `None` while there is no way to probe.
-    pub(super) way: Option<Way>,
+    pub(super) way: Option<ProbeSocket>,
 }
 
-pub(super) struct Way {
+pub(super) struct ProbeSocket {
     pub(super) socket: Rc<Frames>,
     pub(super) port: ReservedPort,
     pub(super) own_mac: Mac,
