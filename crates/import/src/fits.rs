@@ -6,6 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// Words before a colon that have a meaning of their own in `backends`.
 const PREFIXES: [&str; 6] = ["dns", "http", "https", "srv", "ssh", "unix"];
 
+/// Longest name of a network interface.
+const INTERFACE: usize = 15;
+
 /// Longest path of a Unix socket.
 const SOCKET: usize = 107;
 
@@ -31,6 +34,15 @@ pub(crate) fn host(text: &str) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// The name of a network interface.
+pub(crate) fn interface(text: &str) -> Result<(), String> {
+    let fits = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
+    if (1..=INTERFACE).contains(&text.len()) && text.bytes().all(fits) {
+        return Ok(());
+    }
+    Err(format!("{text:?} is no name of a network interface: up to {INTERFACE} letters, digits and signs"))
 }
 
 /// The one text for all that mean the same backend.

@@ -1,13 +1,14 @@
 //! Pen 0.34.1: its command line, and its files of penctl commands, whose language is that of `-O` too.
 //!
 //! `reader` reads both into the state of `model`: `take` takes the options of the table `option`, `execute` the commands of the
-//! table `command`. `emit` writes the configuration.
+//! table `command`. `emit` writes the configuration, `emit_dsr` that of `dsr_if`.
 //! `inventory` makes the tables of docs/pen.md, and a test translates the example of each of their rows.
 
 mod acl;
 mod address;
 mod command;
 mod emit;
+mod emit_dsr;
 mod emit_tls;
 mod emitter;
 mod execute;
@@ -20,6 +21,7 @@ mod reader;
 mod row;
 mod saved;
 mod take;
+mod upstream;
 
 use crate::keys::{self, NewKey, State};
 use crate::{Faults, Outside, Translation};

@@ -7,6 +7,10 @@ use super::model::{Clients, Entry, Said};
 use crate::Effect;
 use crate::document::quoted;
 
+/// What an entry of a country needs.
+const DATABASE: &str = "countries need a database of yours, in the MaxMind DB format; that of Pen is discontinued. \
+                        Add `[geoip]` with `database = \"/var/lib/GeoIP/GeoLite2-Country.mmdb\"`";
+
 /// Writes the entries that have a form, and notes the others.
 pub(super) fn entries(
     emitter: &mut Emitter,
@@ -16,14 +20,22 @@ pub(super) fn entries(
     let mut written = Vec::new();
     for Said { value: Entry { verdict, clients }, place } in entries {
         match network(clients) {
-            Ok(network) => written.push(quoted(&format!("{verdict} {network}"))),
+            Ok(network) => {
+                written.push(quoted(&format!("{verdict} {network}")));
+                // One database is for all countries.
+                let is_told = emitter.notes.iter().any(|note| note.text == DATABASE);
+                if matches!(clients, Clients::Country(_)) && !is_told {
+                    comments.push(emitter.note(Effect::Missing, place, DATABASE));
+                }
+            }
             Err((effect, why)) => comments.push(emitter.note(effect, place, &why)),
         }
     }
     written
 }
 
-fn network(clients: &Clients) -> Result<String, (Effect, String)> {
+/// A network as our configuration writes it.
+pub(super) fn network(clients: &Clients) -> Result<String, (Effect, String)> {
     match clients {
         Clients::Ipv4 { address, mask } => {
             let text = format!("{} {}", Ipv4Addr::from_bits(*address), Ipv4Addr::from_bits(*mask));
@@ -48,10 +60,16 @@ fn network(clients: &Clients) -> Result<String, (Effect, String)> {
             Ok(if *length == 128 { shown.to_string() } else { format!("{shown}/{length}") })
         }
         Clients::Country(country) => {
-            let why = format!(
-                "country {country}: the database of Pen is discontinued; write `country:{country}` with a database of yours in [geoip]"
-            );
-            Err((Effect::Missing, why))
+            // Pen keeps two letters.
+            match country.get(..2).filter(|code| code.bytes().all(|byte| byte.is_ascii_uppercase())) {
+                Some(code) => Ok(format!("country:{code}")),
+                None => {
+                    let why = format!(
+                        "{country:?} is the code of no country, and matches no client in Pen: left out"
+                    );
+                    Err((Effect::Changed, why))
+                }
+            }
         }
     }
 }
@@ -83,7 +101,10 @@ mod tests {
             (Clients::Ipv6 { address: 0, length: 0 }, Ok("::/0")),
             (Clients::Ipv6 { address: 1, length: 128 }, Ok("::1")),
             (Clients::Ipv6 { address: 1, length: 64 }, Err(Effect::Changed)),
-            (Clients::Country("SE".to_owned()), Err(Effect::Missing)),
+            (Clients::Country("SE".to_owned()), Ok("country:SE")),
+            (Clients::Country("SExy".to_owned()), Ok("country:SE")),
+            (Clients::Country("se".to_owned()), Err(Effect::Changed)),
+            (Clients::Country("S".to_owned()), Err(Effect::Changed)),
         ] {
             let got = network(&clients).map_err(|(effect, _)| effect);
             assert_eq!(got.as_deref(), written.as_ref().copied(), "{clients:?}");

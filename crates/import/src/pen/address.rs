@@ -28,6 +28,14 @@ pub(super) fn listen(text: &str, outside: &Outside<'_>) -> Result<Listen, String
     Ok(Listen::Ip { address, port })
 }
 
+/// `address[:port]` of a service with direct server return: without a port it is every one.
+pub(super) fn service(text: &str, outside: &Outside<'_>) -> Result<Listen, String> {
+    match text.parse::<Ipv4Addr>() {
+        Ok(address) => Ok(Listen::EveryPort(IpAddr::V4(address))),
+        Err(_) => listen(text, outside),
+    }
+}
+
 /// `h[:p[:soft[:hard[:weight[:prio]]]]]`, `[h]:...` or a path.
 pub(super) fn server(text: &str, outside: &Outside<'_>) -> Result<Server, String> {
     let (host, rest) = match text.strip_prefix('[') {

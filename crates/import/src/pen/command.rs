@@ -122,7 +122,7 @@ impl Command {
     rows! {
         AbortOnError: "", "abort() at an error", Gone("an aid for finding faults in Pen"),
             "abort_on_error", "dropped: pen.cfg:1: an aid";
-        Acl: "N permit\\|deny ADDRESS [MASK]", "an entry of an access list", Keys("`[acl.list-N]`"),
+        Acl: "N permit\\|deny ADDRESS [MASK]", "an entry of an access list; `country CC` in place of the address", Keys("`[acl.list-N]`; a country is `country:CC`, and needs a `database` of `[geoip]`, which you add"),
             "client_acl 1\nacl 1 permit 10.0.0.0 255.0.0.0", "entries = [\"permit 10.0.0.0/8\"]";
         Ascii: "", "dumps as text", Elsewhere("`penstock ctl capture` writes the bytes of sessions into a file, and `tshark -r FILE -x` shows them"),
             "ascii", "dropped: pen.cfg:1: `penstock ctl capture`";
@@ -149,12 +149,12 @@ impl Command {
             "debug 2", "dropped: pen.cfg:1: `penstock ctl log-level debug`";
         DelayedForward: "", "in the manual, but not in Pen", Gone("Pen has no such command: it ignores the line too"),
             "delayed_forward", "dropped: pen.cfg:1: Pen has no such command";
-        DsrIf: "IF", "direct server return", Missing("direct server return is written by hand: `protocol = \"dsr\"` and `interface` of a listener"),
-            "dsr_if eth1", "missing: pen.cfg:1: direct server return is written by hand";
+        DsrIf: "IF", "direct server return", Keys("`protocol = \"dsr\"` and `interface` of the listener: see [dsr.md](dsr.md)"),
+            "dsr_if eth1", "protocol = \"dsr\"\ninterface = \"eth1\"";
         DsrIp: "IP", "stored and never read", Gone("Pen never reads it"),
             "dsr_ip 10.0.0.1", "dropped: pen.cfg:1: Pen never reads it";
-        Dummy: "", "a test web server in place of servers", Missing("`penstock demo` has backends to try things on"),
-            "dummy", "missing: pen.cfg:1: `penstock demo`";
+        Dummy: "", "a test web server in place of servers", Gone("a balancer serves no pages of its own, so the servers get the requests; `penstock demo` has backends to try things on"),
+            "dummy", "changed: pen.cfg:1: a balancer serves no pages";
         Epoll: "", "epoll", Needless("epoll is always used"),
             "epoll", "dropped: pen.cfg:1: epoll";
         Exit: "", "ends Pen", Elsewhere("it is for a running Pen; `penstock ctl stop`"),
@@ -171,15 +171,15 @@ impl Command {
             "idlers 3", "dropped: pen.cfg:1: idle connections";
         Include: "FILE", "another file", Keys("its commands are translated as well; here `include` takes several files, with `*`"),
             "include /etc/pen.cfg", "ejection = \"7s\"";
-        Keepalive: "", "SO_KEEPALIVE to servers", Needless("`idle-timeout` ends connections whose peer is gone"),
-            "keepalive", "dropped: pen.cfg:1: `idle-timeout`";
+        Keepalive: "", "SO_KEEPALIVE to servers", Keys("`tcp-keepalive` of the pool, with the two hours of the kernel"),
+            "keepalive", "tcp-keepalive = \"2h\"";
         Kqueue: "", "kqueue", Needless("epoll is always used"),
             "kqueue", "dropped: pen.cfg:1: epoll";
         Listen: "[[addr:]port]", "where Pen listens", Keys("`bind` of the listener"),
             "listen 127.0.0.1:81\nserver 0 address 10.0.0.1 port 80", "bind = \"127.0.0.1:81\"";
         Log: "[FILE]", "as `-l`", Keys("`target` of `[access-log]`, or `penstock ctl set access-log.target` while it serves"),
             "log /var/log/pen.log", "target = \"/var/log/pen.log\"";
-        Mode: "", "shows switches", Elsewhere("it is for a running Pen; `penstock check --print FILE`"),
+        Mode: "", "shows switches", Elsewhere("it is for a running Pen; `penstock ctl show`"),
             "mode", "dropped: pen.cfg:1: it is for a running Pen";
         No: "WORD", "turns a switch off, empties a list, ends a log", Keys("as if the switch were not given"),
             "roundrobin\nno roundrobin\nserver 1 address 10.0.0.2 port 80", "balance = \"sticky\"";
@@ -227,11 +227,11 @@ impl Command {
             "status", "dropped: pen.cfg:1: it is for a running Pen";
         Stubborn: "", "as `-s`", Keys("`retries = 0`"),
             "stubborn\nserver 1 address 10.0.0.2 port 80", "retries = 0";
-        TarpitAcl: "[N]", "addresses that answer and never serve, with `dsr_if`", Missing("write `tarpit-networks` of the dsr listener by hand: it answers for addresses that no machine has"),
-            "tarpit_acl 3", "missing: pen.cfg:1: write `tarpit-networks` of the dsr listener by hand";
+        TarpitAcl: "[N]", "addresses that answer and never serve, with `dsr_if`", Keys("`tarpit-networks` and `tarpit-rate` of the dsr listener: only addresses that no machine has"),
+            "acl 3 permit 10.9.0.0 255.255.255.0\ndsr_if eth1\ntarpit_acl 3", "tarpit-networks = [\"10.9.0.0/24\"]";
         TcpFastclose: "up\\|down\\|both\\|off", "a side that closes ends both directions",
-            Missing("a side that closes ends its own direction only, as TCP means it; `idle-timeout` ends the rest"),
-            "tcp_fastclose both", "missing: pen.cfg:1: a side that closes";
+            Gone("it cuts off what the other side still sends: here a side that closes ends its own direction only, as TCP means it, and `idle-timeout` ends the rest"),
+            "tcp_fastclose both", "changed: pen.cfg:1: it cuts off";
         TcpNodelay: "", "TCP_NODELAY", Needless("always so"),
             "tcp_nodelay", "dropped: pen.cfg:1: always so";
         Timeout: "[N]", "as `-t`", Keys("`timeouts.connect`"),
@@ -239,8 +239,8 @@ impl Command {
         Tracking: "[N]", "as `-T`", Keys("`sticky.ttl`"),
             "tracking 60", "ttl = \"60s\"";
         Transparent: "", "the client's address towards servers, IPv4 only",
-            Missing("not in this version; `send-proxy` of the pool or `-H` tells backends the client's address"),
-            "transparent", "missing: pen.cfg:1: not in this version";
+            Keys("`source-address = \"client\"` of the pool, with IPv6 too"),
+            "transparent", "source-address = \"client\"";
         WebStats: "[FILE]", "as `-w`", Elsewhere("`/status.html` of `[admin]`"),
             "web_stats /tmp/pen.html", "dropped: pen.cfg:1: `/status.html`";
         Weight: "", "as `-W`", Keys("`weight` of the backends"),

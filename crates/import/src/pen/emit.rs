@@ -1,10 +1,10 @@
 //! Writes the configuration that serves as the Pen did which was read.
 
 use super::acl;
-use super::command::Command;
+use super::emit_dsr;
 use super::emit_tls;
 use super::emitter::Emitter;
-use super::model::{Acl, Said, Server, Switch, is_on, place_of};
+use super::model::{Acl, Said, Server, is_on, place_of};
 use super::place::{Listen, Place};
 use super::pool;
 use super::reader::Reader;
@@ -73,11 +73,15 @@ pub(super) fn emit(
         document.title(format!("{}: {}", note.place, note.text));
     }
     emitter.process(&mut document);
-    emitter.lists(&mut document);
-    let pools = emitter.listener(&mut document, &listen.value);
-    pool::main(&mut emitter, &mut document, port)?;
-    for (name, server) in pools {
-        pool::single(&mut emitter, &mut document, name, &server, port);
+    if let Some(interface) = emitter.pen.dsr.clone() {
+        emit_dsr::service(&mut emitter, &mut document, &listen, &interface)?;
+    } else {
+        emitter.lists(&mut document);
+        let pools = emitter.listener(&mut document, &listen.value);
+        pool::main(&mut emitter, &mut document, port)?;
+        for (name, server) in pools {
+            pool::single(&mut emitter, &mut document, name, &server, port);
+        }
     }
     document.tell(&emitter.notes);
     Ok(Translation { toml: document.render(), notes: emitter.notes })
@@ -91,7 +95,7 @@ impl Emitter {
         let most = self.pen.conn_max.as_ref().map_or(CONNECTIONS, |said| said.value);
         let place = place_of(&self.pen.conn_max, "-x");
         let section = document.section("process");
-        if !is_on(&self.pen.udp) {
+        if !is_on(&self.pen.udp) && self.pen.dsr.is_none() {
             let text = "of all clients together; one more waits until another one ends, as in Pen";
             section.put("max-connections", most.max(1).to_string(), &[format!("{place}: {text}")]);
         }
@@ -172,6 +176,7 @@ impl Emitter {
         let section = document.section("listener.main");
         let bind = match listen {
             Listen::Ip { address, port } => std::net::SocketAddr::new(*address, *port).to_string(),
+            Listen::EveryPort(address) => format!("{address}:*"),
             Listen::Unix(path) => format!("unix:{path}"),
         };
         section.put("bind", quoted(&bind), &[]);
@@ -193,7 +198,7 @@ impl Emitter {
         section.put("pool", quoted(pool::MAIN), &[]);
         let port = match listen {
             Listen::Ip { port, .. } => Some(*port),
-            Listen::Unix(_) => None,
+            Listen::EveryPort(_) | Listen::Unix(_) => None,
         };
         self.acl_of_clients(section, &mut pools, port);
         if let Some(backlog) = self.pen.backlog.clone().filter(|_| protocol != "udp")
@@ -213,10 +218,11 @@ impl Emitter {
         if protocol != "udp" {
             emit_tls::tls(self, section, protocol);
         }
-        if let Some(transparent) = self.pen.transparent.clone().filter(|said| said.value == Switch::On) {
-            let why = Command::Transparent.row().form.text();
-            let comment = self.note(Effect::Missing, &transparent.place, why);
-            section.comment(comment);
+        if let (Some(keepalive), "udp") = (self.pen.keepalive.clone(), protocol) {
+            self.note(Effect::Dropped, &keepalive.place, "no effect with -U in Pen either");
+        }
+        if let Some(tarpit) = self.pen.tarpit.clone() {
+            self.note(Effect::Dropped, &tarpit.place, "no effect in Pen without dsr_if either");
         }
         pools
     }

@@ -8,7 +8,7 @@ use super::model::{Clients, Entry, Given, Said, Server, Switch, Verdict, grow};
 use super::place::Place;
 use super::reader::Reader;
 use super::row::Form;
-use crate::Effect;
+use crate::{Effect, fits};
 
 /// Pen has the lists 0 to 9.
 const LISTS: usize = 10;
@@ -44,10 +44,8 @@ impl Reader<'_> {
                 }
             }
             Command::ClientAcl => {
-                if let Some(Some(said)) = self.asked(first, place) {
-                    // Pen takes list 0 for a number without a list.
-                    let list = usize::try_from(said.value).ok().filter(|list| *list < LISTS).unwrap_or(0);
-                    self.pen.client_acl = Some(Said { value: list, place: place.to_owned() });
+                if let Some(given) = self.asked_list(first, place) {
+                    self.pen.client_acl = Some(given);
                 }
             }
             Command::ClientsMax => {
@@ -82,13 +80,29 @@ impl Reader<'_> {
             Command::Stubborn => self.pen.choice.stubborn = on(),
             Command::Weight => self.pen.choice.weight = on(),
             Command::Transparent => self.pen.transparent = on(),
+            Command::Keepalive => self.pen.keepalive = on(),
+            Command::DsrIf => {
+                if let Some(name) = self.shown(first, place) {
+                    match fits::interface(name) {
+                        Ok(()) => self.pen.dsr = said(name),
+                        Err(why) => self.fault(place, &why, Some("dsr_if eth1")),
+                    }
+                }
+            }
+            Command::TarpitAcl if first == Some("-1") => self.pen.tarpit = None,
+            Command::TarpitAcl => {
+                if let Some(given) = self.asked_list(first, place) {
+                    self.pen.tarpit = Some(given);
+                }
+            }
+            Command::Dummy => self.note(Effect::Changed, place, command.row().form.text()),
             Command::Include => match first {
                 Some(file) => self.file(file, place, depth + 1),
                 None => self.fault(place, "`include` needs a file", None),
             },
             Command::Listen => {
                 if let Some(text) = self.shown(first, place) {
-                    match address::listen(text, self.outside) {
+                    match self.listens(text) {
                         Ok(value) => self.pen.listen = Some(Said { value, place: place.to_owned() }),
                         Err(why) => self.fault(place, &why, Some("listen [addr:]port")),
                     }
@@ -114,6 +128,7 @@ impl Reader<'_> {
             }
             Command::SslOption => self.ssl_option(first, place),
             Command::TcpFastclose if first.is_none_or(|word| !["up", "down", "both"].contains(&word)) => {}
+            Command::TcpFastclose => self.note(Effect::Changed, place, command.row().form.text()),
             Command::AbortOnError
             | Command::Ascii
             | Command::Block
@@ -123,13 +138,10 @@ impl Reader<'_> {
             | Command::ControlAcl
             | Command::Debug
             | Command::DelayedForward
-            | Command::DsrIf
             | Command::DsrIp
-            | Command::Dummy
             | Command::Epoll
             | Command::Exit
             | Command::Idlers
-            | Command::Keepalive
             | Command::Kqueue
             | Command::Mode
             | Command::Peek
@@ -143,8 +155,6 @@ impl Reader<'_> {
             | Command::SslRenegotiation
             | Command::SslOcsp
             | Command::Status
-            | Command::TarpitAcl
-            | Command::TcpFastclose
             | Command::TcpNodelay
             | Command::WebStats
             | Command::Write => self.left_out(command.row().form, place),
@@ -154,6 +164,14 @@ impl Reader<'_> {
     /// The number after a command. `None` if there is none: Pen then shows the value.
     fn asked(&mut self, word: Option<&str>, place: &str) -> Option<Given<u64>> {
         self.shown(word, place).map(|word| self.number(word, place))
+    }
+
+    /// The same for the number of an access list.
+    fn asked_list(&mut self, word: Option<&str>, place: &str) -> Given<usize> {
+        let said = self.asked(word, place)??;
+        // Pen takes list 0 for a number without a list.
+        let value = usize::try_from(said.value).ok().filter(|list| *list < LISTS).unwrap_or(0);
+        Some(Said { value, place: said.place })
     }
 
     fn shown<'w>(&mut self, word: Option<&'w str>, place: &str) -> Option<&'w str> {
@@ -218,8 +236,9 @@ impl Reader<'_> {
             NoWord::Stubborn => self.pen.choice.stubborn = off(),
             NoWord::Weight => self.pen.choice.weight = off(),
             NoWord::Transparent => self.pen.transparent = off(),
+            NoWord::Keepalive => self.pen.keepalive = None,
             // `write` of Pen has these in every file.
-            NoWord::AbortOnError | NoWord::Ascii | NoWord::Dummy | NoWord::Keepalive | NoWord::Peek => {}
+            NoWord::AbortOnError | NoWord::Ascii | NoWord::Dummy | NoWord::Peek => {}
             NoWord::WebStats => {}
             NoWord::TcpNodelay => {
                 self.note(

@@ -36,7 +36,7 @@ const ODD: [&str; 24] = [
     "[::1",
 ];
 
-const OPTIONS: [(&str, &[&str]); 19] = [
+const OPTIONS: [(&str, &[&str]); 21] = [
     ("-b", &["5", "0", "99999999"]),
     ("-c", &["10", "0"]),
     ("-x", &["10", "0"]),
@@ -53,6 +53,8 @@ const OPTIONS: [(&str, &[&str]); 19] = [
     ("-G", &["/c/ca.pem"]),
     ("-O", &["acl 1 deny 10.0.0.1", "client_acl 1", "source 10.0.0.7", "ssl_ciphers A:B", "weight"]),
     ("-O", &["log /l", "server 0 address 10.0.0.8 port 80", "server 0 acl 3", "idle_timeout 0", "no acl 1"]),
+    ("-O", &["transparent", "keepalive", "dummy", "tarpit_acl 1", "acl 1 permit 10.9.0.0 255.255.255.0"]),
+    ("-O", &["dsr_if eth1", "acl 1 permit 127.0.0.0 255.255.0.0", "transparent"]),
     ("-q", &["10", "0"]),
     ("-m", &["5"]),
     ("-j", &["/jail"]),
@@ -72,7 +74,10 @@ fn line(dice: &mut Dice) -> Vec<String> {
             words.push(switch.to_owned());
         }
     }
-    words.push(dice.mostly(&["80", "127.0.0.1:81", "/run/listen"], &ODD, 15).to_owned());
+    words.push(
+        dice.mostly(&["80", "127.0.0.1:81", "/run/listen", "192.0.2.10:80", "192.0.2.10"], &ODD, 15)
+            .to_owned(),
+    );
     for _ in 0..1 + dice.below(4) {
         let usual =
             ["a", "b:8000", "10.0.0.1:80:5:9:3:4", "/run/a", "A", "[::1]:9", "0.0.0.0", "10.0.0.1:80"];

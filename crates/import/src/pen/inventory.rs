@@ -3,7 +3,6 @@
 use super::command::Command;
 use super::option::Opt;
 use super::row::{Form, Row};
-use crate::keys::{self, NewKey, State};
 
 /// The options, as a table in Markdown.
 #[must_use]
@@ -19,17 +18,6 @@ pub fn commands() -> String {
     table("command", rows.collect())
 }
 
-/// The keys that an option or command needs and this version lacks; empty if there is none.
-#[must_use]
-pub fn awaited() -> String {
-    let lacks = NewKey::ALL.iter().filter(|key| keys::of_this_version(**key) == State::Awaited);
-    let lacks: Vec<_> = lacks.map(|key| format!("`{key}`")).collect();
-    if lacks.is_empty() {
-        return String::new();
-    }
-    format!("This version does not have {} yet: what needs one of them is `missing`.\n", lacks.join(", "))
-}
-
 fn table(what: &str, rows: String) -> String {
     format!("| {what} | in Pen | in Penstock |\n|---|---|---|\n{rows}")
 }
@@ -41,7 +29,6 @@ fn line(word: &str, row: &Row) -> String {
         Form::Needless(why) => format!("needs nothing: {why}"),
         Form::Elsewhere(what) => format!("elsewhere: {what}"),
         Form::Gone(why) => format!("gone: {why}"),
-        Form::Missing(why) => format!("**not translated**: {why}"),
     };
     format!("| `{word}` | {} | {form} |\n", row.meaning)
 }

@@ -30,6 +30,11 @@ pub(crate) struct Pen {
     pub(crate) http: Given<Switch>,
     pub(crate) choice: Choice,
     pub(crate) transparent: Given<Switch>,
+    pub(crate) keepalive: Given<Switch>,
+    /// Interface of direct server return.
+    pub(crate) dsr: Given<String>,
+    /// List of the addresses that are held; without one none are.
+    pub(crate) tarpit: Given<usize>,
     /// `-b`, in seconds; the default is 30.
     pub(crate) blacklist: Given<u64>,
     /// `-T`, in seconds; 0 is for ever.
@@ -79,7 +84,7 @@ pub(crate) struct Server {
 }
 
 /// An access list; its entries count in order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Acl(pub(crate) Vec<Said<Entry>>);
 
 #[derive(Clone, Debug)]

@@ -5,7 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// Where Pen listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Listen {
-    Ip { address: IpAddr, port: u16 },
+    Ip {
+        address: IpAddr,
+        port: u16,
+    },
+    /// Every port of an address, with direct server return.
+    EveryPort(IpAddr),
     Unix(String),
 }
 
@@ -19,7 +24,7 @@ impl Listen {
                 let is_wide = own.is_unspecified() && own.is_ipv4() == there.is_ipv4() && there.is_loopback();
                 *port == server.port() && (own == there || is_wide)
             }
-            (Self::Ip { .. }, Err(_)) => false,
+            (Self::EveryPort(_), _) | (Self::Ip { .. }, Err(_)) => false,
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The pools of a translated Pen: its servers, and the emergency and the abuse server.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
 
 use super::emitter::Emitter;
 use super::model::{Said, Server, is_on, place_of};
+use super::upstream;
 use crate::document::{Document, Section, list, quoted, seconds};
 use crate::keys::{NewKey, State};
 use crate::{Effect, Fault, Faults, fits};
@@ -20,7 +20,7 @@ const BLACKLIST: u64 = 30;
 const TIMEOUT: u64 = 3;
 const DAY: u64 = 86400;
 /// The largest `weight` of a backend.
-const HEAVIEST: u64 = 1000;
+pub(super) const HEAVIEST: u64 = 1000;
 
 /// How a server is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,24 +75,8 @@ pub(super) fn main(emitter: &mut Emitter, document: &mut Document, port: Option<
         section.put("fallback", quoted(EMERGENCY), &[]);
     }
     failures(emitter, section);
-    if let Some(source) = emitter.pen.source.clone()
-        && emitter.key(NewKey::SourceAddress, &source.place) == State::Here
-    {
-        let is_ipv4 = source.value.parse::<Ipv4Addr>().is_ok();
-        let other = servers.iter().find(|(address, _)| match address.parse::<SocketAddr>() {
-            Ok(address) => address.ip().to_canonical().is_ipv4() != is_ipv4,
-            Err(_) => false,
-        });
-        match other {
-            None => section.put("source-address", quoted(&source.value), &[]),
-            Some((address, _)) => {
-                let text =
-                    format!("{address} cannot be reached from an address of another family: it is left out");
-                let comment = emitter.note(Effect::Missing, &source.place, &text);
-                section.comment(comment);
-            }
-        }
-    }
+    let addresses: Vec<_> = servers.into_iter().map(|(address, _)| address).collect();
+    upstream::keys(emitter, section, &addresses);
     if let Some(emergency) = emergency {
         single(emitter, document, EMERGENCY, &emergency, port);
     }
@@ -123,6 +107,7 @@ pub(super) fn single(
         let mut comments = Vec::new();
         let connect = connect_timeout(emitter, &mut comments);
         section.put("timeouts", format!("{{ connect = {connect} }}"), &comments);
+        upstream::keys(emitter, section, &[address]);
     }
 }
 

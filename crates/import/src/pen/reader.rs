@@ -5,6 +5,7 @@ use std::path::Path;
 use super::address;
 use super::model::{Given, Pen, Said, Server};
 use super::option::Opt;
+use super::place::Listen;
 use crate::{Effect, Fault, Note, Outside, fits};
 
 /// Files that include each other more deeply than this are refused.
@@ -120,7 +121,7 @@ impl<'o> Reader<'o> {
                 let why = format!("not used: {} says where to listen", listen.place);
                 self.note(Effect::Dropped, first, &why);
             }
-            None => match address::listen(first, self.outside) {
+            None => match self.listens(first) {
                 Ok(value) => self.pen.listen = Some(Said { value, place: (*first).clone() }),
                 Err(why) => {
                     self.fault(first, &why, Some("[host:]port or the path of a Unix socket comes first"))
@@ -133,6 +134,14 @@ impl<'o> Reader<'o> {
                 let acl = self.pen.servers.get(&at).map_or(0, |server| server.acl);
                 self.pen.servers.insert(at, Server { acl, ..value });
             }
+        }
+    }
+
+    /// Where Pen listens, by this text.
+    pub(super) fn listens(&self, text: &str) -> Result<Listen, String> {
+        match self.pen.dsr {
+            Some(_) => address::service(text, self.outside),
+            None => address::listen(text, self.outside),
         }
     }
 

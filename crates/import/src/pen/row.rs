@@ -11,18 +11,12 @@ pub(crate) enum Form {
     Elsewhere(&'static str),
     /// It is gone: the reason.
     Gone(&'static str),
-    /// There is no translation, and clients may get something else: the reason.
-    Missing(&'static str),
 }
 
 impl Form {
     pub(crate) const fn text(self) -> &'static str {
         match self {
-            Self::Keys(text)
-            | Self::Needless(text)
-            | Self::Elsewhere(text)
-            | Self::Gone(text)
-            | Self::Missing(text) => text,
+            Self::Keys(text) | Self::Needless(text) | Self::Elsewhere(text) | Self::Gone(text) => text,
         }
     }
 }

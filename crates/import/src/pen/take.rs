@@ -83,11 +83,7 @@ impl Reader<'_> {
 impl Reader<'_> {
     /// Says why an option or command has no line in the configuration.
     pub(super) fn left_out(&mut self, form: Form, place: &str) {
-        let effect = match form {
-            Form::Keys(_) | Form::Needless(_) | Form::Elsewhere(_) | Form::Gone(_) => Effect::Dropped,
-            Form::Missing(_) => Effect::Missing,
-        };
-        self.note(effect, place, form.text());
+        self.note(Effect::Dropped, place, form.text());
     }
 
     fn socket(&mut self, text: &str, place: &str) -> Given<String> {

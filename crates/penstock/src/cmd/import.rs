@@ -87,7 +87,7 @@ needs changes before it can be served; 2 wrong usage.";
 const PEN_EXAMPLES: &str = "\
 Examples:
   penstock import pen -r -b 10 80 www1:8000:10 www2:8000 > penstock.toml
-  penstock import pen --allow-partial -O 'tcp_fastclose both' 80 www1 www2";
+  penstock import pen --allow-partial -R -E /etc/pen/site.pem 443 www1 www2";
 
 const PEN_CONFIG_EXAMPLES: &str = "\
 Examples:

@@ -30,17 +30,17 @@ fn a_translation_is_a_configuration_that_serves() {
 
 #[test]
 fn what_clients_would_notice_fails_unless_that_is_allowed() {
-    let line = ["-O", "tcp_fastclose both", "80", "10.0.0.1"];
+    let line = ["-R", "-E", "/a/b.pem", "443", "10.0.0.1"];
     let refused = penstock(&[&["import", "pen"][..], &line].concat());
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     assert!(
-        text(&refused.stderr).contains("missing: -O tcp_fastclose both: a side that closes"),
+        text(&refused.stderr).contains("missing: -R: Pen takes certificates of any authority"),
         "{refused:?}"
     );
     let allowed = penstock(&[&["import", "pen", "--allow-partial"][..], &line].concat());
     assert_eq!(allowed.status.code(), Some(0), "{allowed:?}");
     assert_eq!(allowed.stdout, refused.stdout);
-    let as_pen = Door::fails(Which::Penstock, "-O tcp_fastclose~both 80 10.0.0.1");
+    let as_pen = Door::fails(Which::Penstock, "-R -E /a/b.pem 443 10.0.0.1");
     assert_eq!(as_pen.status.code(), Some(2), "{as_pen:?}");
 }
 
