@@ -67,7 +67,7 @@ mod tests {
         ("tcp/upload", "GB/s", &["haproxy-splice"], 0.95, None),
         ("tcp/idle", "memory per connection", &[], 1024.0, Some(307.2)),
         ("udp/queries", "CPU per query", &["nginx", "pen"], 0.70, None),
-        ("udp/flow", "CPU per exchange", &["nginx"], 0.70, None),
+        ("udp/flow", "CPU per exchange", &["nginx", "pen"], 0.70, None),
         ("dsr/packets-25k", "CPU above direct", &["pen"], 0.1, None),
         ("dsr/packets-25k", "CPU above direct", &["pen"], 0.5, None),
         ("dsr/packets-50k", "CPU above direct", &["pen"], 0.1, None),

@@ -39,8 +39,7 @@ impl Scenario for Udp {
         plan.groups.extend(Work::ALL.iter().map(|work| work.group(context, &programs)));
         plan.notes = vec![
             "`direct` is the backend alone, on the core that the relays have.".to_owned(),
-            "In `queries` penstock and nginx end a flow with its reply. pen keeps it until its table of 256 is full, and \
-             relays only the first datagram of a flow: it takes no part in the other groups."
+            "In `queries` penstock and nginx end a flow with its reply. pen keeps it until its table of 256 is full."
                 .to_owned(),
             "The sender pays for the receiver's share of the network stack: the CPU of a relay is mostly the kernel's, \
              and that of its two sends."
@@ -99,18 +98,12 @@ impl Work {
         group.columns = vec![Metric::Rate, chain::backend_cpu(), Metric::LatencyMedian];
         let direct = move |context: &Context| Chain::start(context, work.links(context, None)?);
         group.contestants.push(Contestant::new("direct", direct));
-        let suits = |program: &Program| *program != Program::Pen || work.replies() == Replies::One;
-        let rivals: Vec<_> = programs.iter().copied().filter(suits).collect();
-        for program in rivals {
+        for program in programs.iter().copied() {
             let start = move |context: &Context| Chain::start(context, work.links(context, Some(program))?);
             group.contestants.push(chain::contestant(context, program.name(), program, start));
         }
-        let rivals: &[&str] = match work.replies() {
-            Replies::One => &["nginx", "pen"],
-            Replies::Any => &["nginx"],
-        };
         if work.extent == Extent::Quick {
-            group.limits = vec![Limit::ratio("penstock", Metric::CpuPerUnit, rivals, 0.7)];
+            group.limits = vec![Limit::ratio("penstock", Metric::CpuPerUnit, &["nginx", "pen"], 0.7)];
         }
         group
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::front::{Front, Protocol, Replies};
+use super::front::{Front, Protocol};
 use super::prepared::{Prepared, tcp_only, unsupported};
 use crate::address::Address;
 use crate::context::Context;
@@ -12,9 +12,8 @@ use crate::process::Launch;
 /// Builds the command line.
 pub fn prepare(context: &Context, program: &Path, front: &Front) -> Result<Prepared, Error> {
     let (datagrams, listen, backend) = match front.protocol {
-        // pen relays the first datagram of a flow only.
-        Protocol::Udp(Replies::Any) => return Err(unsupported("pen", "a long flow of datagrams")),
-        Protocol::Udp(Replies::One) => (Some("-U"), datagrams(&front.listen)?, datagrams(&front.backend)?),
+        // It has no number of replies: a flow stays until the table is full.
+        Protocol::Udp(_) => (Some("-U"), datagrams(&front.listen)?, datagrams(&front.backend)?),
         Protocol::Tcp | Protocol::Http => (
             None,
             tcp_only("pen", "a Unix socket for clients", &front.listen)?,

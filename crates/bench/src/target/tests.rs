@@ -55,6 +55,18 @@ fn every_configuration_is_liked_by_the_program_that_gets_it() {
 }
 
 #[test]
+fn pen_takes_part_in_every_task_of_datagrams() {
+    let context = Context::new("/nonexistent".into(), Interrupt::default(), Extent::Quick).unwrap();
+    if Program::Pen.find(&context).is_err() {
+        return;
+    }
+    for front in fronts(&context).iter().filter(|front| matches!(front.protocol, Protocol::Udp(_))) {
+        let prepared = Program::Pen.prepare(&context, front).unwrap();
+        assert!(prepared.configuration.contains(" -U "), "{}", prepared.configuration);
+    }
+}
+
+#[test]
 fn another_build_of_a_peer_is_measured_and_a_path_without_a_file_is_told() {
     assert_eq!(Program::Haproxy.peer_at(Some("/bin/sh".into())).unwrap(), PathBuf::from("/bin/sh"));
     let told = Program::Haproxy.peer_at(Some("/nonexistent/haproxy".into())).unwrap_err().to_string();
