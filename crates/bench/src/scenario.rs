@@ -69,13 +69,18 @@ mod tests {
         ("udp/queries", "CPU per query", &["nginx", "pen"], 0.70, None),
         ("udp/flow", "CPU per exchange", &["nginx", "pen"], 0.70, None),
         ("dsr/packets-25k", "CPU above direct", &["pen"], 0.1, None),
+        ("dsr/packets-25k", "CPU above direct", &["pen"], 0.1, None),
         ("dsr/packets-25k", "CPU above direct", &["pen"], 0.5, None),
+        ("dsr/packets-50k", "CPU above direct", &["pen"], 0.1, None),
         ("dsr/packets-50k", "CPU above direct", &["pen"], 0.1, None),
         ("dsr/packets-50k", "CPU above direct", &["pen"], 0.5, None),
         ("dsr/packets-100k", "CPU above direct", &["pen"], 0.1, None),
+        ("dsr/packets-100k", "CPU above direct", &["pen"], 0.1, None),
         ("dsr/packets-100k", "CPU above direct", &["pen"], 0.5, None),
         ("dsr/packets-200k", "CPU above direct", &["pen"], 0.1, None),
+        ("dsr/packets-200k", "CPU above direct", &["pen"], 0.1, None),
         ("dsr/packets-200k", "CPU above direct", &["pen"], 0.5, None),
+        ("dsr/overload-350k", "share that arrived", &[], 0.99, None),
         ("tls/full-p256-tls13", "CPU per handshake", &["haproxy", "nginx", "hitch", "pen"], 0.48, Some(0.43)),
         ("tls/full-rsa-tls13", "CPU per handshake", &["haproxy", "nginx", "hitch", "pen"], 0.75, Some(0.70)),
         (
@@ -118,6 +123,9 @@ mod tests {
         let mut found = Vec::new();
         // Scenarios that this machine, or this user, cannot run.
         let mut impossible = Vec::new();
+        if context.cores.target.is_empty() || context.cores.load.is_empty() {
+            impossible.push("dsr/overload".to_owned());
+        }
         for scenario in all() {
             let Ok(plan) = scenario.plan(&context) else {
                 impossible.push(format!("{}/", scenario.name()));
