@@ -38,7 +38,7 @@ fn packets_and_requests_pass_every_balancer_and_nothing_is_left_behind() {
     arguments.extend(["--rounds", "1", "--duration", "300ms", "--json", "r.json"].map(str::to_owned));
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     assert!(bench(scratch.path(), &arguments).status().unwrap().success());
-    let ways = ["direct", "penstock-tc", "penstock-af_packet", "pen"];
+    let ways = ["direct", "penstock-tc", "penstock-xdp-generic", "penstock-af_packet", "pen"];
     let expected = ids.map(|id| (id.to_owned(), BTreeSet::from(ways.map(str::to_owned))));
     assert_eq!(measured(scratch.path()), expected);
     let results = results(scratch.path());

@@ -41,7 +41,9 @@ fn a_running_download_ends_whole_on_a_drained_backend_and_new_connections_go_els
     });
     assert!((0..40).all(|_| network.visit(VIP) == other));
     assert_eq!(download.0.try_wait().unwrap(), None, "the download goes on");
-    assert!(server.backend(address)["in_flight"].as_u64() >= Some(1), "{:#}", server.backend(address));
+    eventually("its flow is counted", secs(10), || {
+        (server.backend(address)["in_flight"].as_u64() >= Some(1)).then_some(())
+    });
     let mut body = Vec::new();
     download.0.stdout.take().unwrap().read_to_end(&mut body).unwrap();
     assert!(download.0.wait().unwrap().success());
