@@ -42,6 +42,7 @@ use crate::worker::{Current, Worker};
 mod backends;
 mod kernel;
 mod link;
+mod next_hop;
 mod ownership;
 mod path;
 mod probe;

@@ -102,6 +102,16 @@ pub struct Address {
     pub prefix: u8,
 }
 
+/// A tunnel device, as long as it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    Down,
+    Up,
+}
+
+/// Largest segment that a server announces.
+pub type Segment = u16;
+
 /// What a machine has now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -113,9 +123,9 @@ pub struct Facts {
     /// Interfaces to which IPv4 default routes lead.
     pub default_routes: Vec<String>,
     /// Tunnel devices that are there.
-    pub devices: BTreeMap<String, tunnel::Device>,
+    pub devices: BTreeMap<String, Device>,
     /// Largest segments that rules of ours let connections to addresses announce.
-    pub segments: BTreeMap<IpAddr, tunnel::Segment>,
+    pub segments: BTreeMap<IpAddr, Segment>,
 }
 
 impl Facts {

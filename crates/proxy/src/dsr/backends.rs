@@ -13,7 +13,7 @@ use state::BackendState;
 use sys::neighbour::Neighbour;
 
 use super::Server;
-use super::tunnel::{Next, next};
+use super::next_hop::{Next, next};
 use crate::snapshot::PoolPlan;
 use crate::upstream;
 

@@ -35,47 +35,6 @@ pub(super) fn room_of(plan: &ListenerPlan, vip: IpAddr) -> Option<u16> {
     (mode == Mode::Ipip).then(|| tunnel::room(vip, USUAL_MTU))
 }
 
-/// The next machine on the way to a backend.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
-    /// The backend, which is on the network of the interface.
-    Itself(IpAddr),
-    /// The one that the routing table names.
-    Hop(IpAddr),
-    NoRoute,
-}
-
-impl Next {
-    pub(super) fn machine(self) -> Option<IpAddr> {
-        match self {
-            Self::Itself(ip) | Self::Hop(ip) => Some(ip),
-            Self::NoRoute => None,
-        }
-    }
-}
-
-/// Looks for the way to a backend, and tells the decision of the tunnel.
-pub(super) fn next(
-    neighbours: &mut Neighbours,
-    director: &mut Director,
-    (name, ip): (&str, IpAddr),
-    interface: u32,
-) -> Next {
-    if director.room().is_none() {
-        return Next::Itself(ip);
-    }
-    let hop = neighbours.route(ip, interface).ok().flatten();
-    let tunnel = hop.and_then(|hop| Tunnel::new(hop.from, ip));
-    // Without a route the tunnel stays as it was for as long as its Ethernet address does.
-    match (hop, tunnel) {
-        (Some(hop), Some(_)) => {
-            director.set_tunnel(name, tunnel);
-            if hop.next == ip { Next::Itself(ip) } else { Next::Hop(hop.next) }
-        }
-        _ => Next::NoRoute,
-    }
-}
-
 /// A frame of ours on its way to a backend: as it is, or in its tunnel.
 pub(super) fn wrapped(director: &Director, name: &str, frame: Vec<u8>) -> Option<Vec<u8>> {
     let Some(room) = director.room() else { return Some(frame) };

@@ -12,7 +12,7 @@ use logic::dsr::backend_host::undo::{self, Before, Record};
 use logic::dsr::backend_host::{ALL, VipText};
 use serde::{Deserialize, Serialize};
 
-use super::HostError;
+use super::machine::HostError;
 
 /// All records of a directory, which no other process uses at the same time.
 pub(super) struct Records {

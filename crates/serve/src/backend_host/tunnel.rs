@@ -7,7 +7,7 @@ use logic::dsr::backend_host::Key;
 use logic::dsr::backend_host::tunnel::{Device, Lacks, device, module, rules, segment_of, table};
 use sys::interfaces::{Interface, Link};
 
-use super::{HostError, program, read_setting};
+use super::machine::{HostError, program, read_setting};
 
 /// Reads the tunnel devices.
 pub(super) fn read(facts: &mut Facts, interfaces: &[Interface]) -> Result<(), HostError> {

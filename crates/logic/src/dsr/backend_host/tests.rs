@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use super::persist::{MARK, Persist, files};
 use super::settings::{Set, changes, usual};
 use super::setup::{Step, script, steps, tunnel_steps};
-use super::tunnel::{Device, Lacks, findings, rules, segment, segment_of};
+use super::tunnel::{Lacks, findings, rules, segment, segment_of};
 use super::undo::{Before, Changed, Record, Tunnel, undo};
 use super::verify::{Listening, address, settings};
 use super::*;

@@ -5,16 +5,9 @@
 use std::net::IpAddr;
 
 use super::settings::Set;
-use super::{Facts, Key};
+use super::{Device, Facts, Key, Segment};
 use crate::dsr::finding::Finding;
 use crate::dsr::tunnel::overhead;
-
-/// A tunnel device, as long as it is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Device {
-    Down,
-    Up,
-}
 
 /// What a server lacks for a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +17,6 @@ pub enum Lacks {
     /// The rule about segments of connections to this address.
     Rule(IpAddr, Segment),
 }
-
-/// Largest segment that a server announces.
-pub type Segment = u16;
 
 /// The device that takes packets of any sender (ip-tunnel(8)): the kernel makes it with its module.
 pub const fn device(ip: IpAddr) -> &'static str {
