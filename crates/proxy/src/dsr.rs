@@ -426,7 +426,7 @@ impl Server {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
                     biased;
-                    ready = sockets::has_room(&socket) => ready?,
+                    ready = sockets::has_room(&socket) => if ready.is_err() { break },
                     () = close_signal.closed() => break,
                     () = tokio::time::sleep_until(deadline) => break,
                 },

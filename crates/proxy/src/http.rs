@@ -177,16 +177,17 @@ impl IdleConnection for ParkedConnection {
     }
 }
 
-/// Serves the one request of an HTTP/2 stream. `early` is the request head in HTTP/1.1.
+/// Serves the one request of an HTTP/2 stream. `early` is the request head in HTTP/1.1. The future would hold `client` a second
+/// time for as long as it lives, if it were not in a box: with that it is beyond 4096 bytes, a size of the allocator.
 pub(crate) async fn serve_stream(
     worker: Rc<Worker>,
     handle: Rc<ConnectionHandle>,
     current: Current,
     plan: Arc<ListenerPlan>,
-    client: ClientConnection,
+    client: Box<ClientConnection>,
     cut: Rc<Cut>,
 ) {
-    let ClientConnection { stream, early, arrival } = client;
+    let ClientConnection { stream, early, arrival } = *client;
     let client = Client { stream, buffer: early, timer: Timer::default() };
     let waiting = Waiting::new(current, plan, arrival);
     let mut connection = Http1Connection::new(&worker, &handle, waiting, client);

@@ -450,13 +450,16 @@ impl Http2Connection<'_> {
         let own = BacklogShare::new(&self.backlog, downgraded.head.len());
         let cut = Rc::new(Cut::default());
         let stream = Stream::http2(Side::new(method, downgraded.upload, body, respond, own, cut.clone()));
-        let client = ClientConnection { stream, early: downgraded.head, arrival: self.arrival.clone() };
+        let client =
+            Box::new(ClientConnection { stream, early: downgraded.head, arrival: self.arrival.clone() });
         let (worker, current) = (self.worker.clone(), self.current.clone());
         let (handle, plan) = (self.handle.clone(), self.plan.clone());
         let task = {
             let cut = cut.clone();
             boxed(|| exchange::serve_stream(worker, handle, current, plan, client, cut))
         };
+        // The next size of the allocator has 1 KiB more, for each stream.
+        debug_assert!(size_of_val(&*task) <= 4096, "{}", size_of_val(&*task));
         cut.task.set(Some(self.open.spawn_local(task)));
         None
     }

@@ -5,7 +5,6 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use logic::dsr::Transports;

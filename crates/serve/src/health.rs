@@ -206,6 +206,7 @@ async fn watch_backend(mut targets: watch::Receiver<Arc<Target>>) {
                 if new.active != target.active {
                     probe = None;
                 }
+                new.handle_traffic();
                 new.settle();
                 continue;
             }

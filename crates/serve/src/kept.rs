@@ -31,7 +31,7 @@ mod files;
 mod writer;
 
 pub(crate) use files::Files;
-use files::Unheld;
+use files::{Turn, Unheld};
 use writer::Writer;
 
 /// Subject of events, and of the list of degraded subjects.
@@ -151,7 +151,7 @@ impl Keeper {
         self.follow(live);
         self.task.abort();
         let (front, files, changes) = (self.front.clone(), self.files, self.told);
-        let last = spawn_blocking(move || store(&front.state, &files, &What::all(changes)));
+        let last = spawn_blocking(move || store(&front.state, &files, &What::all(changes), Turn::Last));
         if timeout(END_LIMIT, last).await.is_err() {
             let message = format!(
                 "the last state was not stored within {} s: the one before stays",
@@ -235,7 +235,8 @@ async fn run(
         }
         let (front, files) = (front.clone(), files.clone());
         let what = What { clients, changes: history };
-        let work = move || store(&front.state, &files, &what);
+        let state = front.state.clone();
+        let work = move || store(&front.state, &files, &what, Turn::OneOfMany);
         let stored = match &writer {
             Ok(writer) => writer.run(work).await,
             Err(_) => spawn_blocking(work).await.ok(),
@@ -246,7 +247,12 @@ async fn run(
                 unsaved = false;
                 StoredWithin::Yes
             }
-            Some(Done::No) | None => StoredWithin::No,
+            Some(Done::No) => StoredWithin::No,
+            None => {
+                state.kept.failures.fetch_add(1, Relaxed);
+                state.degrade(SUBJECT, "a store panicked, which is a fault of penstock: it is tried again");
+                StoredWithin::No
+            }
         };
         board.finished(asked, stored);
         last = Instant::now();
@@ -261,8 +267,12 @@ enum Done {
 }
 
 /// Writes files; a failure is degraded, counted, and tried again at the next time. Blocks on the disk.
-fn store(state: &State, files: &std::sync::Mutex<Files>, what: &What) -> Done {
+fn store(state: &State, files: &std::sync::Mutex<Files>, what: &What, turn: Turn) -> Done {
     let files = &mut *lock(files);
+    // One that waited behind the last store has an older state.
+    if std::mem::replace(&mut files.turn, turn) == Turn::Last {
+        return Done::No;
+    }
     let new = files.held().is_none();
     let held = match files.hold() {
         Ok(Some(held)) => held,

@@ -168,7 +168,9 @@ fn health(emitter: &mut Emitter, section: &mut Section, proxy: &Proxy, servers: 
     // The defaults of HAProxy: `inter` 2 s, `fall` 3, `rise` 2, as here.
     let interval = server.interval.unwrap_or(2000).clamp(1, DAY);
     words.push(format!("interval = {}", milliseconds(interval)));
-    let check = proxy.timeout(Timeout::Check).map_or(interval, |time| time.value).clamp(1, interval);
+    // 0 is no limit there.
+    let limit = proxy.timeout(Timeout::Check).map(|time| time.value).filter(|time| *time > 0);
+    let check = limit.unwrap_or(interval).min(interval);
     words.push(format!("timeout = {}", milliseconds(check)));
     words.extend(server.rise.map(|rise| format!("rise = {}", rise.clamp(1, 100))));
     words.extend(server.fall.map(|fall| format!("fall = {}", fall.clamp(1, 100))));

@@ -73,9 +73,9 @@ fn every_relay_of_datagrams_passes_queries_and_long_flows() {
         let contestants = scenario["groups"][group]["contestants"].as_array().unwrap();
         contestants.iter().map(|contestant| contestant["name"].as_str().unwrap().to_owned()).collect()
     };
-    for group in 1..expected.len() {
+    for (group, id) in expected.iter().enumerate() {
         let same = names(group) == names(0);
-        assert!(same, "{}: {:?}, and not {:?}", expected[group], names(group), names(0));
+        assert!(same, "{id}: {:?}, and not {:?}", names(group), names(0));
     }
 }
 

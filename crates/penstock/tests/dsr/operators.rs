@@ -27,8 +27,7 @@ fn show_and_explain(network: &Network, path: &str, ports: std::ops::Range<u16>) 
     eventually("all accept the addresses", secs(20), || {
         let services = services();
         let services = services.as_array().filter(|all| all.len() == 2)?;
-        let backends: Vec<_> =
-            services.iter().flat_map(|one| one["backends"].as_array().unwrap()).collect();
+        let backends: Vec<_> = services.iter().flat_map(|one| one["backends"].as_array().unwrap()).collect();
         let known = |one: &&serde_json::Value| one["vip"]["state"] == "up" && one["ethernet"].is_string();
         // Those of a service that was not looked at yet are none.
         (backends.iter().filter(|one| known(one)).count() == 4).then_some(())

@@ -18,7 +18,7 @@ const CHECKED: &str = "health = { tcp = true, interval = \"1s\" }";
 pub(crate) fn link(network: &Network, path: &str) -> PathBuf {
     let space = Path::new("/run/netns").join(network.machine(BALANCER).name());
     let number = fs::metadata(space).unwrap().ino();
-        format!("/sys/fs/bpf/penstock/v2-{number}-eth0-web-10_77_0_100-80/link-{path}").into()
+    format!("/sys/fs/bpf/penstock/v2-{number}-eth0-web-10_77_0_100-80/link-{path}").into()
 }
 
 /// Number and tag of the program of a link: a program with another tag has other instructions.

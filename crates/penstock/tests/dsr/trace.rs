@@ -10,13 +10,15 @@ use testing::{Server, eventually, secs};
 
 use super::network::{CLIENT, Network, SERVERS, VIP, VIP6, config};
 
+/// Traces that run.
+fn traces(server: &Server) -> u64 {
+    let services = server.ctl_json(&["dsr", "status"])["services"].clone();
+    services.as_array().unwrap().iter().map(|one| one["traces"].as_u64().unwrap()).sum::<u64>()
+}
+
 /// Starts a trace, and waits until the services give it their packets.
 pub(super) fn trace(server: &Server, file: &Path, more: &[&str]) -> Child {
-    let traces = || {
-        let services = server.ctl_json(&["dsr", "status"])["services"].clone();
-        services.as_array().unwrap().iter().map(|one| one["traces"].as_u64().unwrap()).sum::<u64>()
-    };
-    let before = traces();
+    let before = traces(server);
     let child = Command::new(binary())
         .args(["ctl", "--socket"])
         .arg(server.control_socket())
@@ -28,7 +30,7 @@ pub(super) fn trace(server: &Server, file: &Path, more: &[&str]) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    eventually("the trace begins", secs(20), || (traces() > before).then_some(()));
+    eventually("the trace begins", secs(20), || (traces(server) > before).then_some(()));
     child
 }
 
@@ -218,8 +220,9 @@ fn wrong_filters_files_and_further_traces_are_refused_with_a_reason() {
     let output = run_to_end(full.args(["-c", &command]), secs(30));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("No space left"), "{text}");
-    let traces: Vec<_> =
+    eventually("no trace runs", secs(20), || (traces(&server) == 0).then_some(()));
+    let running: Vec<_> =
         (0..4).map(|one| trace(&server, &directory.join(one.to_string()), &["--for", "8s"])).collect();
     assert!(server.refused(&["dsr", "trace", "--to", &at("fifth")]).contains("4 traces run already"));
-    traces.into_iter().for_each(|child| drop(ended(child)));
+    running.into_iter().for_each(|child| drop(ended(child)));
 }

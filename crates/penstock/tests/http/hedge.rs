@@ -312,12 +312,12 @@ fn ask_until(server: &Server, limit: usize, mut seen: impl FnMut() -> bool) {
 fn a_backend_that_never_answers_is_ejected_although_every_copy_wins() {
     let (silent, good) = (Freezing::start("silent"), Freezing::start("good"));
     let rules = "hedge = \"10ms\"\nhedge-budget = 100";
-    let server = front_with_limit(&[silent.address(), good.address()], "400ms", rules);
+    let server = front_with_limit(&[silent.address(), good.address()], "2s", rules);
     silent.fall_silent();
     let of_silent = |name: &str| server.backend(silent.address())[name].clone();
     ask_until(&server, 10_000, || of_silent("state") == "ejected");
     let verdicts = of_silent("last_verdicts").to_string();
-    assert!(verdicts.contains("no answer within 400 ms"), "{verdicts}");
+    assert!(verdicts.contains("no answer within 2 s"), "{verdicts}");
     assert_eq!(server.backend(good.address())["failures"].as_u64(), Some(0));
     eventually("no request waits there any more", secs(20), || (of_silent("in_flight") == 0).then_some(()));
     // A backend that is back is not blamed for what it did not answer before.
@@ -328,7 +328,7 @@ fn a_backend_that_never_answers_is_ejected_although_every_copy_wins() {
 fn a_backend_that_is_only_slow_stays_although_every_copy_wins() {
     let slow = Scripted::start(|talk| {
         while talk.request().is_some() {
-            std::thread::sleep(std::time::Duration::from_millis(300));
+            std::thread::sleep(std::time::Duration::from_secs(1));
             if talk.answer(200, &[], b"slow").is_err() {
                 return;
             }

@@ -16,6 +16,10 @@ impl Server {
         if let Err(error) = self.batch.use_ring(self.socket.get_ref().as_fd()) {
             self.tell_ring(&format!("the kernel gives no ring for packets: {error}"));
         }
+        // What was lost before is no sign that this ring takes nothing.
+        if let Ok(lost @ 1..) = self.socket.get_ref().lost() {
+            self.drop_packets(lost.into(), Ending::PacketLost);
+        }
     }
 
     /// Counts the frames that the kernel could not give. A ring that takes no frames any more is left.

@@ -6,11 +6,10 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use logic::dsr::tunnel::{self, Cutting, Frames, Mode, Offload, Pace, Tunnel, Unfit, Way};
+use logic::dsr::tunnel::{self, Cutting, Frames, Mode, Offload, Pace, Unfit, Way};
 use logic::dsr::{BackendId, Director, Dropped, Mac};
 use state::ending::Ending;
 use state::listen::{filter, questions, questions_and_long};
-use sys::neighbour::Neighbours;
 use sys::packet::{Instruction, send_frame, send_frames};
 
 use super::sockets::has_room;
@@ -129,7 +128,7 @@ impl Server {
                 Ok(sent) => self.tunnels.frames.skip(sent),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
                     biased;
-                    ready = has_room(&socket) => ready?,
+                    ready = has_room(&socket) => if ready.is_err() { break },
                     () = close_signal.closed() => break,
                     () = tokio::time::sleep_until(deadline) => break,
                 },

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use logic::dsr::backend_host::Device;
 use logic::dsr::backend_host::Facts;
 use logic::dsr::backend_host::Key;
-use logic::dsr::backend_host::tunnel::{Device, Lacks, device, module, rules, segment_of, table};
+use logic::dsr::backend_host::tunnel::{Lacks, device, module, rules, segment_of, table};
 use sys::interfaces::{Interface, Link};
 
 use super::machine::{HostError, program, read_setting};

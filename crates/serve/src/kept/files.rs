@@ -23,6 +23,16 @@ pub(crate) struct Files {
     held: Option<Held>,
     /// Why the file with the marks of operators was not used, if there was one.
     marks_lost: Option<String>,
+    /// That of the newest store.
+    pub(super) turn: Turn,
+}
+
+/// Whether other stores follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Turn {
+    #[default]
+    OneOfMany,
+    Last,
 }
 
 /// The directory while this process holds it.
@@ -44,7 +54,12 @@ pub(super) enum Unheld {
 
 impl Files {
     pub(super) fn new(configured: Option<&Path>) -> Self {
-        Self { configured: configured.map(Path::to_owned), held: None, marks_lost: None }
+        Self {
+            configured: configured.map(Path::to_owned),
+            held: None,
+            marks_lost: None,
+            turn: Turn::default(),
+        }
     }
 
     /// What to tell operators until one has set a mark again.

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
+use nix::errno::Errno;
 use nix::libc;
 
 use super::HEADER;
@@ -120,8 +121,13 @@ impl FrameBatch {
                     let room = &mut self.bytes[count * STRIDE..][..ROOM];
                     let flags =
                         nix::sys::socket::MsgFlags::MSG_DONTWAIT | nix::sys::socket::MsgFlags::MSG_TRUNC;
+                    let mut got = nix::sys::socket::recv(socket.as_raw_fd(), room, flags);
+                    // An error of the interface is told once, before the frame that waits.
+                    if !matches!(got, Ok(_) | Err(Errno::EAGAIN | Errno::EINVAL)) {
+                        got = nix::sys::socket::recv(socket.as_raw_fd(), room, flags);
+                    }
                     // One that the kernel cannot give is gone, as one that does not fit.
-                    let length = nix::sys::socket::recv(socket.as_raw_fd(), room, flags).unwrap_or(0);
+                    let length = got.unwrap_or(0);
                     (None, if length <= ROOM { length.saturating_sub(HEADER) } else { 0 })
                 }
                 Found::Cut => (None, 0),
