@@ -71,7 +71,10 @@ fn http_passes(path: &str, offloads: &[(&str, &str)]) {
     assert_eq!(listener()["paths"][0]["path"].as_str(), Some(path), "{:#}", listener());
     let at = |name: &str| network.directory.path().join(name);
     fs::write(at("upload"), noise(3_000_000)).unwrap();
-    let first = listener();
+    let first = eventually("what was until now is counted", secs(10), || {
+        let first = listener();
+        (first["sessions"].as_u64()? >= addresses.len() as u64).then_some(first)
+    });
     let mut failures = Vec::new();
     for (tx, gro) in offloads {
         network.offload(CLIENT, "tx", tx);
