@@ -56,6 +56,7 @@ mod trace;
 mod tracer;
 mod trap;
 mod tunnel;
+mod tunnels;
 
 use backends::Gauges;
 use path::{Kernel, Path};
@@ -64,7 +65,7 @@ use sockets::{Frames, Probes};
 use totals::Totals;
 use tracer::Tracer;
 use trap::Trap;
-use tunnel::Tunnels;
+use tunnels::Tunnels;
 
 /// How often the backends are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -198,7 +199,7 @@ async fn serve(
     };
     let hash_key = hash_key(&worker, &plan);
     let mut director = Director::new(service, rules, hash_key, now);
-    director.set_room(tunnel::room_of(&plan, service.vip));
+    director.set_room(tunnels::room_of(&plan, service.vip));
     director.set_others(others(&known, &plan, service));
     let kernel = Kernel::new(&path, &mut director);
     let (desk, questions) = mpsc::channel(state::dsr::WAITING);
@@ -310,7 +311,7 @@ impl Server {
             if before != (service, known(self)) {
                 // Bound again with another filter, or to another interface.
                 self.interface = None;
-                self.director.set_room(tunnel::room_of(&self.plan, service.vip));
+                self.director.set_room(tunnels::room_of(&self.plan, service.vip));
             }
         }
     }

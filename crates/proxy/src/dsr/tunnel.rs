@@ -2,11 +2,10 @@
 //! `crates/logic/src/dsr/tunnel.rs` makes the frames.
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use logic::dsr::tunnel::{self, Cutting, Frames, Mode, Offload, Pace, Unfit, Way};
+use logic::dsr::tunnel::{self, Cutting, Frames, Offload, Unfit, Way};
 use logic::dsr::{BackendId, Director, Dropped, Mac};
 use state::ending::Ending;
 use state::listen::{filter, questions, questions_and_long};
@@ -15,24 +14,6 @@ use sys::packet::{Instruction, send_frame, send_frames};
 use super::sockets::has_room;
 use super::{Server, TICK};
 use crate::accept::CloseSignal;
-use crate::snapshot::ListenerPlan;
-
-/// MTU of an interface that does not tell it: that of Ethernet.
-const USUAL_MTU: u32 = 1500;
-
-/// What a service with tunnels holds.
-#[derive(Default)]
-pub(super) struct Tunnels {
-    /// Frames of the batch that travel through them.
-    pub(super) frames: Frames,
-    refusals: Pace,
-}
-
-/// Longest packet that fits into a tunnel, until the MTU of the interface is known; `None`: there are no tunnels.
-pub(super) fn room_of(plan: &ListenerPlan, vip: IpAddr) -> Option<u16> {
-    let mode = plan.settings.dsr().map_or(Mode::default(), |settings| settings.mode);
-    (mode == Mode::Ipip).then(|| tunnel::room(vip, USUAL_MTU))
-}
 
 /// A frame of ours on its way to a backend: as it is, or in its tunnel.
 pub(super) fn wrapped(director: &Director, name: &str, frame: Vec<u8>) -> Option<Vec<u8>> {
