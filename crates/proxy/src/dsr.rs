@@ -51,10 +51,10 @@ mod ring;
 mod service;
 mod sockets;
 mod tarpit;
+mod tarpit_socket;
 mod totals;
 mod trace;
 mod tracer;
-mod trap;
 mod tunnel;
 mod tunnels;
 
@@ -62,9 +62,9 @@ use backends::Gauges;
 use path::{Kernel, Path};
 use service::others;
 use sockets::{Frames, Probes};
+use tarpit_socket::TarpitSocket;
 use totals::Totals;
 use tracer::Tracer;
-use trap::Trap;
 use tunnels::Tunnels;
 
 /// How often the backends are looked at.
@@ -174,7 +174,7 @@ struct Server {
     totals: Totals,
     tracer: Tracer,
     tunnels: Tunnels,
-    trap: Trap,
+    tarpit: TarpitSocket,
     /// Where operators ask, and what they have asked.
     desk: mpsc::Sender<Question>,
     questions: mpsc::Receiver<Question>,
@@ -217,7 +217,7 @@ async fn serve(
         totals: Totals::default(),
         tracer: Tracer::new(worker.front.state.services.traces()),
         tunnels: Tunnels::default(),
-        trap: Trap::default(),
+        tarpit: TarpitSocket::default(),
         desk,
         questions,
         ticks: 0,
@@ -240,12 +240,12 @@ impl Server {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let state = self.worker.front.state.clone();
-        let mut given_up = std::pin::pin!(state.services.trial.given_up());
+        let mut given_up = std::pin::pin!(state.services.start_confirmation.given_up());
         // Frames in a row that could not be received.
         let mut faults = 0;
         loop {
             let (probing, tracing) = (self.probes.socket(), self.tracer.socket());
-            let trapping = self.trap.socket();
+            let tarpit = self.tarpit.socket();
             tokio::select! {
                 biased;
                 () = close_signal.closed() => return Ok(()),
@@ -289,7 +289,7 @@ impl Server {
                     }
                 }
                 guard = sockets::replies(&tracing) => self.take_traced(guard),
-                guard = sockets::replies(&trapping) => self.take_trapped(guard, Instant::now()),
+                guard = sockets::replies(&tarpit) => self.take_tarpit_frames(guard, Instant::now()),
             }
         }
     }

@@ -113,7 +113,7 @@ pub enum StartError {
     Bind(Vec<BindError>),
     /// Programs of earlier starts.
     #[error("{0}")]
-    Left(String),
+    StaleProgram(String),
     /// Invalid or unusable sockets from systemd.
     #[error("sockets passed by systemd cannot be used: {0}")]
     Passed(#[from] sys::socket::InheritedError),
@@ -186,7 +186,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let descriptors = Needs { limit, base: base + OF_PROCESS, workers, services: services(&config) };
     let division = descriptors.divide(&config)?;
-    let left = state::data_path::take_away_left(&config).map_err(StartError::Left)?;
+    let stale = state::data_path::remove_stale_programs(&config).map_err(StartError::StaleProgram)?;
     let mut opened =
         reload::open_new(&config, &HashMap::new(), &[], workers, &mut passed).map_err(StartError::Bind)?;
     let admin = config.admin.as_ref().map(|admin| admin::bind(&admin.bind)).transpose()?;
@@ -201,7 +201,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
     open_state_directory(&config, &mut state);
     confinement::restrict(&mut state.confinement, &config, &needs, &programs, options.sandbox);
     confinement::tell(&state);
-    left.into_iter().for_each(|said| state.events.record(Level::Warning, "process", said));
+    stale.into_iter().for_each(|said| state.events.record(Level::Warning, "process", said));
     let (files, found) = Files::open(config.process.state_directory.as_deref(), &state);
     let threads = workers + OTHER_THREADS + config.listeners.iter().filter(|it| it.tls.is_some()).count();
     sys::threads::try_out(threads).map_err(|source| StartError::Threads { threads, source })?;

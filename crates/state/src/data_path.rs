@@ -9,9 +9,9 @@ use config::types::DsrSettings;
 use logic::dsr::path::{Card, Refusal, Rung, ladder};
 use sys::bpf::{AttachedProgram, BpfError, Hook, Pins, Program, Unpinned};
 
-mod left;
+mod stale;
 
-pub use left::take_away_left;
+pub use stale::remove_stale_programs;
 
 /// The rung of an address.
 #[derive(Debug)]

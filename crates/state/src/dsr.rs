@@ -10,8 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::lock::lock;
 
+pub mod start_confirmation;
 pub mod trace;
-pub mod trial;
 
 use trace::Traces;
 
@@ -114,7 +114,7 @@ pub struct Services {
     all: Mutex<BTreeMap<(String, String), Served>>,
     traces: Traces,
     /// Whether they are given up unless an operator confirms the start.
-    pub trial: trial::Trial,
+    pub start_confirmation: start_confirmation::StartConfirmation,
 }
 
 impl Services {

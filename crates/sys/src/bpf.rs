@@ -17,15 +17,15 @@ use aya::maps::Map;
 use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader, TestRun, TestRunOptions, VerifierLogLevel};
 
-mod before;
 mod calls;
+mod earlier;
 mod memory;
 mod pins;
 
-use before::Before;
 pub use calls::{Look, READING, coarse_now};
+use earlier::Earlier;
 use memory::Memory;
-pub use pins::{Had, Left, Pins, Unpinned};
+pub use pins::{Pins, Removed, StalePins, Unpinned};
 
 static TC: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-tc.bpf.o");
 static XDP: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-xdp.bpf.o");
@@ -207,7 +207,7 @@ impl Program {
             earlier.filter(|link| calls::interface_of(link.as_fd()).is_ok_and(|found| found == index));
         let (link, before) = match earlier {
             Some(link) => {
-                let before = Before::of(link.as_fd());
+                let before = Earlier::of(link.as_fd());
                 calls::replace(link.as_fd(), program).map_err(wrong)?;
                 (link, before)
             }
@@ -220,7 +220,7 @@ impl Program {
                     let _ = std::fs::remove_file(&path);
                     calls::pin(link.as_fd(), &path)?;
                 }
-                (link, Before::Nothing)
+                (link, Earlier::Nothing)
             }
         };
         Ok(AttachedProgram {
@@ -285,7 +285,7 @@ pub struct AttachedProgram {
     maps: Maps,
     pins: Option<Pins>,
     /// What was there, until it is sure that this one stays.
-    before: Option<Before>,
+    before: Option<Earlier>,
     link: OwnedFd,
 }
 
@@ -343,7 +343,7 @@ impl Drop for AttachedProgram {
     /// Undoes the start, if it has failed.
     fn drop(&mut self) {
         match (self.before.take(), &self.pins) {
-            (Some(Before::Nothing), Some(pins)) => {
+            (Some(Earlier::Nothing), Some(pins)) => {
                 // Without its name it goes away with the link. Maps that another program uses keep their names.
                 let _ = pins.remove_one(self.hook.pin()).and_then(|()| pins.remove_unused());
             }

@@ -3,6 +3,7 @@
 
 mod backend_host;
 mod changes;
+mod commit_confirm;
 mod doctor;
 mod downloads;
 mod every_port;
@@ -19,6 +20,5 @@ mod take_over;
 mod tarpit;
 mod trace;
 mod traffic;
-mod trial;
 mod tunnel;
 mod vip;

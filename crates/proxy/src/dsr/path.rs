@@ -6,7 +6,7 @@ use std::rc::Rc;
 use logic::dsr::path::{AtStop, Refusal, Rung};
 use logic::dsr::{Director, image};
 use state::data_path::{DataPath, PathReport};
-use state::dsr::trial::Phase;
+use state::dsr::start_confirmation::Phase;
 use state::events::Level;
 use state::listen::BoundKey;
 use state::lock::lock;
@@ -62,7 +62,7 @@ impl Path {
         let served = plan.filter(|plan| plan.settings.binds.contains(&key.bind));
         let at_stop = served.and_then(|plan| plan.settings.dsr()).map(|settings| settings.at_stop);
         let Some(attached) = self.attached.take() else { return };
-        let is_given_up = worker.front.state.services.trial.phase() == Phase::GivenUp;
+        let is_given_up = worker.front.state.services.start_confirmation.phase() == Phase::GivenUp;
         if at_stop == Some(AtStop::Keep) && !is_given_up {
             return;
         }

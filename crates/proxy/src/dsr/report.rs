@@ -35,7 +35,7 @@ impl Server {
             answered: self.totals.answered,
             dropped: self.totals.dropped.clone(),
             traces: self.tracer.count(),
-            tarpit: self.trap.report(),
+            tarpit: self.tarpit.report(),
             backends: self.backends_of_service(),
         };
         self.worker.front.state.services.publish(report, &self.desk);

@@ -17,7 +17,7 @@ use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 use super::sockets::Frames;
-use super::trap::Open;
+use super::tarpit_socket::Open;
 use super::{Round, Server};
 
 impl Server {
@@ -27,15 +27,15 @@ impl Server {
         let answers = self.is_owner() && self.plan.settings.binds.first() == Some(&self.key.bind);
         let rules = self.settings().filter(|_| answers).and_then(|settings| settings.tarpit.clone());
         let (Some(rules), Some(interface)) = (rules, self.interface) else {
-            self.trap.close();
+            self.tarpit.close();
             if round != Round::Usual {
                 self.worker.front.state.restore(&self.tarpit_subject());
             }
             return;
         };
         let is_current = |open: &Open| open.interface == interface && *open.tarpit.rules() == rules;
-        if !self.trap.open.as_deref().is_some_and(is_current) {
-            if round == Round::Usual && self.trap.open.is_none() && self.ticks > 1 {
+        if !self.tarpit.open.as_deref().is_some_and(is_current) {
+            if round == Round::Usual && self.tarpit.open.is_none() && self.ticks > 1 {
                 // It failed, and is tried once a second.
                 return;
             }
@@ -43,7 +43,7 @@ impl Server {
         } else if round != Round::Usual {
             self.set_others_of_tarpit();
         }
-        let Some(open) = &mut self.trap.open else { return };
+        let Some(open) = &mut self.tarpit.open else { return };
         for frame in open.tarpit.expire(interface.mac, now) {
             // Who asked asks again.
             let _ = send_frame(open.socket.get_ref().as_fd(), &frame);
@@ -55,12 +55,12 @@ impl Server {
     }
 
     fn open_tarpit(&mut self, rules: Rules, now: Instant) {
-        self.trap.close();
+        self.tarpit.close();
         match self.tarpit_socket(&rules) {
             Ok((socket, interface)) => {
                 let tarpit = Tarpit::new(rules, self.worker.front.state.hash_key, now);
                 let batch = FrameBatch::default();
-                self.trap.open = Some(Box::new(Open { socket, batch, tarpit, interface }));
+                self.tarpit.open = Some(Box::new(Open { socket, batch, tarpit, interface }));
                 self.set_others_of_tarpit();
                 self.worker.front.state.restore(&self.tarpit_subject());
             }
@@ -91,7 +91,7 @@ impl Server {
 
     /// Leaves to services and backends what is theirs.
     fn set_others_of_tarpit(&mut self) {
-        let Some(open) = &mut self.trap.open else { return };
+        let Some(open) = &mut self.tarpit.open else { return };
         let config = &self.known.config;
         let vips = config.listeners.iter().flat_map(|it| &it.binds).filter_map(BindAddress::vip);
         let backends =
@@ -104,14 +104,14 @@ impl Server {
     }
 
     /// Answers what came in.
-    pub(super) fn take_trapped(
+    pub(super) fn take_tarpit_frames(
         &mut self,
         guard: io::Result<AsyncFdReadyGuard<'_, PacketSocket>>,
         now: Instant,
     ) {
         // An error is about the interface: the next tick sees it.
-        let Ok(mut guard) = guard else { return self.trap.close() };
-        let Some(open) = &mut self.trap.open else { return };
+        let Ok(mut guard) = guard else { return self.tarpit.close() };
+        let Some(open) = &mut self.tarpit.open else { return };
         let received = guard.try_io(|socket| open.batch.receive(socket.get_ref().as_fd()));
         let Ok(Ok(count)) = received else { return };
         let mut answered = Vec::new();
@@ -127,12 +127,12 @@ impl Server {
             }
         }
         if self.tracer.is_on() {
-            self.trace_trapped(&answered);
+            self.trace_tarpitted(&answered);
         }
     }
 
-    fn trace_trapped(&self, answered: &[usize]) {
-        let Some(open) = &self.trap.open else { return };
+    fn trace_tarpitted(&self, answered: &[usize]) {
+        let Some(open) = &self.tarpit.open else { return };
         let (interface, place) = self.place();
         for slot in answered {
             let frame = open.batch.frame(*slot);

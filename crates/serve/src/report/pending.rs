@@ -42,8 +42,14 @@ impl PendingReport {
         let now = Instant::now();
         let pending: Pending = lock(&state.pending).clone();
         Self {
-            lines: state.services.trial.line(now).into_iter().chain(pending.lines(now, timestamp)).collect(),
-            start_seconds_left: state.services.trial.seconds_left(now),
+            lines: state
+                .services
+                .start_confirmation
+                .line(now)
+                .into_iter()
+                .chain(pending.lines(now, timestamp))
+                .collect(),
+            start_seconds_left: state.services.start_confirmation.seconds_left(now),
             unconfirmed: pending.unconfirmed.map(|trial| UnconfirmedReport {
                 change: trial.number,
                 by: trial.by.to_string(),

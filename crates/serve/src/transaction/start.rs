@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use proxy::front::Denied;
 use state::State;
-use state::dsr::trial::Phase;
+use state::dsr::start_confirmation::Phase;
 use text::units;
 
 use super::Live;
@@ -22,7 +22,7 @@ impl Live {
     /// The services of `dsr` listeners wait for a confirmation, if there is a limit.
     pub(crate) fn try_start(&mut self, state: &Arc<State>, limit: Option<Duration>) {
         let Some(limit) = limit else { return };
-        state.services.trial.begin(limit, Instant::now());
+        state.services.start_confirmation.begin(limit, Instant::now());
         self.started = Some(state.clone());
         let left = units::duration(limit);
         let message = format!(
@@ -32,13 +32,13 @@ impl Live {
     }
 
     pub(super) fn start_deadline(&self) -> Option<Instant> {
-        self.started.as_ref()?.services.trial.deadline()
+        self.started.as_ref()?.services.start_confirmation.deadline()
     }
 
     /// The time is over and nobody has confirmed.
     pub(super) fn give_up_start(&self) {
         let Some(state) = &self.started else { return };
-        if let Some(limit) = state.services.trial.expire(Instant::now()) {
+        if let Some(limit) = state.services.start_confirmation.expire(Instant::now()) {
             let message = format!(
                 "the start was not confirmed within {}: their services are given up, packets are not forwarded and nobody answers for their addresses; start penstock again",
                 units::duration(limit)
@@ -48,7 +48,7 @@ impl Live {
     }
 
     pub(super) fn confirm_start(&self) -> Result<Start, Denied> {
-        match self.started.as_ref().map(|state| state.services.trial.confirm()) {
+        match self.started.as_ref().map(|state| state.services.start_confirmation.confirm()) {
             None | Some(Phase::Settled) => Ok(Start::Settled),
             Some(Phase::Waiting { .. }) => Ok(Start::Confirmed),
             Some(Phase::GivenUp) => Err(Denied {

@@ -16,9 +16,9 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::{MAPS, calls};
 
-mod left;
+mod stale;
 
-pub use left::{Had, Left};
+pub use stale::{Removed, StalePins};
 
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
 

@@ -20,9 +20,9 @@ pub enum Phase {
 }
 
 #[derive(Default)]
-pub struct Trial(watch::Sender<Phase>);
+pub struct StartConfirmation(watch::Sender<Phase>);
 
-impl Trial {
+impl StartConfirmation {
     pub fn begin(&self, limit: Duration, now: Instant) {
         self.0.send_replace(Phase::Waiting { until: now + limit, limit });
     }
@@ -85,16 +85,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trial_ends_by_a_confirmation_or_by_time_and_not_by_both() {
-        let (trial, now, limit) = (Trial::default(), Instant::now(), Duration::from_secs(60));
-        assert_eq!((trial.confirm(), trial.line(now)), (Phase::Settled, None));
-        trial.begin(limit, now);
-        assert_eq!(trial.seconds_left(now + limit / 2), Some(30));
-        assert_eq!(trial.expire(now + limit / 2), None);
-        assert_eq!(trial.confirm(), Phase::Waiting { until: now + limit, limit });
-        assert_eq!((trial.expire(now + 2 * limit), trial.deadline()), (None, None));
-        trial.begin(limit, now);
-        assert_eq!(trial.expire(now + limit), Some(limit));
-        assert_eq!((trial.confirm(), trial.phase()), (Phase::GivenUp, Phase::GivenUp));
+    fn the_wait_ends_by_a_confirmation_or_by_time_and_not_by_both() {
+        let (start, now, limit) = (StartConfirmation::default(), Instant::now(), Duration::from_secs(60));
+        assert_eq!((start.confirm(), start.line(now)), (Phase::Settled, None));
+        start.begin(limit, now);
+        assert_eq!(start.seconds_left(now + limit / 2), Some(30));
+        assert_eq!(start.expire(now + limit / 2), None);
+        assert_eq!(start.confirm(), Phase::Waiting { until: now + limit, limit });
+        assert_eq!((start.expire(now + 2 * limit), start.deadline()), (None, None));
+        start.begin(limit, now);
+        assert_eq!(start.expire(now + limit), Some(limit));
+        assert_eq!((start.confirm(), start.phase()), (Phase::GivenUp, Phase::GivenUp));
     }
 }

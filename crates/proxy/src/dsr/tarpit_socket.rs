@@ -8,9 +8,9 @@ use sys::packet::{FrameBatch, Interface};
 
 use super::sockets::Frames;
 
-/// The tarpit.
+/// The packet socket of the tarpit, with what it decides and counts.
 #[derive(Default)]
-pub(super) struct Trap {
+pub(super) struct TarpitSocket {
     /// `None` while it has no interface.
     pub(super) open: Option<Box<Open>>,
     /// What was counted before it was opened the last time.
@@ -24,7 +24,7 @@ pub(super) struct Open {
     pub(super) interface: Interface,
 }
 
-impl Trap {
+impl TarpitSocket {
     /// Where packets come in.
     pub(super) fn socket(&self) -> Option<Rc<Frames>> {
         self.open.as_ref().map(|open| open.socket.clone())

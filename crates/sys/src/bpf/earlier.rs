@@ -4,14 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::calls;
 
-pub(super) enum Before {
+pub(super) enum Earlier {
     Nothing,
     /// The program of an earlier process. `None`: this user may not open it, and its successor, which has the same maps, stays
     /// in its place.
     Program(Option<OwnedFd>),
 }
 
-impl Before {
+impl Earlier {
     /// The program of a link.
     pub(super) fn of(link: BorrowedFd<'_>) -> Self {
         Self::Program(calls::program_of(link).ok())

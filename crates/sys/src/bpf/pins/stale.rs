@@ -10,9 +10,9 @@ use std::path::Path;
 use super::{DIRECTORY, LINKS, Pins, Unpinned, detach, network, path_of, remove, wrong};
 
 /// A directory of this network namespace that no process has.
-pub struct Left(Pins);
+pub struct StalePins(Pins);
 
-impl Left {
+impl StalePins {
     /// All of them but those with these names.
     pub fn all(names: &[String]) -> Result<Vec<Self>, Unpinned> {
         let directory = Path::new(DIRECTORY);
@@ -27,33 +27,33 @@ impl Left {
             .iter()
             .map(|name| Ok(path_of(name)?.file_name().unwrap_or_default().to_owned()))
             .collect::<Result<BTreeSet<OsString>, Unpinned>>()?;
-        let mut left = Vec::new();
+        let mut stale = Vec::new();
         for entry in entries {
             let name = entry.map_err(wrong(directory))?.file_name();
             if current.contains(&name) || !name.to_str().is_some_and(|name| is_of(name, number)) {
                 continue;
             }
             match Pins::lock(directory.join(name)) {
-                Ok(pins) => left.push(Self(pins)),
+                Ok(pins) => stale.push(Self(pins)),
                 Err(Unpinned::Taken(_)) => {}
                 Err(Unpinned::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(left)
+        Ok(stale)
     }
 
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Takes its program away, and forgets all that it had, also of another form.
-    pub fn remove(&self) -> io::Result<Had> {
+    /// Takes its program away, and removes what it had, also of another form.
+    pub fn remove(&self) -> io::Result<Removed> {
         let path = &self.0.path;
-        let mut had = Had::Nothing;
+        let mut removed = Removed::Nothing;
         for link in LINKS.map(|link| path.join(link)) {
             if link.exists() {
-                had = Had::Program;
+                removed = Removed::Program;
             }
             detach(&link)?;
         }
@@ -61,13 +61,13 @@ impl Left {
             remove(&entry?.path())?;
         }
         fs::remove_dir(path)?;
-        Ok(had)
+        Ok(removed)
     }
 }
 
-/// What was in a directory. That of a service whose process was not root at its end is empty.
+/// What a directory had. That of a service whose process was not root at its end is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Had {
+pub enum Removed {
     Program,
     Nothing,
 }
