@@ -18,34 +18,34 @@ pub struct Instruction {
 }
 
 // Codes of linux/bpf_common.h: BPF_LD or BPF_LDX, size, mode.
-const LD_WORD: u16 = 0x20;
-const LD_HALF: u16 = 0x28;
-const LD_BYTE: u16 = 0x30;
+pub(super) const LD_WORD: u16 = 0x20;
+pub(super) const LD_HALF: u16 = 0x28;
+pub(super) const LD_BYTE: u16 = 0x30;
 /// The length of the frame.
 const LD_LENGTH: u16 = 0x80;
 /// A half word at the index register plus `k`.
 const LD_HALF_INDEXED: u16 = 0x48;
 /// The index register becomes the length of the IPv4 header at `k`.
 const LDX_HEADER: u16 = 0xb1;
-const JUMP_EQUAL: u16 = 0x15;
+pub(super) const JUMP_EQUAL: u16 = 0x15;
 const JUMP_GREATER: u16 = 0x25;
-const JUMP_ANY_BIT: u16 = 0x45;
-const RETURN: u16 = 0x06;
+pub(super) const JUMP_ANY_BIT: u16 = 0x45;
+pub(super) const RETURN: u16 = 0x06;
 
 /// Offsets of what the kernel knows beside the frame (linux/filter.h, SKF_AD_OFF).
-const AD_PACKET_TYPE: u32 = 0xffff_f000 + 4;
-const AD_VLAN_TAG: u32 = 0xffff_f000 + 44;
+pub(super) const AD_PACKET_TYPE: u32 = 0xffff_f000 + 4;
+pub(super) const AD_VLAN_TAG: u32 = 0xffff_f000 + 44;
 
 /// Number of a VLAN in its tag. 0 is none: such a tag has a priority only (IEEE 802.1Q).
-const VLAN: u32 = 0x0fff;
+pub(super) const VLAN: u32 = 0x0fff;
 
 /// A frame that was sent to this machine alone (PACKET_HOST).
-const TO_US: u32 = 0;
+pub(super) const TO_US: u32 = 0;
 
 /// The whole frame.
 const ALL: u32 = 0xffff_ffff;
 
-const IP: u32 = 14;
+pub(super) const IP: u32 = 14;
 
 /// What passes beside TCP and UDP. Other protocols stay outside: frames of some cannot even be received (SCTP whose
 /// segments are still one frame).

@@ -5,25 +5,18 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::dsr::filter::Instruction;
+use crate::dsr::filter::{
+    AD_PACKET_TYPE, AD_VLAN_TAG, IP, Instruction, JUMP_ANY_BIT, JUMP_EQUAL, LD_BYTE, LD_HALF, LD_WORD,
+    RETURN, TO_US, VLAN,
+};
 use crate::dsr::packet::{ICMPV6, TCP};
 
-const LD_WORD: u16 = 0x20;
-const LD_HALF: u16 = 0x28;
-const LD_BYTE: u16 = 0x30;
+// Beside those of the other filter (linux/bpf_common.h).
 const AND: u16 = 0x54;
 const JUMP: u16 = 0x05;
-const JUMP_EQUAL: u16 = 0x15;
-const JUMP_ANY_BIT: u16 = 0x45;
-const RETURN: u16 = 0x06;
-
-/// Offsets of what the kernel knows beside the frame (linux/filter.h, SKF_AD_OFF).
-const AD_PACKET_TYPE: u32 = 0xffff_f000 + 4;
-const AD_VLAN_TAG: u32 = 0xffff_f000 + 44;
 
 /// Bytes of a frame that are taken: its headers and a few more.
 const ACCEPT: u32 = 256;
-const IP: u32 = 14;
 
 /// The program of these networks.
 pub fn program(networks: &[IpNet]) -> Vec<Instruction> {
@@ -34,7 +27,7 @@ pub fn program(networks: &[IpNet]) -> Vec<Instruction> {
     let mut program = Vec::new();
     // A VLAN has an interface of its own.
     load(&mut program, LD_HALF, AD_VLAN_TAG);
-    program.push(Instruction { code: JUMP_ANY_BIT, jt: 0, jf: 1, k: 0x0fff });
+    program.push(Instruction { code: JUMP_ANY_BIT, jt: 0, jf: 1, k: VLAN });
     load(&mut program, RETURN, 0);
     load(&mut program, LD_HALF, 12);
     when(&mut program, 0x0806, {
@@ -88,7 +81,7 @@ fn expect(program: &mut Vec<Instruction>, k: u32) {
 fn to_this_machine() -> Vec<Instruction> {
     let mut block = Vec::new();
     load(&mut block, LD_BYTE, AD_PACKET_TYPE);
-    expect(&mut block, 0);
+    expect(&mut block, TO_US);
     block
 }
 
