@@ -11,8 +11,8 @@ use testing::network::Machine;
 use testing::tools::{self, Root};
 use testing::{eventually, secs};
 
-use super::network::{BALANCER, CLIENT, LARGE, Network, SERVERS, SWITCH, VIP, VIP6, are_same, noise};
-use super::traffic::{ask, unbound};
+use super::network::{BALANCER, CLIENT, Network, SERVERS, SWITCH, VIP, VIP6, noise};
+use super::traffic::{ask, pass, unbound};
 
 /// The network with a router between the balancer and the second server.
 struct Routed {
@@ -183,27 +183,7 @@ fn http_passes(path: &str, offloads: &[(&str, &str)]) {
         }
         for address in &addresses {
             let cell = format!("{path}, tx {tx}, gro {gro}, {address}, segments {segments}");
-            let seen: BTreeSet<_> = (0..8).map(|_| network.visit(address)).collect();
-            assert!(seen.iter().all(|name| ["2", "3"].contains(&&**name)), "{cell}: {seen:?}");
-            let (from, to) = (at("upload").display().to_string(), format!("http://{address}/put"));
-            let output = network.curl(&["-m", "20", "-f", "-T", &from, "-w", "%{time_total}", &to]);
-            let arrived = SERVERS.into_iter().map(|server| network.root(server).join("put"));
-            let arrived: Vec<_> = arrived.filter(|path| path.exists()).collect();
-            match &arrived[..] {
-                [one] if output.status.success() && are_same(one, &at("upload")) => {
-                    println!("{cell}: 3 MB up in {} s", String::from_utf8_lossy(&output.stdout));
-                }
-                _ => failures.push(format!("{cell}: upload: {output:?} {arrived:?}")),
-            }
-            arrived.iter().for_each(|path| fs::remove_file(path).unwrap());
-            let before = network.received(BALANCER);
-            let (from, to) = (format!("http://{address}/large"), at("download").display().to_string());
-            let output = network.curl(&["-f", "-o", &to, &from]);
-            if !output.status.success() || !are_same(&at("download"), &at("large")) {
-                failures.push(format!("{cell}: download: {output:?}"));
-            }
-            let received = network.received(BALANCER) - before;
-            assert!(received < LARGE as u64 / 10, "{cell}: the balancer received {received} bytes");
+            pass(network, address, &cell, &mut failures);
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
