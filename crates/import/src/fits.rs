@@ -105,7 +105,7 @@ pub(crate) fn target(text: &str) -> Result<(), String> {
     if fits { Ok(()) } else { Err(format!("{text:?} is not a path: it begins with / and has no blanks")) }
 }
 
-/// A status, or a range of them.
+/// A status code of HTTP, or a range of codes.
 pub(crate) fn statuses(text: &str) -> Result<(), String> {
     let number = |text: &str| {
         let status = text.parse::<u16>().ok().filter(|status| (100..=599).contains(status));

@@ -81,7 +81,7 @@ impl PassiveRule {
     /// longer.
     pub const CALM: Duration = Duration::from_secs(60);
 
-    /// A backend that is ejected within this time after its return flaps, whatever its checks saw: one that fails and
+    /// A backend that is ejected within this time after its return flaps, also if its checks have failed as well: a backend that fails and
     /// works in quick turns passes enough of them.
     pub const BRIEF: Duration = Duration::from_secs(5);
 

@@ -48,7 +48,7 @@ pub fn examine(config: &Config) -> Result<Vec<Report>, DoctorError> {
                 let BackendAddress::Ip(address) = &backend.address else { return None };
                 let (name, ip) = (backend.address.to_string(), address.ip().to_canonical());
                 let leg = if settings.mode == Mode::Ipip { Leg::NoRoute } else { Leg::Near };
-                // Of every port, that of the backend says which one is asked.
+                // A listener of every port has none of its own: the port of the backend is asked.
                 let port = if vip.port() == 0 { address.port() } else { vip.port() };
                 Some(Target { name, ip, port, asker: unspecified(ip), leg })
             });

@@ -100,7 +100,8 @@ pub struct Options {
     pub config: Loaded,
     pub strict: Strictness,
     pub sandbox: Sandbox,
-    /// Time within which an operator confirms the services of `dsr` listeners.
+    /// `--commit-confirm`: time after which the services of `dsr` listeners are given up unless an operator has confirmed
+    /// the start.
     pub commit_confirm: Option<Duration>,
     /// Changes the level of the process log.
     pub log_level: Option<log_level::Apply>,

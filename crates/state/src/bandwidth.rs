@@ -36,7 +36,7 @@ struct Both {
     of: Bandwidth,
     down: Option<Line>,
     up: Option<Line>,
-    /// Of a line that is gone: pieces may still have tickets up to this one.
+    /// Last ticket of a limit that was removed: pieces may still wait with tickets up to this one.
     last: Ticket,
 }
 

@@ -98,7 +98,7 @@ fn no_command_line_gives_a_configuration_that_is_refused() {
         let source = Source { name: "pen".into(), text: translation.toml.clone() };
         if let Err(faults) = config::load(&source, &Environment::default()) {
             let shown = faults.render();
-            // One example of each message, whatever its line.
+            // One example of each message, without its line number.
             let message = shown.lines().next().unwrap_or_default().splitn(5, ':').last().unwrap_or_default();
             let case = format!("seed {seed}: {words:?}\n{}\n{}", translation.toml, shown);
             refused.insert(message.to_owned(), case);

@@ -25,7 +25,7 @@ pub struct Waiting {
 /// A piece that waits.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    /// Bytes a second at which the time was counted that it was told.
+    /// Limit in bytes a second when the session was told how long the piece waits: the wait was calculated with it.
     rate: NonZeroU64,
     /// Bytes before it that have left since it last asked.
     left: u64,
@@ -59,7 +59,7 @@ impl Waiting {
         self.last
     }
 
-    /// A piece waits that was told a time at `rate` bytes a second.
+    /// Adds a piece whose wait was calculated with a limit of `rate` bytes a second.
     pub fn join(&mut self, rate: NonZeroU64) -> Ticket {
         self.last.0 += 1;
         self.pieces.insert(self.last, Piece { rate, left: 0 });

@@ -65,7 +65,7 @@ struct Slot {
     count: Count,
 }
 
-/// What the next numbers of flows that are told say of a slot.
+/// Whether the next count of flows is complete for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Count {
     Whole,

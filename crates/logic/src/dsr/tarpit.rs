@@ -1,9 +1,9 @@
 //! Tarpit: addresses of a network that no machine has answer connections, and keep who opens them.
 //!
-//! 1. Who asks for an address starts a search: the network is asked whether a machine has it. A machine that answers, or
+//! 1. An ARP request or neighbour solicitation for an address starts a search: the network is asked whether a machine has it. A machine that answers, or
 //!    that is about to take the address, keeps it. If none does, questions are answered from then on.
 //! 2. A SYN to such an address is answered with SYN and ACK and a window of 0. The client believes that it is connected,
-//!    and may send nothing: it asks again and again whether the window has opened, and each of these probes is answered.
+//!    and may send nothing: it sends window probes, each of which is answered with a window of 0.
 //! 3. Nothing else is answered, and nothing is kept of a client: its own sequence number is in ours, hidden by a hash of its
 //!    addresses and ports with a secret key (as with SYN cookies, RFC 4987 section 3.6), so that a probe says what belongs
 //!    to it, and packets that belong to no such connection are known.
@@ -40,7 +40,7 @@ const SEARCH: Duration = Duration::from_millis(800);
 /// The network is asked a second time after this time: a frame may be lost.
 const SEARCH_AGAIN: Duration = Duration::from_millis(400);
 
-/// Time after which an address is searched anew, and one that nobody asks for is forgotten.
+/// Time after which the network is asked again for an address, and after which an address without questions is forgotten.
 const KNOWN: Duration = Duration::from_secs(60);
 
 /// What is configured.

@@ -130,7 +130,7 @@ pub struct Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
     TooLong,
-    /// It is to be cut, and is not what it is told to be.
+    /// The kernel asks for segments, and the packet is not of the protocol that the kernel says.
     NotSegmented,
 }
 

@@ -128,7 +128,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// Why nobody can confirm a start.
+/// Why no operator could confirm a start with this configuration.
 fn nothing_to_confirm(config: &Config) -> Option<&'static str> {
     if config.listeners.iter().all(|listener| listener.dsr().is_none()) {
         return Some("is for the services of dsr listeners, and there is no such listener");

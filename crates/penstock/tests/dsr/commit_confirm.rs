@@ -1,4 +1,4 @@
-//! `penstock serve --commit-confirm`: what becomes of a service that nobody confirms.
+//! `penstock serve --commit-confirm`: what becomes of a service that no operator confirms.
 
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};

@@ -45,7 +45,7 @@ impl Server {
         }
         let Some(open) = &mut self.tarpit.open else { return };
         for frame in open.tarpit.expire(interface.mac, now) {
-            // Who asked asks again.
+            // A frame that is lost is asked for again.
             let _ = send_frame(open.socket.get_ref().as_fd(), &frame);
         }
     }
@@ -119,7 +119,7 @@ impl Server {
             let before = open.tarpit.counted().of_clients();
             let answer = open.tarpit.handle(open.batch.frame(slot), open.interface.mac, now, is_local);
             if let Some(frame) = answer {
-                // Who asked asks again.
+                // A frame that is lost is asked for again.
                 let _ = send_frame(open.socket.get_ref().as_fd(), &frame);
             }
             if open.tarpit.counted().of_clients() > before {

@@ -21,7 +21,7 @@ use super::Server;
 use super::tracer::Tap;
 
 impl Server {
-    /// Follows the beginnings and ends of traces.
+    /// Takes the list of traces that want packets of this service, after one has begun or ended.
     pub(super) fn follow_traces(&mut self) {
         let traces = self.worker.front.state.services.traces();
         self.tracer.traces = traces.of(&self.key.listener, &self.key.bind.to_string());

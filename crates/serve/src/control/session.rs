@@ -112,7 +112,7 @@ impl Session {
             if self.run_lines(line).await.is_err() {
                 return;
             }
-            // Whoever has lost its slot has read all its answers: those that are held say what was done.
+            // A client that loses its slot has read all its answers before: those that are held say what was done.
             if self.held.is_empty() && self.slot.set(ClientActivity::Waiting) == ClientDecision::GivesWay {
                 return;
             }

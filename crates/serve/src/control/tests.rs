@@ -287,7 +287,7 @@ fn a_client_that_gives_way_has_the_answers_to_all_that_it_has_changed() {
         client.send(b"events 0 follow\n").unwrap();
         assert_eq!(client.line(), "ok\n");
     }
-    // Nobody answers these.
+    // The test answers none of these.
     for _ in SIZE.following + 1..SIZE.slots {
         let mut client = Client::connect(&server);
         client.send(b"reload\n").unwrap();
@@ -415,7 +415,7 @@ fn a_refused_reload_shows_its_faults_and_a_good_one_its_answer() {
 fn an_answer_that_says_a_change_waits_until_it_is_stored_and_no_other_does() {
     let mut server = server();
     let path = server.thread.path().to_owned();
-    // Nobody stores.
+    // No task stores the state.
     server.front.state.kept.set(Stored { directory: "/nowhere".into(), at: None, bytes: 0, restored: None });
     let asker = std::thread::spawn(move || {
         let mut client = Client(BufReader::new(StdStream::connect(path).unwrap()));

@@ -34,7 +34,7 @@ impl Writer {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let (done, result) = oneshot::channel();
-        // Whoever waited may have given up.
+        // The task that waited may have ended.
         let job = Box::new(move || drop(done.send(work())));
         self.0.send(job).ok()?;
         result.await.ok()

@@ -22,12 +22,10 @@ impl Live {
     /// The services of `dsr` listeners wait for a confirmation, if there is a limit.
     pub(crate) fn try_start(&mut self, state: &Arc<State>, limit: Option<Duration>) {
         let Some(limit) = limit else { return };
-        state.services.start_confirmation.begin(limit, Instant::now());
+        let now = Instant::now();
+        state.services.start_confirmation.begin(limit, now);
         self.started = Some(state.clone());
-        let left = units::duration(limit);
-        let message = format!(
-            "the services of dsr listeners are given up in {left} unless `penstock ctl confirm` comes"
-        );
+        let message = state.services.start_confirmation.line(now).unwrap_or_default();
         state.events.record(state::events::Level::Warning, SUBJECT, message);
     }
 
@@ -35,12 +33,12 @@ impl Live {
         self.started.as_ref()?.services.start_confirmation.deadline()
     }
 
-    /// The time is over and nobody has confirmed.
+    /// Gives the services up if the time is over and no operator has confirmed the start.
     pub(super) fn give_up_start(&self) {
         let Some(state) = &self.started else { return };
         if let Some(limit) = state.services.start_confirmation.expire(Instant::now()) {
             let message = format!(
-                "the start was not confirmed within {}: their services are given up, packets are not forwarded and nobody answers for their addresses; start penstock again",
+                "the start was not confirmed within {}: their services are given up: this machine forwards no packets for them and does not answer for their addresses; start penstock again",
                 units::duration(limit)
             );
             state.degrade(SUBJECT, &message);

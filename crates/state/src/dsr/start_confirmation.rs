@@ -8,14 +8,14 @@ use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing is to be confirmed, or it is confirmed.
+    /// The process was started without a time limit, or an operator has confirmed the start.
     #[default]
     Settled,
     Waiting {
         until: Instant,
         limit: Duration,
     },
-    /// Nobody has confirmed: no service forwards packets until the next start.
+    /// No operator has confirmed in time: no service forwards packets until the next start.
     GivenUp,
 }
 
@@ -48,7 +48,7 @@ impl StartConfirmation {
         before
     }
 
-    /// Gives the services up if the time is over. Returns how long it was.
+    /// Gives the services up if the time to confirm is over. Returns that time limit.
     pub fn expire(&self, now: Instant) -> Option<Duration> {
         match self.phase() {
             Phase::Waiting { until, limit } if until <= now => {

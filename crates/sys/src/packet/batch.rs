@@ -49,7 +49,7 @@ impl Default for FrameBatch {
 }
 
 impl FrameBatch {
-    /// Lets the kernel write the frames of a socket into a ring. Whatever waits in the socket is lost, and nothing else may
+    /// Lets the kernel write the frames of a socket into a ring. Frames that wait in the socket are lost, and nothing else may
     /// receive from it.
     pub fn use_ring(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.leave_ring(socket)?;

@@ -4,8 +4,8 @@
 //! Each place of the ring has room for a frame of a usual network. A larger one, which is still segments or comes from a
 //! network with jumbo frames, waits whole in the socket as without a ring; its place says so (`PACKET_COPY_THRESH`).
 //!
-//! The second form of the ring (`TPACKET_V2`) tells of each frame at once. The third one gathers frames for a
-//! millisecond or longer before it tells, which costs less and delays all.
+//! The ring has the second format (`TPACKET_V2`): the kernel wakes the process for each frame. With the third format
+//! (`TPACKET_V3`) the kernel gathers frames for a millisecond or longer, which costs less CPU and delays every frame.
 
 use std::io;
 use std::num::NonZeroUsize;

@@ -35,7 +35,7 @@ pub fn segment(ip: IpAddr, mtu: u16) -> Segment {
     mtu.saturating_sub(overhead(ip) + headers).max(LEAST)
 }
 
-/// What every machine takes (RFC 9293 section 3.7.1).
+/// Smallest segment size that is announced: every TCP implementation takes segments of this size (RFC 9293 section 3.7.1).
 const LEAST: Segment = 536;
 
 /// Name of the table of nft(8) for an address, which has nothing else.

@@ -238,7 +238,8 @@ fn no_frame_is_answered_to_sources_that_are_no_client_and_any_bytes_are_read() {
     assert_eq!(handle(&mut tarpit, &ours, now), None, "this machine sent it");
 }
 
-/// Runs a program as the kernel does, on a frame for this machine without a VLAN. Returns whether it is accepted.
+/// Runs a packet filter as the kernel does, for a frame without a VLAN tag that was sent to this machine. Returns whether the
+/// filter accepts the frame.
 fn accepts(program: &[crate::dsr::filter::Instruction], frame: &[u8]) -> bool {
     let (mut at, mut value) = (0, 0_u32);
     loop {
