@@ -20,9 +20,12 @@ mod events;
 mod forms;
 mod geoip;
 mod http2;
+mod limits;
 mod pool;
+mod route;
 mod syslog;
 mod tarpit;
+mod tls;
 mod tunnel;
 
 use crate::de::{At, Key, Named};
@@ -38,11 +41,14 @@ pub(crate) use forms::{
 };
 pub(crate) use geoip::RawGeoIp;
 pub(crate) use http2::{RawBackendHttp2, RawFlood, RawHttp2};
+pub(crate) use limits::{RawHttpTimeouts, RawLimits};
 pub(crate) use pool::{
     RawBackend, RawBackendTls, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky,
 };
+pub(crate) use route::{RawEdits, RawRoute};
 pub(crate) use syslog::RawSyslog;
 pub(crate) use tarpit::RawTarpit;
+pub(crate) use tls::RawTls;
 pub(crate) use tunnel::{RawForward, RawTunnel};
 
 /// A Penstock configuration.
@@ -618,183 +624,4 @@ pub(crate) struct RawRate {
     /// Number in each second after that.
     #[schemars(extend("x-required" = true, "minimum" = 1, "maximum" = 1_000_000, "examples" = [10]))]
     pub(crate) per_second: Key<i64>,
-}
-
-/// `tls`
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct RawTls {
-    /// Directory of certificates, watched while it is served: added, renewed or removed files take effect within a
-    /// second. It may contain `NAME.crt` and `NAME.key` (with `NAME.ca` for the rest of the chain, `NAME.ocsp` for an
-    /// OCSP response and `NAME.pass` for the passphrase of the key), `NAME.pem` with key and chain, and certbot's
-    /// `NAME/fullchain.pem` and `NAME/privkey.pem`, also the whole `/etc/letsencrypt`. Clients get the certificate for
-    /// the server name in their handshake, ECDSA before RSA if they accept both.
-    #[schemars(extend("x-default" = "none; needed without `acme`", "examples" = ["/etc/penstock/certs"]))]
-    pub(crate) certificates: Key<PathText>,
-    /// NAME of the section `[acme.NAME]` whose certificates are served, instead of a directory or beside it. If both
-    /// have a certificate for a name, the one in the directory is used.
-    #[schemars(extend("x-default" = "none", "examples" = ["letsencrypt"]))]
-    pub(crate) acme: Key<String>,
-    /// Certificate for clients that send no server name, or one without a certificate: NAME of its files, or a name
-    /// that it is for. Without this key, the files named `default` are used; without these, unknown names are refused,
-    /// and clients that send no server name get the only certificate if there is just one.
-    #[schemars(extend("x-default" = "`\"default\"`, if there are such files"))]
-    pub(crate) default: Key<String>,
-    /// File with the passphrase of encrypted keys without their own `NAME.pass`.
-    pub(crate) key_passphrase_file: Key<PathText>,
-    /// Whether Penstock requests an OCSP response to staple from the responder in a certificate, if there is one. The
-    /// response is verified, kept in `process.state-directory`, and renewed before it expires. A `NAME.ocsp` is sent
-    /// with either setting. With a revoked certificate no response is sent, and `penstock ctl status` reports it.
-    #[schemars(extend("default" = "on", "enum" = ["on", "off"]))]
-    pub(crate) ocsp: Key<String>,
-    /// Set of versions, ciphers and groups, after Mozilla's guideline: `"intermediate"` is TLS 1.2 and 1.3 with forward
-    /// secrecy and keys of 256 bits, `"modern"` the same with TLS 1.3 only, `"compatible"` is `"intermediate"` with
-    /// AES-128, as in Mozilla's guideline, RFC 8446 and RFC 9113: for clients that support nothing else, such as Java 8
-    /// before 8u161. It is as safe, and graders give four points less. All prefer a key exchange that quantum computers
-    /// cannot break. Renegotiation is not supported, so Pen's `ssl_client_renegotiation_interval` has no equivalent.
-    /// `penstock tls-grade` rates the result.
-    #[schemars(extend("default" = "intermediate", "enum" = ["intermediate", "modern", "compatible"]))]
-    pub(crate) policy: Key<String>,
-    /// Oldest version of TLS.
-    #[schemars(extend("x-default" = "`\"1.2\"`, with `policy = \"modern\"` `\"1.3\"`", "enum" = ["1.2", "1.3"]))]
-    pub(crate) min_version: Key<String>,
-    /// Ciphers in order of preference, by their OpenSSL or IANA names: `TLS_AES_128_GCM_SHA256`,
-    /// `ECDHE-RSA-AES128-GCM-SHA256`.
-    #[schemars(extend("x-default" = "those of the policy"))]
-    pub(crate) ciphers: Key<Vec<At<String>>>,
-    /// Key exchange groups in order of preference: `X25519MLKEM768`, `SecP256r1MLKEM768`, `X25519`, `P-256`, `P-384`.
-    #[schemars(extend("x-default" = "those of the policy"))]
-    pub(crate) groups: Key<Vec<At<String>>>,
-    /// Whose preference of ciphers is used. Clients know whether their processor is fast at AES.
-    #[schemars(extend("default" = "client", "enum" = ["client", "server"]))]
-    pub(crate) cipher_order: Key<String>,
-    /// Time limit of a handshake.
-    #[schemars(extend("default" = "10s"))]
-    pub(crate) handshake_timeout: Key<DurationText>,
-    /// Keys of session tickets, for several nodes that resume each other's sessions: a file with 32 to 1024 random
-    /// bytes (`umask 077; openssl rand 48 > FILE`: a file that other users can read is refused), or a directory of such
-    /// files, of which the last by name encrypts tickets and all decrypt them. Read again every two seconds. A ticket
-    /// is valid for at most twelve hours, independent of the keys. Without this key each process has its own and
-    /// replaces them every six hours. Early data (0-RTT) is never accepted.
-    #[schemars(extend("x-default" = "keys of our own, replaced every six hours", "examples" = ["/etc/penstock/ticket-keys"]))]
-    pub(crate) ticket_keys: Key<PathText>,
-    /// Largest number of unfinished handshakes over all workers. When one more begins, the oldest is closed: a stalled
-    /// client must not block others.
-    #[schemars(extend("default" = 8192, "minimum" = 1, "maximum" = 1_000_000))]
-    pub(crate) handshakes: Key<i64>,
-    /// Ask clients for certificates. Without this table no certificate is requested.
-    #[schemars(extend("x-example" = r#"[listener.secure]
-bind = ":443"
-tls.certificates = "/etc/penstock/certs"
-tls.client-certificates = { ca = "/etc/penstock/client-ca.pem", names = ["dns:*.partner.example"] }
-pool = "app"
-"#))]
-    pub(crate) client_certificates: Key<RawClientCertificates>,
-}
-
-/// `limits`
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct RawLimits {
-    /// Total size of request line and header fields; also for responses of backends. Trailers have at most
-    /// 8 KiB and 32 lines, over HTTP/2 too.
-    #[schemars(extend("default" = "32KiB"))]
-    pub(crate) head: Key<SizeText>,
-    /// Number of header fields.
-    #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 10000))]
-    pub(crate) headers: Key<i64>,
-    /// Request target (path and query).
-    #[schemars(extend("default" = "8KiB"))]
-    pub(crate) target: Key<SizeText>,
-    /// Largest number of parallel requests on one HTTP/2 connection. Together, the heads of those that are served may be
-    /// eight times as large as `head`, and always 320 KiB. Further requests, of 512 KiB together, wait for the end of others,
-    /// ten seconds at most; one beyond that is refused (REFUSED_STREAM). `http2` limits their bodies.
-    #[schemars(extend("default" = 100, "minimum" = 1, "maximum" = 10000))]
-    pub(crate) streams: Key<i64>,
-    /// Number of times that a request may pass through Penstock, including this time. One more is a loop, and gets 508.
-    /// Each time adds `penstock` to the request's `CDN-Loop` (RFC 8586), also for backends that are not Penstock.
-    #[schemars(extend("default" = 8, "minimum" = 1, "maximum" = 100))]
-    pub(crate) hops: Key<i64>,
-    /// Size of the request body; `"none"` is not a limit: bodies are streamed, never held in memory as a whole.
-    #[schemars(extend("default" = "none", "x-also" = ["none"]))]
-    pub(crate) body: Key<SizeText>,
-}
-
-/// `timeouts` of a listener
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct RawHttpTimeouts {
-    /// Time limit of a whole request head.
-    #[schemars(extend("default" = "10s"))]
-    pub(crate) head: Key<DurationText>,
-    /// Idle timeout between requests on a connection.
-    #[schemars(extend("default" = "60s"))]
-    pub(crate) idle: Key<DurationText>,
-    /// Timeout between two reads of a request body.
-    #[schemars(extend("default" = "30s"))]
-    pub(crate) body: Key<DurationText>,
-    /// Timeout of a client that reads no byte of the response.
-    #[schemars(extend("default" = "30s"))]
-    pub(crate) write: Key<DurationText>,
-}
-
-/// `request-headers` and `response-headers`
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct RawEdits {
-    /// Header fields and their values; each replaces existing fields with that name.
-    #[schemars(extend("default" = json!({})))]
-    pub(crate) set: Key<Named<String>>,
-    /// Header fields to remove.
-    #[schemars(extend("default" = json!([])))]
-    pub(crate) remove: Key<Vec<At<String>>>,
-}
-
-/// `[[listener.NAME.route]]`
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct RawRoute {
-    /// Host of the request: a name, `"*.example.com"` for every name below one, or `"*"`.
-    #[schemars(extend("default" = "*"))]
-    pub(crate) host: Key<OneOrMany<String>>,
-    /// Start of the path, in whole segments: `"/api"` matches `/api` and `/api/x`, not `/apix`; `"/api/"` only paths
-    /// below it. There are no wildcards. `;` has no meaning: `/admin;x` is not below `/admin`. A backend that removes such
-    /// parameters (Tomcat, Jetty) serves it as `/admin`: before one, list what is public, not what is forbidden.
-    #[schemars(extend("default" = "/"))]
-    pub(crate) path: Key<OneOrMany<String>>,
-    /// Methods, in capitals; without this key every method.
-    pub(crate) method: Key<OneOrMany<String>>,
-    /// Header fields that must have this value, or, with `true`, that must be present.
-    #[schemars(schema_with = "forms::header_conditions")]
-    #[schemars(extend("default" = json!({})))]
-    pub(crate) header: Key<Named<Scalar>>,
-    /// NAME of the section `[acl.NAME]` that says whose matching requests are served; others get 403 (with
-    /// `tls-passthrough` an alert). Behind one of `trusted-proxies` the client is the last address in `X-Forwarded-For` that
-    /// is none of them; a client whose address that header does not tell is denied.
-    #[schemars(extend("x-default" = "every client"))]
-    pub(crate) acl: Key<String>,
-    /// Pool for matching requests.
-    pub(crate) pool: Key<String>,
-    /// Answer matching requests with a redirect to this URL, in which `{host}`, `{path}` and `{query}` (with its `?`)
-    /// are replaced by those of the request.
-    pub(crate) redirect: Key<String>,
-    /// Status of the redirect: 301, 302, 303, 307 or 308.
-    #[schemars(extend("x-default" = "`308` with `redirect`"))]
-    pub(crate) status: Key<i64>,
-    /// Changes of matching requests, after those of the listener.
-    pub(crate) request_headers: Key<RawEdits>,
-    /// Changes of the responses, after those of the listener.
-    pub(crate) response_headers: Key<RawEdits>,
-    /// Bytes a second of each matching request and its response, instead of `bandwidth` of the listener. Not with
-    /// `tls-passthrough`.
-    #[schemars(extend("x-example" = r#"[listener.web]
-bind = ":80"
-pool = "app"
-
-[[listener.web.route]]
-path = "/downloads/"
-pool = "app"
-bandwidth = { down = "512KiB/s", burst = "2MiB" }
-"#))]
-    pub(crate) bandwidth: Key<RawRouteBandwidth>,
 }

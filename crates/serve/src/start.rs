@@ -24,10 +24,8 @@ use state::access_log::AccessLog;
 use state::event_log::EventLog;
 use state::events::Level;
 use state::listen::{BindError, OpenAddress, Passed};
-use state::lock::lock;
 use state::log_level::{self, LogLevel};
 use state::state_directory::StateDirectory;
-use sys::file;
 use sys::pid_file::{PidFile, PidFileError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -42,9 +40,10 @@ use crate::needs::{Needs, services};
 use crate::reload::{self, Supervisor};
 use crate::resolve::Resolver;
 use crate::through::Tunnels;
-use crate::transaction::{Live, Plan, Served, Step};
+use crate::transaction::Live;
 use crate::{admin, confinement, control, paths};
 
+mod changes;
 mod follow;
 
 /// Time for aborted sessions to write their log records.
@@ -316,17 +315,6 @@ pub fn run(options: Options) -> Result<(), StartError> {
     ended
 }
 
-/// The operator who asks for a reload may be another user than the server.
-fn unreadable(name: &str, error: &io::Error) -> String {
-    let reader = match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            format!(" (the server reads it as uid {})", nix::unistd::geteuid())
-        }
-        _ => String::new(),
-    };
-    format!("error: {name}: cannot be read: {error}{reader}")
-}
-
 /// Opens the state directory. Without it, everything that does not need it works.
 fn open_state_directory(config: &Config, state: &mut State) {
     match StateDirectory::open(config.process.state_directory.as_deref()) {
@@ -415,15 +403,6 @@ impl Slow {
             orderer: Orderer::new(state.clone()),
         }
     }
-}
-
-/// What a reload did.
-struct Reloaded {
-    said: String,
-    /// A warning about live changes that are not served any more.
-    dropped: Option<String>,
-    /// A warning about keys that take effect at the next start.
-    fixed: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -549,148 +528,6 @@ impl FrontDoor {
         answer
     }
 
-    async fn change(&mut self, by: Operator, ask: Ask) -> (Result<Said, Denied>, Changes) {
-        let ends = matches!(ask, Ask::Abort { .. } | Ask::Confirm).then(|| by.to_string());
-        match self.live.handle(by, ask) {
-            Step::Answer(answer) => {
-                if let (Ok(said), Some(by)) = (&answer, ends) {
-                    let message = format!("{} by {by}", said.text);
-                    self.supervisor.front.state.events.record(Level::Info, "control", message);
-                }
-                (answer, Changes::No)
-            }
-            Step::Serve(plan) => (self.serve_plan(*plan).await, Changes::Yes),
-            Step::ReadFile(path) => {
-                let bytes = read_file(path).await.map_err(|error| error.to_string());
-                (self.live.written(bytes), Changes::Yes)
-            }
-        }
-    }
-
-    /// Serves a live change as a reload serves a file.
-    async fn serve_plan(&mut self, plan: Plan) -> Result<Said, Denied> {
-        let result = self.adopt(&plan.loaded).await.map(|(said, fixed)| Served { said, fixed });
-        let settled = self.live.settle(plan, result);
-        if let Some(event) = settled.event {
-            self.supervisor.front.state.events.record(Level::Info, "control", event);
-        }
-        settled.answer
-    }
-
-    /// Undoes a commit that was not confirmed in time.
-    async fn undo_unconfirmed(&mut self) {
-        let undone = match self.live.expired() {
-            None => return,
-            Some(Ok(plan)) => self.serve_plan(plan).await.map_err(|denied| denied.details),
-            Some(Err(faults)) => Err(faults),
-        };
-        self.publish_changes();
-        let state = &self.supervisor.front.state;
-        if let Err(why) = undone {
-            let message = format!("a commit was not confirmed in time, and cannot be undone:\n{why}");
-            state.events.record(Level::Error, "control", message);
-        }
-    }
-
-    async fn reload(&mut self, by: Option<Operator>) -> Result<String, String> {
-        notify(&[
-            NotifyState::Reloading,
-            NotifyState::monotonic_usec_now().unwrap_or(NotifyState::Status("reloading")),
-        ]);
-        let result = self.try_reload(by).await;
-        let events = &self.supervisor.front.state.events;
-        match &result {
-            Ok(Reloaded { said, dropped, .. }) => {
-                events.record(Level::Info, "process", format!("reloaded: {said}"));
-                // A record of its own: what an operator made live is not served any more.
-                if let Some(dropped) = dropped {
-                    events.record(Level::Warning, "process", dropped.as_str());
-                }
-            }
-            Err(faults) => {
-                self.supervisor.front.state.reloads_refused.fetch_add(1, Relaxed);
-                events.record(
-                    Level::Error,
-                    "process",
-                    format!("reload refused, the earlier configuration stays in use:\n{}", unquoted(faults)),
-                );
-            }
-        }
-        notify(&[NotifyState::Ready, NotifyState::Status("serving")]);
-        result.map(|Reloaded { mut said, dropped, fixed }| {
-            for warning in dropped.into_iter().chain(fixed) {
-                said.push_str(&format!("\nwarning: {warning}"));
-            }
-            said
-        })
-    }
-
-    async fn try_reload(&mut self, by: Option<Operator>) -> Result<Reloaded, String> {
-        let environment = &self.options.environment;
-        let loaded = match &self.options.source {
-            ConfigSource::File(path) => {
-                let name = path.display().to_string();
-                let bytes = read_file(path.clone()).await.map_err(|error| unreadable(&name, &error))?;
-                let source = Source::from_bytes(name, bytes).map_err(|faults| faults.render())?;
-                config::load(&source, environment).map_err(|faults| faults.render())?
-            }
-            ConfigSource::Quick(quick) => {
-                config::quick(quick, environment).map_err(|faults| faults.render())?
-            }
-            ConfigSource::Text(source) => {
-                config::load(source, environment).map_err(|faults| faults.render())?
-            }
-        };
-        let (said, fixed) = self.adopt(&loaded).await?;
-        let dropped = self.live.reloaded(loaded, by);
-        self.publish_changes();
-        Ok(Reloaded { said, dropped, fixed })
-    }
-
-    /// Tells reports how the live changes stand.
-    fn publish_changes(&self) {
-        let state = &self.supervisor.front.state;
-        state.unsaved_changes.store(self.live.unsaved(), Relaxed);
-        *lock(&state.pending) = self.live.pending();
-    }
-
-    /// Serves a valid configuration. On an error, the old one remains in use.
-    async fn adopt(&mut self, loaded: &Loaded) -> Result<(String, Option<String>), String> {
-        if let Some(why) = nothing_to_serve(&loaded.config) {
-            return Err(format!("error: {why}"));
-        }
-        let confined = &self.supervisor.front.state.confinement;
-        if let Some(beyond) = confinement::beyond(confined, &loaded.config, self.options.source.file()) {
-            return Err(format!("error: {beyond}"));
-        }
-        let (log_before, events_before) = {
-            let before = &self.supervisor.front.snapshot.load().config;
-            (before.access_log.target.clone(), before.events.clone())
-        };
-        let done = self.apply_with_names(&loaded.config).await?;
-        if loaded.config.access_log.target != log_before {
-            self.log.set_target(&loaded.config.access_log.target);
-        }
-        if loaded.config.events != events_before
-            && let Err(error) = self.event_log.set(&loaded.config.events)
-        {
-            self.supervisor.front.state.degrade("events", &error.to_string());
-        }
-        let fixed = self.supervisor.warn_of_fixed(&loaded.config);
-        self.reconcile_backends();
-        let snapshot = self.supervisor.front.snapshot.load_full();
-        self.slow.discoverer.tell_failures(&snapshot);
-        self.slow.orderer.reconcile(&snapshot.config);
-        let mut said = done;
-        for (subject, reason) in self.supervisor.front.state.degraded() {
-            said.push_str(&format!("\nwarning: {subject} is degraded: {reason}"));
-        }
-        if !loaded.warnings.is_empty() {
-            said.push_str(&format!("\n{}", loaded.warnings.render()));
-        }
-        Ok((said, fixed))
-    }
-
     fn check_workers(&mut self) -> Result<(), StartError> {
         match self.threads.iter().position(|thread| thread.as_ref().is_none_or(JoinHandle::is_finished)) {
             Some(index) => Err(StartError::WorkerEnded(index)),
@@ -766,22 +603,6 @@ impl FrontDoor {
         self.log.close();
         self.event_log.close();
     }
-}
-
-/// Leaves the lines of the configuration file out of what is wrong with it: events are also for those who may only read.
-fn unquoted(faults: &str) -> String {
-    let is_excerpt = |line: &&str| {
-        line.trim_start().split_once('|').is_some_and(|(number, _)| {
-            number.trim_end().bytes().all(|byte| byte.is_ascii_digit()) && line.starts_with(' ')
-        })
-    };
-    faults.lines().filter(|line| !is_excerpt(line)).collect::<Vec<_>>().join("\n")
-}
-
-/// Reads the configuration's file on a thread for blocking calls.
-async fn read_file(path: PathBuf) -> io::Result<Vec<u8>> {
-    let read = move || file::read(&path, config::MAX_TEXT as u64);
-    tokio::task::spawn_blocking(read).await.map_err(io::Error::other).and_then(|read| read)
 }
 
 /// Waits until a time, or for ever.
