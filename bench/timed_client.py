@@ -57,14 +57,18 @@ def real_time():
 
 
 @contextlib.contextmanager
-def front_door(penstock, process="", sections=""):
-    """nginx behind penstock, with more keys of [process] and more sections at its end; gives the port of penstock, its control
-    socket and its process."""
+def front_door(penstock, process="", sections="", prefix=()):
+    """nginx behind penstock, with more keys of [process] and more sections at its end, and a program before its command; gives the
+    port of penstock, its control socket and its process."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
+        # Larger than the buffers on its way.
+        (directory / "big").write_bytes(b"x" * 3_000_000)
         (directory / "nginx.conf").write_text(
-            f"daemon off; pid {name}/pid; error_log stderr crit; worker_processes 1; events {{}} http {{\n"
-            f"access_log off; keepalive_requests 100000000; server {{ listen unix:{name}/backend; return 200 'hello'; }} }}\n")
+            f"daemon off; user root; pid {name}/pid; error_log stderr crit; worker_processes 1;\n"
+            f"worker_rlimit_nofile 16000; events {{ worker_connections 8000; }} http {{\n"
+            f"access_log off; keepalive_requests 100000000; server {{ listen unix:{name}/backend;\n"
+            f"location / {{ return 200 'hello'; }} location /big {{ root {name}; }} }} }}\n")
         (directory / "penstock.toml").write_text(
             f'[process]\nworkers = 1\n{process.format(directory=name)}\n[control]\nsocket = "{name}/control"\n'
             f'[access-log]\ntarget = "off"\n[listener.web]\nbind = "127.0.0.1:0"\npool = "app"\n'
@@ -72,7 +76,7 @@ def front_door(penstock, process="", sections=""):
         with real_time():
             nginx = subprocess.Popen(["nginx", "-c", f"{name}/nginx.conf", "-p", name])
         log = open(directory / "log", "w+")
-        server = subprocess.Popen(["taskset", "-c", str(SERVER_CORE), penstock, "serve", "--config", f"{name}/penstock.toml"],
+        server = subprocess.Popen(["taskset", "-c", str(SERVER_CORE), *prefix, penstock, "serve", "--config", f"{name}/penstock.toml"],
                                   stderr=log)
         try:
             wait_for(directory / "backend")
