@@ -57,6 +57,7 @@ mod tests {
         ("http/new-connection", "CPU per request", &["haproxy", "nginx"], 0.95, Some(0.85)),
         ("http/idle", "memory per connection", &[], 900.0, Some(524.0)),
         ("tcp/connections", "CPU per connection", &["pen", "nginx"], 1.0, Some(0.87)),
+        ("tcp/connections-unix", "CPU per connection", &["haproxy", "nginx"], 1.0, Some(0.87)),
         ("tcp/download", "CPU per GB", &["haproxy-splice"], 1.05, Some(0.95)),
         ("tcp/download", "CPU per GB", &["pen"], 0.70, None),
         ("tcp/download", "CPU per GB", &["nginx"], 0.45, None),

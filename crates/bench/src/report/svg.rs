@@ -23,7 +23,9 @@ pub(super) fn bars(group: &GroupResult) -> String {
     if longest <= 0.0 {
         return String::new();
     }
-    let x = |value: f64| LABEL + value / longest * BAR;
+    let label = width(rows.iter().map(|(_, name, ..)| *name)).max(LABEL);
+    let bar = WIDTH - label - FIGURE;
+    let x = |value: f64| label + value / longest * bar;
     let bottom = rows.len() as f64 * ROW + 4.0;
     let mut svg =
         open(WIDTH, bottom + AXIS, &format!("{}: {}", group.title, group.headline.title(&group.unit)));
@@ -43,12 +45,12 @@ pub(super) fn bars(group: &GroupResult) -> String {
         let _ = write!(
             svg,
             "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
-             <rect class=\"c{}\" x=\"{LABEL}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{THICK}\" rx=\"2\"/>",
-            LABEL - 8.0,
+             <rect class=\"c{}\" x=\"{label}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{THICK}\" rx=\"2\"/>",
+            label - GAP,
             middle + 4.0,
             escape(name),
             index % COLOURS,
-            (x(summary.median) - LABEL).max(1.0),
+            (x(summary.median) - label).max(1.0),
         );
         let (low, high) = (x(summary.interval.low), x(summary.interval.high));
         let _ = write!(svg, "<path class=\"whisker\" d=\"M{low:.1} {middle:.1}H{high:.1}\"/>");
@@ -58,7 +60,7 @@ pub(super) fn bars(group: &GroupResult) -> String {
         let _ = write!(
             svg,
             "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            x(summary.range[1]) + 8.0,
+            x(summary.range[1]) + GAP,
             middle + 4.0,
             escape(&group.headline.show(summary.median)),
         );
@@ -85,15 +87,16 @@ pub(super) fn latencies(group: &GroupResult) -> String {
     }
     let (bottom, top) = (low.log10().floor(), high.log10().ceil().max(low.log10().floor() + 1.0));
     let y = |seconds: f64| PLOT_TOP + (top - seconds.log10()) / (top - bottom) * PLOT;
-    let x = |place: usize| LABEL + place as f64 / (SHARES.len() - 1) as f64 * BAR;
+    let plot = WIDTH - DECADE - width(curves.iter().map(|(_, name, _)| *name)).max(LABEL);
+    let x = |place: usize| DECADE + place as f64 / (SHARES.len() - 1) as f64 * plot;
     let mut svg = open(WIDTH, PLOT + PLOT_TOP + 30.0, &format!("{}: latency", group.title));
     for decade in (bottom as i32)..=(top as i32) {
         let seconds = 10_f64.powi(decade);
         let _ = write!(
             svg,
-            "<path class=\"grid\" d=\"M{LABEL} {y:.1}H{:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LABEL + BAR,
-            LABEL - 8.0,
+            "<path class=\"grid\" d=\"M{DECADE} {y:.1}H{:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            DECADE + plot,
+            DECADE - GAP,
             y(seconds) + 4.0,
             Scale::Seconds.show(seconds),
             y = y(seconds),
@@ -136,7 +139,7 @@ pub(super) fn latencies(group: &GroupResult) -> String {
         let _ = write!(
             svg,
             "<text class=\"t{class}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            LABEL + BAR + 8.0,
+            DECADE + plot + GAP,
             place + 4.0,
             escape(name)
         );
@@ -168,6 +171,11 @@ fn ticks(longest: f64) -> Vec<f64> {
     (0..=5).map(|count| f64::from(count) * step).filter(|tick| *tick <= longest * 1.0001).collect()
 }
 
+/// Width of a column for these names, with a gap on both sides.
+fn width<'a>(names: impl Iterator<Item = &'a str>) -> f64 {
+    names.map(|name| name.chars().count()).max().unwrap_or(0) as f64 * LETTER + 2.0 * GAP
+}
+
 fn open(width: f64, height: f64, label: &str) -> String {
     format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">", escape(label))
 }
@@ -178,8 +186,15 @@ pub(super) const COLOURS: usize = 7;
 const SHARES: [f64; 6] = [0.25, 0.5, 0.75, 0.9, 0.99, 0.999];
 /// Narrow enough that the text of 13 pixels can be read on a page of 420 pixels.
 const WIDTH: f64 = 480.0;
+/// Least width of the column of names.
 const LABEL: f64 = 120.0;
-const BAR: f64 = 265.0;
+/// Width of a figure beside the longest bar.
+const FIGURE: f64 = 95.0;
+/// Width of the times beside the latency axis.
+const DECADE: f64 = 70.0;
+/// Width of a letter of a name, of 13 pixels.
+const LETTER: f64 = 7.0;
+const GAP: f64 = 8.0;
 /// Height of the axis below bars.
 const AXIS: f64 = 20.0;
 const ROW: f64 = 28.0;

@@ -218,6 +218,55 @@ fn the_figure_of_a_bar_is_beside_its_whisker_and_its_dots_and_within_the_chart()
     }
 }
 
+/// Texts of a chart with this in their tags: where they are anchored, and what they say.
+fn texts<'a>(svg: &'a str, tag: &str) -> Vec<(f64, &'a str)> {
+    let text = |text: &'a str| {
+        let (attributes, rest) = text.split_once('>')?;
+        let (_, x) = attributes.split_once("x=\"")?;
+        let words = rest.split("</text>").next()?;
+        attributes.contains(tag).then_some((x.split('"').next()?.parse().ok()?, words))
+    };
+    svg.split("<text ").skip(1).filter_map(text).collect()
+}
+
+#[test]
+fn names_and_the_axis_have_room_beside_the_bars_and_the_curves() {
+    for name in ["pen", "haproxy-splice", "penstock-xdp-generic"] {
+        let mut results = results(FAST, [11.7, 12.0, 13.0, 15.0, 400.0]);
+        let group = &mut results.scenarios[0].groups[0];
+        group.contestants[1].name = name.to_owned();
+        for contestant in &mut group.contestants {
+            let mut recorder = crate::latency::Recorder::default();
+            (1..1000).for_each(|micros| recorder.record(std::time::Duration::from_micros(micros)));
+            contestant.samples[0].latency = Some(recorder.finish());
+        }
+        let bars = svg::bars(group);
+        let first_mark = attributes(&bars, "rect", "x")[0];
+        for (end, words) in texts(&bars, "class=\"name\"") {
+            assert!(end <= first_mark - 4.0 && end >= 7.0 * words.len() as f64, "{words}: {end}: {bars}");
+        }
+        let ticks = texts(&bars, "class=\"tick\"");
+        assert!(ticks.len() > 1, "{bars}");
+        for pair in ticks.windows(2) {
+            // 11 pixels high: a digit is 6.4 wide.
+            let half = |words: &str| 6.4 * words.len() as f64 / 2.0;
+            let (left, right) = (pair[0].0 + half(pair[0].1), pair[1].0 - half(pair[1].1));
+            assert!(left < right, "{pair:?}: {bars}");
+        }
+        let curves = svg::latencies(group);
+        let names = texts(&curves, "class=\"t");
+        assert_eq!(names.len(), 2, "{curves}");
+        for (begin, words) in names {
+            assert!(begin + 7.0 * words.len() as f64 <= 480.0, "{words}: {begin}: {curves}");
+        }
+        let shares = texts(&curves, "text-anchor=\"middle\"");
+        assert_eq!(shares.len(), 6, "{curves}");
+        for pair in shares.windows(2) {
+            assert!(pair[1].0 - pair[0].0 >= 7.0 * "99.9 %".len() as f64, "{pair:?}: {curves}");
+        }
+    }
+}
+
 #[test]
 fn the_page_fits_420_pixels() {
     let page = html::render(&results(FAST, SLOW));

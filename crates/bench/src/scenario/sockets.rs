@@ -50,7 +50,7 @@ const KEPT: &[(usize, Extent)] = &[
     (64 << 10, Extent::Full),
     (1 << 20, Extent::Quick),
     (16 << 20, Extent::Full),
-    (64 << 20, Extent::Quick),
+    (64 << 20, Extent::Full),
 ];
 
 fn group(exchange: Exchange, size: usize, extent: Extent) -> Group {

@@ -137,7 +137,7 @@ impl Work {
             connections: CONNECTIONS,
             behind: Behind::Unix,
             company: Neighbour::Spinning,
-            extent: Extent::Full,
+            extent: Extent::Quick,
         },
         Work {
             id: "download-8",
@@ -203,6 +203,7 @@ impl Work {
         let ratio = |metric, rivals: &[&str], limit| Limit::ratio("penstock", metric, rivals, limit);
         match self.id {
             "connections" => vec![ratio(Metric::CpuPerUnit, &["pen", "nginx"], 1.0).goal(0.87)],
+            "connections-unix" => vec![ratio(Metric::CpuPerUnit, &["haproxy", "nginx"], 1.0).goal(0.87)],
             "download" | "upload" => vec![
                 ratio(Metric::CpuPerUnit, &["haproxy-splice"], 1.05).goal(0.95),
                 ratio(Metric::CpuPerUnit, &["pen"], 0.70),

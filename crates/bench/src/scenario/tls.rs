@@ -1,6 +1,7 @@
 //! Cost of a handshake, a request, a gigabyte and an idle client in a TLS terminator.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -46,9 +47,10 @@ impl Scenario for TlsTermination {
             relays.retain(|program| *program != Program::Nginx);
             plan.note_missing(error)?;
         }
+        let libraries = Libraries::of(context, &programs);
         for work in &Work::ALL {
             let takes_part = if work.protocol() == Protocol::Tcp { &relays } else { &programs };
-            plan.groups.push(work.group(context, takes_part)?);
+            plan.groups.push(work.group(context, takes_part, &libraries)?);
         }
         plan.notes = notes();
         Ok(plan)
@@ -63,7 +65,8 @@ fn notes() -> Vec<String> {
     vec![
         format!(
             "hitch and pen use {library}, the others the library that stands behind their version. With another library \
-             under them much of a difference in handshakes may go away: HAPROXY=PATH or NGINX=PATH measures another build."
+             under them much of a difference in handshakes may go away: HAPROXY=PATH or NGINX=PATH measures another build, \
+             and one with AWS-LC has limits of its own."
         ),
         "All are asked for the same: X25519 and AES-128-GCM; but pen for P-256, because it knows no other group. \
          Certificates are signed with their own key; the chain is one certificate."
@@ -92,8 +95,7 @@ struct Work {
     what: What,
     key: Key,
     version: TlsVersion,
-    /// Rivals of the limit, the limit and the goal.
-    limit: Option<(&'static [&'static str], f64, f64)>,
+    bar: Option<Bar>,
     extent: Extent,
 }
 
@@ -107,6 +109,45 @@ enum What {
 
 const ALL_RIVALS: &[&str] = &["haproxy", "nginx", "hitch", "pen"];
 
+/// Limits of the ratio to the best of some rivals.
+#[derive(Clone, Copy, Debug)]
+struct Bar {
+    rivals: &'static [&'static str],
+    limit: f64,
+    goal: f64,
+    /// Limit against rivals with AWS-LC, where it differs: what handshakes and streams cost is mostly the library.
+    same_library: Option<f64>,
+}
+
+impl Bar {
+    fn limits(self, libraries: &Libraries) -> Vec<Limit> {
+        let ratio = |rivals: &[&str], limit| Limit::ratio("penstock", Metric::CpuPerUnit, rivals, limit);
+        let (same, others): (Vec<&str>, Vec<&str>) = self
+            .rivals
+            .iter()
+            .copied()
+            .partition(|rival| self.same_library.is_some() && libraries.is_ours(rival));
+        let same = self.same_library.filter(|_| !same.is_empty()).map(|limit| ratio(&same, limit));
+        let others = (!others.is_empty()).then(|| ratio(&others, self.limit).goal(self.goal));
+        same.into_iter().chain(others).collect()
+    }
+}
+
+/// TLS libraries of the programs that tell theirs.
+struct Libraries(BTreeMap<&'static str, String>);
+
+impl Libraries {
+    fn of(context: &Context, programs: &[Program]) -> Self {
+        let library = |program: &Program| Some((program.name(), program.tls_library(context)?));
+        Libraries(programs.iter().filter_map(library).collect())
+    }
+
+    /// Whether the program runs with AWS-LC, as penstock does.
+    fn is_ours(&self, program: &str) -> bool {
+        self.0.get(program).is_some_and(|library| library.contains("AWS-LC"))
+    }
+}
+
 impl Work {
     const ALL: [Work; 12] = [
         Work {
@@ -115,7 +156,7 @@ impl Work {
             what: What::Handshakes(Resumption::Never),
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
-            limit: Some((ALL_RIVALS, 0.48, 0.43)),
+            bar: Some(Bar { rivals: ALL_RIVALS, limit: 0.48, goal: 0.43, same_library: Some(0.80) }),
             extent: Extent::Quick,
         },
         Work {
@@ -124,7 +165,7 @@ impl Work {
             what: What::Handshakes(Resumption::Never),
             key: Key::Rsa2048,
             version: TlsVersion::V13,
-            limit: Some((ALL_RIVALS, 0.75, 0.70)),
+            bar: Some(Bar { rivals: ALL_RIVALS, limit: 0.75, goal: 0.70, same_library: Some(0.92) }),
             extent: Extent::Quick,
         },
         Work {
@@ -133,7 +174,7 @@ impl Work {
             what: What::Handshakes(Resumption::Always),
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
-            limit: Some((ALL_RIVALS, 0.50, 0.46)),
+            bar: Some(Bar { rivals: ALL_RIVALS, limit: 0.50, goal: 0.46, same_library: Some(0.75) }),
             extent: Extent::Quick,
         },
         Work {
@@ -142,7 +183,7 @@ impl Work {
             what: What::Requests,
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
-            limit: Some((&["haproxy", "nginx"], 0.80, 0.75)),
+            bar: Some(Bar { rivals: &["haproxy", "nginx"], limit: 0.80, goal: 0.75, same_library: None }),
             extent: Extent::Quick,
         },
         Work {
@@ -151,7 +192,7 @@ impl Work {
             what: What::Stream(TrafficShape::Download),
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
-            limit: Some((&["haproxy"], 1.05, 0.95)),
+            bar: Some(Bar { rivals: &["haproxy"], limit: 1.05, goal: 0.95, same_library: Some(0.65) }),
             extent: Extent::Quick,
         },
         Work {
@@ -160,7 +201,7 @@ impl Work {
             what: What::Idle,
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
-            limit: None,
+            bar: None,
             extent: Extent::Quick,
         },
         Work {
@@ -169,7 +210,7 @@ impl Work {
             what: What::Stream(TrafficShape::Upload),
             key: Key::EcdsaP256,
             version: TlsVersion::V13,
-            limit: Some((&["haproxy"], 1.05, 0.95)),
+            bar: Some(Bar { rivals: &["haproxy"], limit: 1.05, goal: 0.95, same_library: Some(0.65) }),
             extent: Extent::Full,
         },
         Work {
@@ -178,7 +219,7 @@ impl Work {
             what: What::Handshakes(Resumption::Always),
             key: Key::Rsa2048,
             version: TlsVersion::V13,
-            limit: Some((ALL_RIVALS, 0.50, 0.46)),
+            bar: Some(Bar { rivals: ALL_RIVALS, limit: 0.50, goal: 0.46, same_library: Some(0.75) }),
             extent: Extent::Full,
         },
         Work {
@@ -187,7 +228,7 @@ impl Work {
             what: What::Handshakes(Resumption::Never),
             key: Key::EcdsaP256,
             version: TlsVersion::V12,
-            limit: None,
+            bar: None,
             extent: Extent::Full,
         },
         Work {
@@ -196,7 +237,7 @@ impl Work {
             what: What::Handshakes(Resumption::Never),
             key: Key::Rsa2048,
             version: TlsVersion::V12,
-            limit: None,
+            bar: None,
             extent: Extent::Full,
         },
         Work {
@@ -205,7 +246,7 @@ impl Work {
             what: What::Handshakes(Resumption::Always),
             key: Key::EcdsaP256,
             version: TlsVersion::V12,
-            limit: None,
+            bar: None,
             extent: Extent::Full,
         },
         Work {
@@ -214,7 +255,7 @@ impl Work {
             what: What::Handshakes(Resumption::Always),
             key: Key::Rsa2048,
             version: TlsVersion::V12,
-            limit: None,
+            bar: None,
             extent: Extent::Full,
         },
     ];
@@ -235,7 +276,7 @@ impl Work {
         }
     }
 
-    fn group(&self, context: &Context, programs: &[Program]) -> Result<Group, Error> {
+    fn group(&self, context: &Context, programs: &[Program], libraries: &Libraries) -> Result<Group, Error> {
         let connections = context.holdable(HELD);
         let mut group = match self.what {
             What::Idle => {
@@ -254,9 +295,7 @@ impl Work {
             What::Stream(_) => group.columns = vec![Metric::Rate, backend],
             What::Idle => group.length = Length::Own(OPENING),
         }
-        let limit =
-            |(rivals, limit, goal)| Limit::ratio("penstock", Metric::CpuPerUnit, rivals, limit).goal(goal);
-        group.limits.extend(self.limit.map(limit));
+        group.limits.extend(self.bar.into_iter().flat_map(|bar| bar.limits(libraries)));
         let site = Site { work: *self, connections, certificate: Rc::default() };
         for program in programs.iter().copied() {
             let (site, connections) = (site.clone(), site.connections);
@@ -272,7 +311,7 @@ impl Work {
                     chain::contestant(context, name, program, start)
                 }
             };
-            group.contestants.push(match (&contestant.version, program.tls_library(context)) {
+            group.contestants.push(match (&contestant.version, libraries.0.get(name)) {
                 (Some(version), Some(library)) => {
                     let named = format!("{version}, {library}");
                     contestant.version(named)
@@ -365,3 +404,6 @@ const BODY: usize = 100;
 const HELD: usize = 1000;
 /// Time for restarting a chain and completing the handshakes.
 const OPENING: Duration = Duration::from_millis(1200);
+
+#[cfg(test)]
+mod tests;

@@ -60,7 +60,7 @@ fn groups(scenario: &Value) -> Vec<&str> {
 
 #[test]
 fn every_relay_passes_connections_and_streams_and_holds_idle_ones() {
-    let expected = ["connections", "connections-alone", "download", "upload", "idle"];
+    let expected = ["connections", "connections-alone", "download", "upload", "connections-unix", "idle"];
     assert_eq!(groups(&run("tcp", &expected, "300ms")), expected);
 }
 
