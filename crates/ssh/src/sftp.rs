@@ -1,12 +1,13 @@
 //! Copies files to and from a host (SFTP version 3, draft-ietf-secsh-filexfer-02), with many requests in flight.
 
+mod channel;
 mod get;
+mod packets;
 mod put;
 mod requests;
 mod tree;
 
 use std::path::Path;
-use std::sync::Arc;
 
 pub use get::{Allowance, Directory, Links, make_directory};
 pub use put::{Change, Put};
@@ -18,14 +19,16 @@ use russh_sftp::client::error::Error;
 use russh_sftp::protocol::{FileAttributes, Packet, StatusCode};
 use thiserror::Error;
 
-use self::requests::{FLOODED, Requests, Watched};
+use self::channel::Copies;
+use self::requests::{FLOODED, Requests};
 use crate::session::Session;
 use crate::target::Purpose;
 use crate::trouble::{failure, quoted};
 
 /// An SFTP channel.
 pub struct Sftp {
-    raw: Arc<Requests>,
+    raw: Requests,
+    copies: Copies,
     /// Maximum number of requests that wait for an answer.
     in_flight: usize,
     /// Maximum number of file bytes in one request.
@@ -154,7 +157,7 @@ impl Session {
     /// The server has no SFTP, or refused the channel.
     pub async fn sftp(&self) -> Result<Sftp, Failure> {
         let stream = self.subsystem("sftp").await?;
-        let (stream, seen) = Watched::new(stream);
+        let (stream, seen, copies) = channel::carry(stream);
         let mut raw = RawSftpSession::new(stream);
         raw.set_timeout(REQUEST_SECONDS);
         let broken = |fault: Error| {
@@ -183,7 +186,7 @@ impl Session {
             Purpose::Bulk => 128,
         };
         let tells_room = has(russh_sftp::extensions::STATVFS);
-        Ok(Sftp { raw: Arc::new(Requests::new(raw, seen)), in_flight, chunk, tells_room, replaces })
+        Ok(Sftp { raw: Requests::new(raw, seen), copies, in_flight, chunk, tells_room, replaces })
     }
 }
 

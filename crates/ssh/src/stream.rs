@@ -92,6 +92,11 @@ impl Stream {
         self
     }
 
+    /// Returns the half that writes, for another task: it writes as long as this stream lives.
+    pub(crate) fn writer(&self) -> Arc<ChannelWriteHalf<Msg>> {
+        Arc::clone(&self.channel)
+    }
+
     /// Returns the next bytes without a copy; `None` at the end.
     pub async fn chunk(&mut self) -> Option<Bytes> {
         std::future::poll_fn(|cx| self.poll_chunk(cx)).await

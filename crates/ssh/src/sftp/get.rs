@@ -2,15 +2,20 @@
 //! ever.
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::io::IoSlice;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use nix::errno::Errno;
+use nix::sys::uio::pwritev;
 use russh_sftp::client::error::Error;
-use russh_sftp::protocol::{Data, FileAttributes, OpenFlags, StatusCode};
-use tokio::task::JoinSet;
+use russh_sftp::protocol::{FileAttributes, OpenFlags, StatusCode};
 
+use super::channel::Copying;
+use super::packets::{self, Answer};
 use super::{DEEPEST, Kind, Moved, Sftp, TransferError, beside, blocking, here, kind, path_there, there};
 use crate::trouble::quoted;
 
@@ -303,38 +308,63 @@ impl Sftp {
         size: u64,
         budget: &mut Budget<'_>,
     ) -> Result<(), TransferError> {
-        let mut reading: JoinSet<(u64, u32, Result<Data, Error>)> = JoinSet::new();
-        let ask = |reading: &mut JoinSet<_>, offset: u64, length: u32| {
-            let (raw, handle) = (Arc::clone(&self.raw), handle.to_owned());
-            reading.spawn(async move { (offset, length, raw.read(handle, offset, length).await) });
-        };
+        let mut copying = self.copies.begin();
         let before = budget.arrived;
         let (mut next, mut end, mut reach) = (0_u64, u64::MAX, 0_u64);
+        let mut arrived = Arrived::default();
+        // What was left out of an answer, and is to be asked for again.
+        let mut short: Vec<(u64, u32)> = Vec::new();
         loop {
-            while next < end && reading.len() < self.in_flight && (next < size || reading.is_empty()) {
-                ask(&mut reading, next, self.chunk.read);
+            let mut requests = Vec::new();
+            let mut ask = |copying: &mut Copying<'_, _>, offset: u64, length: u32| {
+                let number = copying.number((offset, length));
+                packets::put_read(&mut requests, number, handle, offset, length);
+            };
+            for (offset, length) in short.drain(..).filter(|(offset, _)| *offset < end) {
+                ask(&mut copying, offset, length);
+            }
+            while next < end
+                && copying.unanswered() + arrived.requests < self.in_flight
+                && (next < size || copying.unanswered() == 0)
+            {
+                ask(&mut copying, next, self.chunk.read);
                 next += u64::from(self.chunk.read);
             }
-            let Some(done) = reading.join_next().await else { break };
-            // A request that panicked leaves a gap in the file, so it is an error.
-            let (offset, length, answer) =
-                done.map_err(|broken| TransferError::Broken(broken.to_string()))?;
-            match answer {
-                Ok(Data { data, .. }) if !data.is_empty() && data.len() <= length as usize => {
-                    let got = u32::try_from(data.len()).unwrap_or(length);
-                    let until = offset + u64::from(got);
-                    reach = reach.max(until);
-                    if got < length && until < end {
-                        ask(&mut reading, until, length - got);
+            if !requests.is_empty() {
+                copying.send(requests.into()).await.map_err(|fault| there("read", remote, &fault))?;
+            }
+            if arrived.requests > 0 {
+                let (file, arrived) = (Arc::clone(file), std::mem::take(&mut arrived));
+                let written = blocking(move || arrived.write(&file)).await;
+                written.map_err(|fault| here("write", local, fault))?;
+                // More requests may be sent now.
+                continue;
+            }
+            if copying.unanswered() == 0 {
+                break;
+            }
+            let mut answered = Some(copying.answer().await.map_err(|fault| there("read", remote, &fault))?);
+            while let Some(((offset, length), answer)) = answered {
+                match answer {
+                    Answer::Data(data) => {
+                        let got = data.iter().map(Bytes::len).sum::<usize>() as u64;
+                        if got == 0 || got > u64::from(length) {
+                            return Err(there("read", remote, &Error::UnexpectedPacket));
+                        }
+                        let until = offset + got;
+                        reach = reach.max(until);
+                        if got < u64::from(length) {
+                            short.push((until, length - u32::try_from(got).unwrap_or(length)));
+                        }
+                        budget.take(got, remote)?;
+                        arrived.add(offset, data);
                     }
-                    budget.take(u64::from(got), remote)?;
-                    let file = Arc::clone(file);
-                    let written = blocking(move || file.write_all_at(&data, offset)).await;
-                    written.map_err(|fault| here("write", local, fault))?;
+                    Answer::Status(status) if status.status_code == StatusCode::Eof => end = end.min(offset),
+                    Answer::Status(status) => return Err(there("read", remote, &Error::Status(status))),
+                    Answer::Wrong => return Err(there("read", remote, &Error::UnexpectedPacket)),
                 }
-                Ok(_) => return Err(there("read", remote, &Error::UnexpectedPacket)),
-                Err(Error::Status(status)) if status.status_code == StatusCode::Eof => end = end.min(offset),
-                Err(fault) => return Err(there("read", remote, &fault)),
+                let is_full = arrived.requests * 4 >= self.in_flight;
+                answered = if is_full { None } else { copying.answered() };
             }
         }
         // The file ended before data that was received: it was truncated during the copy, and the local file has a gap.
@@ -344,6 +374,51 @@ impl Sftp {
         // A file that is longer than reported is valid: a log grows, and a file in /proc has no size.
         if reach < size {
             return Err(TransferError::Short { path: quoted(remote), got: reach, size });
+        }
+        Ok(())
+    }
+}
+
+/// Data that has arrived and is to be written: one write for many answers.
+#[derive(Default)]
+struct Arrived {
+    /// Number of requests whose data it is.
+    requests: usize,
+    /// Places in the file, and what is there: an entry for what follows on each other.
+    runs: Vec<(u64, Vec<Bytes>)>,
+    /// End of the last entry.
+    end: u64,
+}
+
+impl Arrived {
+    fn add(&mut self, offset: u64, data: Vec<Bytes>) {
+        self.requests += 1;
+        let length = data.iter().map(Bytes::len).sum::<usize>() as u64;
+        match self.runs.last_mut() {
+            Some((_, run)) if self.end == offset => run.extend(data),
+            _ => self.runs.push((offset, data)),
+        }
+        self.end = offset + length;
+    }
+
+    fn write(&self, file: &File) -> std::io::Result<()> {
+        for (offset, run) in &self.runs {
+            let mut offset = *offset;
+            // The kernel takes at most 1024 pieces at once (IOV_MAX).
+            for pieces in run.chunks(1024) {
+                let mut pieces: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+                let mut left = &mut pieces[..];
+                while !left.is_empty() {
+                    let count = match pwritev(file, left, i64::try_from(offset).unwrap_or(i64::MAX)) {
+                        Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+                        Ok(count) => count,
+                        Err(Errno::EINTR) => continue,
+                        Err(error) => return Err(error.into()),
+                    };
+                    offset += count as u64;
+                    IoSlice::advance_slices(&mut left, count);
+                }
+            }
         }
         Ok(())
     }

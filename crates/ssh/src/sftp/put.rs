@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use russh_sftp::client::error::Error;
-use russh_sftp::protocol::{FileAttributes, OpenFlags, Status, StatusCode};
-use tokio::task::JoinSet;
+use russh_sftp::protocol::{FileAttributes, OpenFlags, StatusCode};
 
+use super::channel::Copying;
+use super::packets::{self, Answer};
 use super::tree::{Entry, Kind, Seen, Tree};
 use super::{
     Kind as What, Moved, Replaces, Sftp, TransferError, beside, blocking, here, kind, mode_only, path_there,
@@ -316,9 +317,6 @@ impl<'a> Put<'a> {
     }
 }
 
-/// Number of bytes in a write request, and its result.
-type Written = (u64, Result<Status, Error>);
-
 impl Sftp {
     /// Returns the path to write instead of `remote`, if there is one: a symbolic link to a file stays, and its target
     /// gets the new content, as with `cp` and `scp`. An error if the existing path is not a file.
@@ -368,47 +366,46 @@ impl Sftp {
         remote: &str,
         on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<u64, TransferError> {
-        let mut writing: JoinSet<Written> = JoinSet::new();
-        // One read of the disk fetches the data of several requests.
-        let ahead = self.in_flight.min(LOOK) * self.chunk.write as usize;
-        let mut offset = 0;
+        let mut copying = self.copies.begin();
+        // One read of the disk fills several requests.
+        let ahead = (self.in_flight / 2).clamp(1, LOOK);
+        let (mut offset, mut is_read) = (0, false);
         loop {
-            while writing.len() >= self.in_flight {
-                self.written(writing.join_next().await, remote, on_bytes).await?;
+            while is_read && copying.unanswered() > 0 || copying.unanswered() + ahead > self.in_flight {
+                let answer = copying.answer().await.map_err(|fault| there("write", remote, &fault))?;
+                self.written(answer, remote, on_bytes).await?;
             }
-            let data = read(Arc::clone(file), offset, ahead).await;
-            let data = data.map_err(|fault| here("read", local, fault))?;
-            if data.is_empty() {
-                break;
+            if is_read {
+                return Ok(offset);
             }
-            for chunk in data.chunks(self.chunk.write as usize) {
-                let (raw, handle, chunk) = (Arc::clone(&self.raw), handle.to_owned(), chunk.to_vec());
-                let (length, at) = (chunk.len() as u64, offset);
-                writing.spawn(async move { (length, raw.write(handle, at, chunk).await) });
-                offset += length;
+            let requests =
+                WriteRequests::read(Arc::clone(file), handle, offset, ahead, self.chunk.write as usize);
+            let mut requests = requests.await.map_err(|fault| here("read", local, fault))?;
+            requests.number(handle, &mut offset, &mut copying);
+            is_read = requests.is_last;
+            if !requests.bytes.is_empty() {
+                let sent = copying.send(requests.bytes.into()).await;
+                sent.map_err(|fault| there("write", remote, &fault))?;
+            }
+            while let Some(answer) = copying.answered() {
+                self.written(answer, remote, on_bytes).await?;
             }
         }
-        while let Some(done) = writing.join_next().await {
-            self.written(Some(done), remote, on_bytes).await?;
-        }
-        Ok(offset)
     }
 
     async fn written(
         &self,
-        done: Option<Result<Written, tokio::task::JoinError>>,
+        (length, answer): (u64, Answer),
         remote: &str,
         on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<(), TransferError> {
-        match done {
-            None => Ok(()),
-            Some(Ok((length, Ok(_)))) => {
+        match answer {
+            Answer::Status(status) if status.status_code == StatusCode::Ok => {
                 on_bytes(length);
                 Ok(())
             }
-            Some(Ok((_, Err(fault)))) => Err(self.why_not_written(remote, &fault).await),
-            // A request that panicked leaves a gap in the file.
-            Some(Err(broken)) => Err(TransferError::Broken(broken.to_string())),
+            Answer::Status(status) => Err(self.why_not_written(remote, &Error::Status(status)).await),
+            Answer::Data(_) | Answer::Wrong => Err(there("write", remote, &Error::UnexpectedPacket)),
         }
     }
 
@@ -476,23 +473,69 @@ async fn unchanged(file: &Arc<File>, local: &Path, seen: Seen) -> Result<(), Tra
     if Seen::of(&now) == seen { Ok(()) } else { Err(TransferError::Moving { path: shown(local) }) }
 }
 
-async fn read(file: Arc<File>, offset: u64, most: usize) -> std::io::Result<Vec<u8>> {
-    blocking(move || {
-        let mut data = vec![0; most];
-        let mut filled = 0;
-        while filled < data.len() {
-            match file.read_at(&mut data[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(more) => filled += more,
-                Err(fault) if fault.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(fault) => return Err(fault),
-            }
-        }
-        data.truncate(filled);
-        Ok(data)
-    })
-    .await
+/// Requests to write, with the data between their heads as the disk has filled it.
+struct WriteRequests {
+    bytes: Vec<u8>,
+    /// Length of each request.
+    slot: usize,
+    /// True if the file ends here.
+    is_last: bool,
 }
 
-/// Number of write requests that one read of the disk fills.
-const LOOK: usize = 8;
+impl WriteRequests {
+    /// Reads the data of `count` requests.
+    async fn read(
+        file: Arc<File>,
+        handle: &str,
+        mut offset: u64,
+        count: usize,
+        chunk: usize,
+    ) -> std::io::Result<Self> {
+        let head = packets::write_head(handle);
+        let slot = head + chunk;
+        blocking(move || {
+            let mut bytes = vec![0; count * slot];
+            let (mut filled, mut is_last) = (0, false);
+            for place in bytes.chunks_exact_mut(slot) {
+                let count = read_at(&file, &mut place[head..], offset)?;
+                offset += count as u64;
+                is_last = count < chunk;
+                filled += if count > 0 { head + count } else { 0 };
+                if is_last {
+                    break;
+                }
+            }
+            bytes.truncate(filled);
+            Ok(Self { bytes, slot, is_last })
+        })
+        .await
+    }
+
+    /// Writes the head of each request.
+    fn number(&mut self, handle: &str, offset: &mut u64, copying: &mut Copying<'_, u64>) {
+        let head = packets::write_head(handle);
+        for request in self.bytes.chunks_mut(self.slot) {
+            let length = request.len() - head;
+            let number = copying.number(length as u64);
+            packets::put_write_head(&mut request[..head], number, handle, *offset, length);
+            *offset += length as u64;
+        }
+    }
+}
+
+/// Reads up to the end of the file, or until `place` is full.
+fn read_at(file: &File, place: &mut [u8], offset: u64) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < place.len() {
+        match file.read_at(&mut place[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(more) => filled += more,
+            Err(fault) if fault.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(filled)
+}
+
+/// Maximum number of write requests that one read of the disk fills (1 MiB): each read is the work of another thread.
+const LOOK: usize = 32;

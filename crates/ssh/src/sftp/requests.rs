@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use russh_sftp::client::RawSftpSession;
 use russh_sftp::client::error::Error;
 use russh_sftp::extensions::Statvfs;
-use russh_sftp::protocol::{Attrs, Data, FileAttributes, Handle, Name, OpenFlags, Packet, Status};
+use russh_sftp::protocol::{Attrs, FileAttributes, Handle, Name, OpenFlags, Packet, Status};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 
@@ -39,7 +39,6 @@ requests! {
     mkdir(path: &str, attributes: FileAttributes) -> Status;
     open(path: &str, flags: OpenFlags, attributes: FileAttributes) -> Handle;
     opendir(path: &str) -> Handle;
-    read(handle: String, offset: u64, length: u32) -> Data;
     readdir(handle: &str) -> Name;
     readlink(path: &str) -> Name;
     realpath(path: &str) -> Name;
@@ -49,7 +48,6 @@ requests! {
     stat(path: &str) -> Attrs;
     statvfs(path: &str) -> Statvfs;
     symlink(leads: &str, path: &str) -> Status;
-    write(handle: String, offset: u64, data: Vec<u8>) -> Status;
 }
 
 impl Requests {
@@ -63,15 +61,11 @@ impl Requests {
             // An answer that arrived before the end of the channel counts.
             biased;
             answer = request => answer,
-            _ = state.wait_for(|state| *state != State::Open) => {
-                Err(Error::UnexpectedBehavior("the channel ended".to_owned()))
-            }
+            _ = state.wait_for(|state| *state != State::Open) => Err(self.seen.ended()),
         };
         match answer {
             // The library's error describes only the effect on this request, so it is replaced by the reason.
-            Err(Error::UnexpectedBehavior(_)) if *state.borrow() == State::Flooded => {
-                Err(Error::UnexpectedBehavior(FLOODED.to_owned()))
-            }
+            Err(Error::UnexpectedBehavior(_)) if *state.borrow() == State::Flooded => Err(self.seen.ended()),
             answer => {
                 self.seen.unasked.store(0, Relaxed);
                 answer
@@ -81,34 +75,39 @@ impl Requests {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     Open,
     Ended,
     /// Penstock ended the channel because the server sent too much data that was not requested.
     Flooded,
 }
 
-/// The state of a [`Watched`] stream, for its users.
+/// The state of the channel, for those who wait for answers.
 #[derive(Clone)]
 pub(super) struct Seen {
-    state: watch::Receiver<State>,
-    unasked: Arc<AtomicUsize>,
+    pub(super) state: watch::Receiver<State>,
+    /// Bytes received since the last answer for which a task waited.
+    pub(super) unasked: Arc<AtomicUsize>,
 }
 
-/// A stream that reports its end, and that ends if too much unrequested data arrives.
+impl Seen {
+    /// Why a request has no answer after the end of the channel.
+    pub(super) fn ended(&self) -> Error {
+        let why = if *self.state.borrow() == State::Flooded { FLOODED } else { "the channel ended" };
+        Error::UnexpectedBehavior(why.to_owned())
+    }
+}
+
+/// The library's stream, which reports its end.
 pub(super) struct Watched<S> {
     stream: S,
     state: watch::Sender<State>,
-    /// Bytes received since the last answer for which a task waited.
-    unasked: Arc<AtomicUsize>,
 }
 
-impl<S> Watched<S> {
-    pub(super) fn new(stream: S) -> (Self, Seen) {
-        let (sender, state) = watch::channel(State::Open);
-        let unasked = Arc::new(AtomicUsize::new(0));
-        (Self { stream, state: sender, unasked: Arc::clone(&unasked) }, Seen { state, unasked })
-    }
+/// Returns the stream, its state for those who wait for answers, and the sender of the state.
+pub(super) fn watch<S>(stream: S) -> (Watched<S>, Seen, watch::Sender<State>) {
+    let (sender, state) = watch::channel(State::Open);
+    (Watched { stream, state: sender.clone() }, Seen { state, unasked: Arc::default() }, sender)
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -123,12 +122,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
             && (read.is_err() || (before > 0 && buffer.remaining() == before))
         {
             // All earlier answers have been delivered, because they are read in order.
-            self.state.send_replace(State::Ended);
-        }
-        let came = before - buffer.remaining();
-        if self.unasked.fetch_add(came, Relaxed) + came > MOST_UNASKED {
-            self.state.send_replace(State::Flooded);
-            return Poll::Ready(Err(io::Error::other(FLOODED)));
+            self.state.send_if_modified(|state| {
+                let is_news = *state == State::Open;
+                if is_news {
+                    *state = State::Ended;
+                }
+                is_news
+            });
         }
         read
     }
@@ -154,6 +154,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
 /// Maximum number of unrequested bytes. The answers to all requests in flight (4 MiB) may arrive before their tasks
 /// run, and the tasks may have given up.
-const MOST_UNASKED: usize = 32 << 20;
+pub(super) const MOST_UNASKED: usize = 32 << 20;
 
 pub(super) const FLOODED: &str = "the server keeps sending data that was not requested";
