@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 mod party;
 
-use party::Shares;
+use party::{Latest, Shares};
 pub use party::{Limit, Party};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,7 @@ pub struct ClientSlots {
     shares: Shares,
     taken: BTreeMap<ClientId, Taken>,
     wanted: Option<Wanted>,
+    latest: Latest,
     next: u64,
 }
 
@@ -117,7 +118,15 @@ impl ClientSlots {
     /// for the owner.
     pub fn new(most: usize, most_following: usize) -> Self {
         let shares = Shares::of(most);
-        Self { most, most_following, shares, taken: BTreeMap::new(), wanted: None, next: 0 }
+        Self {
+            most,
+            most_following,
+            shares,
+            taken: BTreeMap::new(),
+            wanted: None,
+            latest: Latest::default(),
+            next: 0,
+        }
     }
 
     /// The limit with which [`Self::admit`] would say [`Admitted::OverShare`].
@@ -126,7 +135,14 @@ impl ClientSlots {
         self.least_needed(now, |other| limit.covers(party, other)).is_none().then_some(limit)
     }
 
+    /// Whether a client of this party is to be disconnected at once: its party is over its share, and other parties, whose
+    /// clients wait behind it in one queue, are expected. Where none is, it may wait.
+    pub fn is_turned_away(&self, party: Party, now: Instant) -> bool {
+        self.latest.expects_another(party, now) && self.over_share(party, now).is_some()
+    }
+
     pub fn admit(&mut self, party: Party, now: Instant) -> Admitted {
+        self.latest.note(party, now);
         let limit = self.shares.reached(party, self.taken.values().map(|taken| taken.party));
         let evicted = match self.taken.len() < self.most && limit.is_none() {
             true => {

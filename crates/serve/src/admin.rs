@@ -61,7 +61,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// it only after one second.
 const BACKLOG: u32 = 4096;
 
-/// Longest wait of `/metrics` for a slow disk.
+/// Longest wait of `/metrics` for a store.
 const STORE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Permission bits of the Unix socket: access for its owner and its group, such as the group of a metrics collector.
@@ -196,6 +196,11 @@ impl Clients {
         if self.is_denied(peer) {
             drop(stream);
             self.front.state.admin_denied.fetch_add(1, Relaxed);
+            self.accepting.charge(thread_time().saturating_sub(start));
+            return;
+        }
+        if self.slots.turns_away(party) {
+            drop(stream);
             self.accepting.charge(thread_time().saturating_sub(start));
             return;
         }

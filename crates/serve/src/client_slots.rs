@@ -78,6 +78,15 @@ impl ClientSlotSet {
         lock(&self.inner).slots.over_share(party, Instant::now())
     }
 
+    /// Whether a client of this party must not wait, because others would wait behind it: it is counted as evicted.
+    pub(crate) fn turns_away(&self, party: Party) -> bool {
+        let is_turned_away = lock(&self.inner).slots.is_turned_away(party, Instant::now());
+        if is_turned_away {
+            self.evicted.fetch_add(1, Relaxed);
+        }
+        is_turned_away
+    }
+
     fn admit(self: &Arc<Self>, party: Party) -> Result<ClientSlot, NoSlot> {
         let mut inner = lock(&self.inner);
         if inner.open >= self.size.slots + self.size.ending() {

@@ -4,6 +4,7 @@
 //! shares one user who may only read, or one address, could hold all slots and keep root out.
 
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Party {
@@ -21,6 +22,34 @@ impl Party {
             IpAddr::V6(address) => Self::Source(IpAddr::V6((address.to_bits() >> 64 << 64).into())),
             address => Self::Source(address),
         }
+    }
+}
+
+/// Time for which a party that has come is expected to come again. Monitors ask once a minute or more often.
+const EXPECTED: Duration = Duration::from_secs(300);
+
+/// The last two parties that came.
+#[derive(Debug, Default)]
+pub(super) struct Latest {
+    last: Option<(Party, Instant)>,
+    /// The last one that is not the same.
+    other: Option<(Party, Instant)>,
+}
+
+impl Latest {
+    pub(super) fn note(&mut self, party: Party, now: Instant) {
+        if self.last.is_some_and(|(last, _)| last != party) {
+            self.other = self.last;
+        }
+        self.last = Some((party, now));
+    }
+
+    /// Whether clients of another party than this are expected.
+    pub(super) fn expects_another(&self, party: Party, now: Instant) -> bool {
+        [self.last, self.other]
+            .into_iter()
+            .flatten()
+            .any(|(other, came)| other != party && now.saturating_duration_since(came) < EXPECTED)
     }
 }
 
@@ -88,8 +117,6 @@ impl Limit {
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "a test needs a moment to count from")]
 mod tests {
-    use std::time::Instant;
-
     use super::super::{
         Admitted, ClientActivity, ClientDecision, ClientId, ClientSlots, GRACE, MostFollowing, STALLED,
     };
@@ -153,6 +180,29 @@ mod tests {
         let id = asks(&mut slots, Party::Owner, start).unwrap();
         let too_many = ClientDecision::TooManyFollow(MostFollowing::OfAll(56));
         assert_eq!(slots.set(id, ClientActivity::Following, start), too_many);
+    }
+
+    #[test]
+    fn clients_of_an_address_that_has_many_are_turned_away_where_others_are_expected() {
+        let (mut slots, start) = (ClientSlots::new(64, 0), Instant::now());
+        let [crowd, monitor] = ["127.0.0.7", "127.0.0.1"].map(|text| Party::source(text.parse().unwrap()));
+        for _ in 0..100 {
+            asks(&mut slots, crowd, start);
+        }
+        assert!(!slots.is_turned_away(crowd, start), "it holds up its own clients only");
+        let now = start + 2 * GRACE;
+        asks(&mut slots, monitor, now);
+        for _ in 0..100 {
+            asks(&mut slots, crowd, now);
+        }
+        assert!(slots.is_turned_away(crowd, now));
+        assert!(!slots.is_turned_away(monitor, now), "it has slots");
+        assert!(!slots.is_turned_away(crowd, now + GRACE), "one of its own can go");
+        let late = now + EXPECTED;
+        for _ in 0..100 {
+            asks(&mut slots, crowd, late);
+        }
+        assert!(!slots.is_turned_away(crowd, late), "no other has come for long");
     }
 
     #[test]

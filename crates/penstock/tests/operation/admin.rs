@@ -1,6 +1,6 @@
 //! The admin listener beside silent, slow and flooding clients: a client that asks gets its answer soon.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -47,18 +47,24 @@ struct Crowd {
 
 impl Crowd {
     fn new(count: usize, address: &str, visit: impl Fn(&mut Client) + Send + Sync + 'static) -> Self {
+        let address = address.to_owned();
+        Self::of(count, move || {
+            let Ok(mut client) = Client::try_connect(&address) else { return };
+            client.stream.set_write_timeout(Some(secs(2)));
+            visit(&mut client);
+        })
+    }
+
+    fn of(count: usize, visit: impl Fn() + Send + Sync + 'static) -> Self {
         let (stop, begun, visit) =
             (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), Arc::new(visit));
         let threads = (0..count)
             .map(|_| {
                 let (stop, begun, visit) = (stop.clone(), begun.clone(), visit.clone());
-                let address = address.to_owned();
                 std::thread::spawn(move || {
                     while !stop.load(SeqCst) {
-                        let Ok(mut client) = Client::try_connect(&address) else { continue };
-                        client.stream.set_write_timeout(Some(secs(2)));
                         begun.fetch_add(1, SeqCst);
-                        visit(&mut client);
+                        visit();
                     }
                 })
             })
@@ -189,6 +195,40 @@ fn a_client_in_the_middle_of_an_answer_keeps_its_place_beside_silent_ones() {
         (counts.next().unwrap().parse::<u64>().unwrap() > 200).then_some(())
     });
     drop(silent);
+}
+
+#[test]
+fn an_address_over_its_share_holds_up_no_monitor_for_a_second() {
+    let (server, _backend) = start("127.0.0.1:0", 0);
+    let address = server.admin();
+    assert_eq!(asked(&address, "/metrics").0, "200");
+    // They ask again and again, so their slots are in use, and begin anew as soon as they are sent away.
+    let crowd = {
+        let address = address.clone();
+        Crowd::of(60, move || {
+            let Ok(mut stream) = connect_from("127.0.0.7", &address) else { return };
+            let _ = stream.set_read_timeout(Some(secs(1)));
+            let mut room = [0; 4096];
+            for _ in 0..10 {
+                let is_sent = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").is_ok();
+                if !is_sent || !matches!(stream.read(&mut room), Ok(1..)) {
+                    return;
+                }
+            }
+        })
+    };
+    let closed = || {
+        let metrics = server.metrics();
+        let line = metrics.lines().find(|line| line.starts_with("penstock_admin_clients_closed_total "));
+        line.unwrap().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    eventually("clients are sent away", secs(20), || (closed() > 100).then_some(()));
+    let mut times: Vec<_> = (0..5).map(|_| asked(&address, "/metrics")).collect();
+    crowd.end();
+    assert!(times.iter().all(|(status, _)| status == "200"), "{times:?}");
+    times.sort_by_key(|(_, took)| *took);
+    eprintln!("{times:?}");
+    assert!(times[2].1 < secs(1), "{times:?}");
 }
 
 #[test]
