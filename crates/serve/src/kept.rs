@@ -3,23 +3,21 @@
 //! `crates/state/src/kept.rs` says what that is and how a file is made and read. Here is the rest: the directory, which
 //! one process holds at a time, and the task that stores on a timer, after a command of an operator, before `/metrics` is
 //! answered, and at the end. It runs on the slow runtime and writes on a thread of its own, in the background: no worker
-//! takes part, and none has to wait for the core.
+//! takes part, and none has to wait for the core, or for a lock of a thread that waits for the core.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use logic::transaction::{Memory, Resumed};
 use proxy::front::Front;
 use state::State;
 use state::events::{Level, timestamp};
 use state::kept::Clock;
-use state::kept::board::{Stored, StoredWithin, Waits};
+use state::kept::board::{Stored, StoredWithin};
 use state::kept::changes::Changes;
 use state::kept::clients::Clients;
 use state::kept::traffic::Traffic;
-use state::lock::lock;
 use text::units::count;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -28,14 +26,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::transaction::Live;
 
 mod files;
+mod store;
 mod writer;
 
-pub(crate) use files::Files;
-use files::{Turn, Unheld};
+pub(crate) use files::{Files, SUBJECT};
+use store::{What, WithClients};
 use writer::Writer;
-
-/// Subject of events, and of the list of degraded subjects.
-pub(crate) const SUBJECT: &str = "stored-state";
 
 /// Shortest and longest pause between two stores. Operators wait for theirs, so the pause is as long as the store was: a
 /// large state, or a slow disk, is stored less often.
@@ -70,7 +66,7 @@ impl Files {
                 changes: held.read(state::kept::Kind::Changes, &state.events),
             }),
             Err(why) => {
-                tell(state, &why);
+                store::tell(state, &why);
                 None
             }
         };
@@ -151,7 +147,7 @@ impl Keeper {
         self.follow(live);
         self.task.abort();
         let (front, files, changes) = (self.front.clone(), self.files, self.told);
-        let last = spawn_blocking(move || store(&front.state, &files, &What::all(changes), Turn::Last));
+        let last = spawn_blocking(move || store::the_last(&front.state, &files, changes));
         if timeout(END_LIMIT, last).await.is_err() {
             let message = format!(
                 "the last state was not stored within {} s: the one before stays",
@@ -177,24 +173,6 @@ fn resume(state: &State, live: &mut Live, memory: Memory) {
             let message = "the stored history of live changes contradicts itself: it begins anew";
             state.events.record(Level::Warning, SUBJECT, message);
         }
-    }
-}
-
-/// What a store writes beside counters, health and marks.
-struct What {
-    clients: WithClients,
-    changes: Option<Memory>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WithClients {
-    Yes,
-    No,
-}
-
-impl What {
-    fn all(changes: Option<Memory>) -> Self {
-        Self { clients: WithClients::Yes, changes }
     }
 }
 
@@ -233,96 +211,14 @@ async fn run(
         if clients == WithClients::Yes {
             whole = began;
         }
-        let (front, files) = (front.clone(), files.clone());
         let what = What { clients, changes: history };
-        let state = front.state.clone();
-        let work = move || store(&front.state, &files, &what, Turn::OneOfMany);
-        let stored = match &writer {
-            Ok(writer) => writer.run(work).await,
-            Err(_) => spawn_blocking(work).await.ok(),
-        };
+        let stored = store::in_background(&front.state, &files, what, writer.as_ref().ok()).await;
         // A full disk may have room later.
-        let stored = match stored {
-            Some(Done::Yes) => {
-                unsaved = false;
-                StoredWithin::Yes
-            }
-            Some(Done::No) => StoredWithin::No,
-            None => {
-                state.kept.failures.fetch_add(1, Relaxed);
-                state.degrade(SUBJECT, "a store panicked, which is a fault of penstock: it is tried again");
-                StoredWithin::No
-            }
-        };
+        if stored == StoredWithin::Yes {
+            unsaved = false;
+        }
         board.finished(asked, stored);
         last = Instant::now();
         gap = (last - began).clamp(*GAP.start(), *GAP.end());
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Done {
-    Yes,
-    No,
-}
-
-/// Writes files; a failure is degraded, counted, and tried again at the next time. Blocks on the disk.
-fn store(state: &State, files: &std::sync::Mutex<Files>, what: &What, turn: Turn) -> Done {
-    let files = &mut *lock(files);
-    // One that waited behind the last store has an older state.
-    if std::mem::replace(&mut files.turn, turn) == Turn::Last {
-        return Done::No;
-    }
-    let new = files.held().is_none();
-    let held = match files.hold() {
-        Ok(Some(held)) => held,
-        Ok(None) => return Done::Yes,
-        Err(why) => {
-            tell(state, &why);
-            return Done::No;
-        }
-    };
-    if new {
-        let directory = held.path().to_owned();
-        state.kept.set(Stored { directory, at: None, bytes: 0, restored: None });
-    }
-    let written = || {
-        use state::kept::Kind;
-        held.write(Kind::Traffic, &Traffic::gather(state))?;
-        if what.clients == WithClients::Yes {
-            held.write(Kind::Clients, &Clients::gather(state))?;
-        }
-        if let Some(memory) = &what.changes {
-            let at = state::kept::millis(SystemTime::now());
-            held.write(Kind::Changes, &Changes::of(memory, at))?;
-        }
-        Ok(())
-    };
-    let result: Result<(), String> = written();
-    match result {
-        Ok(()) => {
-            state.kept.stores.fetch_add(1, Relaxed);
-            state.kept.note(SystemTime::now(), held.bytes());
-            state.restore(SUBJECT);
-            Done::Yes
-        }
-        Err(why) => {
-            state.kept.failures.fetch_add(1, Relaxed);
-            let stays = "what was stored before stays whole, and it is tried again";
-            state.degrade(SUBJECT, &format!("{why}; {stays}"));
-            Done::No
-        }
-    }
-}
-
-/// Says why nothing is stored.
-fn tell(state: &State, why: &Unheld) {
-    match why {
-        Unheld::Fault(why) => state.degrade(SUBJECT, why),
-        Unheld::Busy(why) => {
-            if state.kept.wait_for_another(why) == Waits::New {
-                state.events.record(Level::Warning, SUBJECT, why.as_str());
-            }
-        }
     }
 }

@@ -117,7 +117,7 @@ pub(super) fn event_line(format: Format, event: &Event) -> String {
 pub(super) fn not_stored(state: &State, answer: String, format: Format) -> String {
     let why = match state.is_degraded(crate::kept::SUBJECT) {
         true => "penstock ctl status says why",
-        false => "the disk took longer than 1 s; it is stored when the disk is done",
+        false => "no store has ended within 1 s; the next one that succeeds has it",
     };
     let warning = format!("not stored yet: a restart now would not have it ({why})");
     match (format, serde_json::from_str(&answer)) {

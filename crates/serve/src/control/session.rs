@@ -91,7 +91,8 @@ impl Session {
         stream: UnixStream,
         slot: Arc<ClientSlot>,
     ) -> Self {
-        Self { shared, who, groups, generation, stream, input: Vec::new(), held: Held::default(), slot }
+        let held = Held::new(shared.front.state.clone());
+        Self { shared, who, groups, generation, stream, input: Vec::new(), held, slot }
     }
 
     /// Takes over what a newer configuration says of this user.
@@ -163,7 +164,7 @@ impl Session {
     async fn run_lines(&mut self, first: Vec<u8>) -> Result<(), Over> {
         if let Err(reason) = self.renew_rights() {
             let mut wire = Vec::new();
-            self.held.store(&self.shared.front.state, &mut wire).await;
+            self.held.store(&mut wire).await;
             wire.append(&mut framing::refusal(&reason, ""));
             let _ = self.send(&wire).await;
             return Err(Over);
@@ -188,7 +189,7 @@ impl Session {
                     }
                 }
                 step => {
-                    self.held.store(&self.shared.front.state, &mut wire).await;
+                    self.held.store(&mut wire).await;
                     self.send(&wire).await?;
                     self.slot.set(ClientActivity::Working);
                     return self.perform(step).await;
@@ -205,7 +206,7 @@ impl Session {
         }
         // What has arrived behind them comes first, so that its answers need no store of their own.
         if !self.held.is_empty() && (self.held.bytes() >= HELD || !self.has_line()) {
-            self.held.store(&self.shared.front.state, &mut wire).await;
+            self.held.store(&mut wire).await;
         }
         if wire.is_empty() { Ok(()) } else { self.send(&wire).await }
     }

@@ -434,8 +434,8 @@ fn an_answer_that_says_a_change_waits_until_it_is_stored_and_no_other_does() {
             other => panic!("{other:?}"),
         }
     }
-    let slow = "warning: not stored yet: a restart now would not have it (the disk took longer than 1 s; it is \
-                stored when the disk is done)\n";
+    let slow = "warning: not stored yet: a restart now would not have it (no store has ended within 1 s; the \
+                next one that succeeds has it)\n";
     let expected = [format!("reloaded\n{slow}"), format!("changed\n{slow}"), "changed\n".to_owned()];
     assert_eq!(asker.join().unwrap(), expected);
     server.front.state.degrade("stored-state", "No space left on device");

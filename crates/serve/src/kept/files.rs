@@ -15,7 +15,8 @@ use state::kept::{self, Kind};
 use state::lock::lock;
 use state::state_directory::{self, StateDirectory};
 
-use super::SUBJECT;
+/// Subject of events, and of the list of degraded subjects.
+pub(crate) const SUBJECT: &str = "stored-state";
 
 /// The directory, and what this process has of it.
 pub(crate) struct Files {

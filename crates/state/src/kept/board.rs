@@ -93,6 +93,13 @@ impl Board {
         }
     }
 
+    /// Has everything counted so far stored soon. No client waits for it.
+    pub fn want(&self) {
+        if self.active.load(Relaxed) {
+            self.ask();
+        }
+    }
+
     fn ask(&self) -> u64 {
         let number = self.asked.fetch_add(1, SeqCst) + 1;
         self.wanted.notify_one();

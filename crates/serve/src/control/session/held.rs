@@ -1,6 +1,8 @@
 //! Answers that wait until the state of the process is stored, so that a restart has what they say. One store is for all
 //! commands that have arrived together, so that many of them a second cost few stores.
 
+use std::sync::Arc;
+
 use state::State;
 use state::kept::board::StoredWithin;
 
@@ -8,10 +10,19 @@ use super::STORE_TIME;
 use crate::control::command::{self, Format};
 use crate::control::framing;
 
-#[derive(Default)]
 pub(super) struct Held {
+    state: Arc<State>,
     answers: Vec<Answer>,
     bytes: usize,
+}
+
+/// A client that is gone has no answer, and what it has changed is stored all the same.
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.answers.iter().any(|answer| matches!(answer, Answer::Marked(..))) {
+            self.state.kept.want();
+        }
+    }
 }
 
 enum Answer {
@@ -22,6 +33,10 @@ enum Answer {
 }
 
 impl Held {
+    pub(super) fn new(state: Arc<State>) -> Self {
+        Self { state, answers: Vec::new(), bytes: 0 }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.answers.is_empty()
     }
@@ -41,20 +56,44 @@ impl Held {
     }
 
     /// Waits for the store, and appends the answers to `wire`.
-    pub(super) async fn store(&mut self, state: &State, wire: &mut Vec<u8>) {
+    pub(super) async fn store(&mut self, wire: &mut Vec<u8>) {
         if self.answers.is_empty() {
             return;
         }
-        let stored = state.kept.stored_within(STORE_TIME).await;
+        let stored = self.state.kept.stored_within(STORE_TIME).await;
         self.bytes = 0;
         for answer in self.answers.drain(..) {
             wire.append(&mut match (answer, stored) {
                 (Answer::Behind(framed), _) => framed,
                 (Answer::Marked(text, _), StoredWithin::Yes) => framing::answer(&text),
                 (Answer::Marked(text, format), StoredWithin::No) => {
-                    framing::answer(&command::not_stored(state, text, format))
+                    framing::answer(&command::not_stored(&self.state, text, format))
                 }
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use state::kept::board::Stored;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::report::fixture;
+
+    #[tokio::test]
+    async fn what_a_client_that_is_gone_has_changed_is_stored_and_not_by_the_timer() {
+        let state = fixture::front("backends = ['10.0.0.1:80']").state.clone();
+        state.kept.set(Stored { directory: "/nowhere".into(), at: None, bytes: 0, restored: None });
+        let mut held = Held::new(state.clone());
+        held.push_marked("drained".to_owned(), Format::Text);
+        held.push(b"behind it".to_vec());
+        drop(held);
+        assert!(timeout(Duration::from_secs(20), state.kept.wanted()).await.is_ok());
+        drop(Held::new(state.clone()));
+        assert!(timeout(Duration::ZERO, state.kept.wanted()).await.is_err(), "nothing was changed");
     }
 }
