@@ -1,6 +1,6 @@
 //! The configuration as the program uses it: every value of these types is valid.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -202,6 +202,23 @@ pub enum BindAddress {
     Unix(PathBuf),
     /// `systemd:NAME`: every socket that systemd passes under this name.
     Systemd(String),
+}
+
+impl BindAddress {
+    /// Whether sockets of both may get the same datagrams. A port that the kernel chooses is not known here.
+    pub fn may_share(&self, other: &Self) -> bool {
+        let parts = |bind: &Self| match bind {
+            Self::AnyIp(port) => Some((IpAddr::from(Ipv6Addr::UNSPECIFIED), *port)),
+            Self::Ip(address) => Some((address.ip().to_canonical(), address.port())),
+            Self::EveryPort(_) | Self::Unix(_) | Self::Systemd(_) => None,
+        };
+        match (parts(self), parts(other)) {
+            (Some((ip, port)), Some((other_ip, other_port))) if port != 0 => {
+                port == other_port && (ip == other_ip || ip.is_unspecified() || other_ip.is_unspecified())
+            }
+            _ => self == other,
+        }
+    }
 }
 
 /// `[listener.NAME]`

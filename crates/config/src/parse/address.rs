@@ -377,6 +377,33 @@ mod tests {
     }
 
     #[test]
+    fn addresses_share_datagrams_if_one_of_them_covers_the_other() {
+        let may_share = |one: &str, other: &str| {
+            let (one, other) = (bind(one).unwrap(), bind(other).unwrap());
+            assert_eq!(one.may_share(&other), other.may_share(&one));
+            one.may_share(&other)
+        };
+        for (one, other) in [
+            ("1.2.3.4:53", "1.2.3.4:53"),
+            ("1.2.3.4:53", "0.0.0.0:53"),
+            ("1.2.3.4:53", ":53"),
+            ("[::1]:53", "*:53"),
+            ("1.2.3.4:53", "[::ffff:1.2.3.4]:53"),
+            ("systemd:dns", "systemd:dns"),
+        ] {
+            assert!(may_share(one, other), "{one} {other}");
+        }
+        for (one, other) in [
+            ("1.2.3.4:53", "1.2.3.4:54"),
+            ("1.2.3.4:53", "1.2.3.5:53"),
+            ("1.2.3.4:0", ":0"),
+            ("systemd:dns", ":53"),
+        ] {
+            assert!(!may_share(one, other), "{one} {other}");
+        }
+    }
+
+    #[test]
     fn addresses_that_cannot_be_bound_are_refused() {
         for text in [
             "",

@@ -35,9 +35,25 @@ fn a_removed_listener_holds_up_no_other_change_and_still_passes_the_reply() {
 
 #[test]
 fn a_listener_that_is_put_back_at_once_is_served_by_its_new_sockets_alone() {
+    removed_and_back(|_| vec!["undo".to_owned()]);
+}
+
+#[test]
+fn an_address_that_another_listener_covers_at_once_is_served_by_its_sockets_alone() {
+    for bind in ["0.0.0.0:", ":"] {
+        removed_and_back(|port| {
+            let listener = format!("{{ bind = \"{bind}{port}\", protocol = \"udp\", pool = \"dns\" }}");
+            vec!["add".to_owned(), "listener.all".to_owned(), listener]
+        });
+    }
+}
+
+/// Removes the listener of a port while flows wait for replies, and makes the change of `back`.
+fn removed_and_back(back: impl Fn(u16) -> Vec<String>) {
     let backend = UdpSocket::bind("127.0.0.1:0").unwrap();
     backend.set_read_timeout(Some(secs(20))).unwrap();
-    let address = format!("127.0.0.1:{}", port::free());
+    let port = port::free();
+    let address = format!("127.0.0.1:{port}");
     let server = Server::start(&format!(
         "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n[process]\nworkers = 1\n\
          [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"dns\"\n\
@@ -53,10 +69,9 @@ fn a_listener_that_is_put_back_at_once_is_served_by_its_new_sockets_alone() {
     };
     // None has a reply yet, so the sockets of the listener wait for them when it is removed.
     let before: Vec<_> = clients.iter().map(&mut ask).collect();
-    for change in [&["remove", "listener.dns"][..], &["undo"]] {
-        let output = server.ctl(change);
-        assert!(output.status.success(), "{output:?}");
-    }
+    server.said(&["remove", "listener.dns"]);
+    let back = back(port);
+    server.said(&back.iter().map(String::as_str).collect::<Vec<_>>());
     for client in &clients {
         let from = ask(client);
         assert!(!before.contains(&from), "a flow of the earlier listener took the datagram");
