@@ -42,6 +42,8 @@ pub(super) struct Backlog {
     queued: Cell<usize>,
     is_blocked: Cell<bool>,
     waiting: RefCell<Vec<Waits>>,
+    /// Number of the next stream that waits for the first time.
+    next: Cell<u64>,
     /// Counts how often the streams that wait were woken.
     round: Cell<u64>,
     /// Bytes that each of several streams may read before the others have their turn; `None` if one was woken alone.
@@ -56,6 +58,8 @@ pub(super) struct Backlog {
 
 #[derive(Debug)]
 struct Waits {
+    /// See [`Turn::number`].
+    number: u64,
     /// The round in which the stream has read last.
     read_in: u64,
     waker: Waker,
@@ -64,6 +68,8 @@ struct Waits {
 /// What one stream has read lately.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
+    /// Number among the streams of the connection that have waited, once this one has.
+    number: Option<u64>,
     read_in: u64,
     /// Bytes since the others had their turn.
     taken: usize,
@@ -78,6 +84,7 @@ impl Backlog {
             queued: Cell::new(0),
             is_blocked: Cell::new(false),
             waiting: RefCell::default(),
+            next: Cell::new(0),
             round: Cell::new(1),
             turn: Cell::new(None),
             heads: Cell::new(0),
@@ -135,11 +142,21 @@ impl Backlog {
 
     fn wait(&self, turn: &mut Turn, cx: &mut Context<'_>) -> Poll<()> {
         turn.taken = 0;
+        let number = *turn.number.get_or_insert_with(|| self.next.replace(self.next.get() + 1));
         let mut waiting = self.waiting.borrow_mut();
-        if !waiting.iter().any(|waits| waits.waker.will_wake(cx.waker())) {
-            waiting.push(Waits { read_in: turn.read_in, waker: cx.waker().clone() });
+        match waiting.iter_mut().find(|waits| waits.number == number) {
+            Some(waits) if waits.waker.will_wake(cx.waker()) => {}
+            Some(waits) => waits.waker = cx.waker().clone(),
+            None => waiting.push(Waits { number, read_in: turn.read_in, waker: cx.waker().clone() }),
         }
         Poll::Pending
+    }
+
+    /// Forgets a stream that has ended: a waker keeps the memory of its task.
+    pub(super) fn forget(&self, turn: &Turn) {
+        if let Some(number) = turn.number {
+            self.waiting.borrow_mut().retain(|waits| waits.number != number);
+        }
     }
 
     /// Counts bytes that a stream has read from its backend.
@@ -289,6 +306,23 @@ mod tests {
         backlog.turned();
         assert!(backlog.waiting.borrow().is_empty() && flows(&backlog).is_ready());
         assert_eq!(backlog.all(), 0);
+    }
+
+    #[test]
+    fn streams_that_end_while_they_wait_leave_nothing_behind() {
+        let backlog = Backlog::new(1000, 0);
+        backlog.queue(1000);
+        backlog.block();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut stays = Turn::default();
+        assert!(backlog.poll_flows(&mut stays, &mut cx).is_pending());
+        for _ in 0..10_000 {
+            let mut turn = Turn::default();
+            assert!(backlog.poll_flows(&mut turn, &mut cx).is_pending());
+            backlog.forget(&turn);
+        }
+        backlog.forget(&Turn::default());
+        assert_eq!(backlog.waiting.borrow().len(), 1);
     }
 
     /// Tasks that run in the order in which they were woken, and a socket that takes a little at a time.

@@ -65,6 +65,7 @@ impl BacklogShare {
 impl Drop for BacklogShare {
     fn drop(&mut self) {
         self.let_go();
+        self.backlog.forget(&self.turn);
         self.backlog.end(self.head);
         if let Some(width) = self.width {
             self.backlog.give_width(width);
