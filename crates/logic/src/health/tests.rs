@@ -200,22 +200,32 @@ fn a_flapping_backend_that_fails_its_checks_is_down_and_still_serves_its_time() 
 #[test]
 fn a_backend_that_fails_at_once_after_its_return_flaps_whatever_its_checks_saw() {
     let now = start();
-    let mut health = checked(now);
-    let mut at = now;
-    for held in [0, 10, 20, 40, 80, 160, 300, 300] {
+    // It is ejected, for this time, its checks fail and pass, and it is back.
+    let outage = |health: &mut Health, at: Instant, held: u32| {
+        let held = held * SECOND;
         assert_eq!(health.handle_traffic_failure(5, traffic(), at), Some(Event::Ejected));
-        assert_eq!(health.awaits(at), Some(Awaits { time: held * SECOND, passes: 2 }));
+        assert_eq!(health.awaits(at), Some(Awaits { time: held, passes: 2 }));
         assert_eq!(health.handle_probe(probe(Fail), at, 0.5), None, "a check sees it as well");
         assert_eq!(health.handle_probe(probe(Pass), at, 0.5), None);
         let second = health.handle_probe(probe(Pass), at, 0.5);
-        let returned = if held == 0 { second } else { health.handle_timeout(at + held * SECOND) };
-        assert_eq!(returned, Some(Event::Readmitted), "after {held} s");
-        at += held * SECOND + 4 * SECOND;
+        let returned = if held.is_zero() { second } else { health.handle_timeout(at + held) };
+        assert_eq!(returned, Some(Event::Readmitted), "after {held:?}");
+        at + held
+    };
+    let mut health = checked(now);
+    let mut at = now;
+    for held in [0, 10, 20, 40, 80, 160, 300, 300] {
+        at = outage(&mut health, at, held) + 4 * SECOND;
     }
-    // After it has served for a while, an outage ends with the checks again.
-    at += 60 * SECOND;
-    assert_eq!(health.handle_traffic_failure(5, traffic(), at), Some(Event::Ejected));
-    assert_eq!(health.awaits(at), Some(Awaits { time: 300 * SECOND, passes: 2 }), "it has not been calm");
+    // After it has served for more than a moment, an outage that the checks see makes the next one no longer.
+    let mut health = checked(now);
+    let mut at = now;
+    for held in [0, 10, 20] {
+        at = outage(&mut health, at, held) + 4 * SECOND;
+    }
+    at = outage(&mut health, at + 2 * SECOND, 20);
+    at = outage(&mut health, at + 59 * SECOND, 20);
+    outage(&mut health, at + 60 * SECOND, 0);
 }
 
 #[test]

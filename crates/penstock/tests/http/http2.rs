@@ -15,7 +15,8 @@ use testing::peers::{BackendConnection, websocket_echo};
 use testing::server::Setup;
 use testing::{Recorder, Scripted, Server, eventually, millis, secs, tools};
 
-/// A plain listener and one with TLS, both to one backend.
+/// A plain listener and one with TLS, both to one backend. One worker: each has buffers of its own, and the tests that
+/// measure memory have bounds for those of one.
 fn config(certificates: &Path, backend: &str, listener: &str, pool: &str) -> String {
     format!(
         "[control]\nsocket = \"@DIR@/control.sock\"\n[process]\nworkers = 1\n\

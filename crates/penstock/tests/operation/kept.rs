@@ -189,7 +189,7 @@ fn a_change_that_was_not_saved_is_said_at_the_start_and_one_undo_away() {
 #[test]
 fn what_a_command_has_answered_is_on_the_disk() {
     // In memory: on a slow disk the answer would come before the store, with a warning.
-    let (state, one) = (tempfile::tempdir_in("/dev/shm").unwrap(), Scripted::answering("one"));
+    let (state, one) = (testing::memory::directory(), Scripted::answering("one"));
     let config = small(state.path(), &one.address).replace("300ms", "1h");
     let mut server = Server::start(&config);
     for number in 0..5 {

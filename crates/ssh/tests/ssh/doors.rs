@@ -47,8 +47,7 @@ async fn every_door_comes_to_the_verdict_of_run_in_10_000_cases() {
     let mut counts = Counts::default();
     for number in 0..WORLDS {
         // What a door records is brought to the disk; no case here needs that.
-        let memory = Some(Path::new("/dev/shm")).filter(|memory| memory.is_dir());
-        let directory = memory.map_or_else(tempfile::tempdir, tempfile::tempdir_in).unwrap();
+        let directory = testing::memory::directory();
         let world = World::new(&mut rng, &cast, directory.path());
         for _ in 0..CASES_OF_A_WORLD {
             let case = Case::new(&mut rng, &cast, &world);

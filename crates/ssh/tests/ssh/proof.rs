@@ -346,7 +346,7 @@ fn host_with_thirty_thousand_processes_takes_seconds() {
     let mut command = Running::start(Begins::WithSession, Some("a1"), "echo; exec sleep 600");
     let started = command.started();
     // In memory: 30,000 files on a disk that others use, too, would take longer than what is tested.
-    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let directory = testing::memory::directory();
     let real = fs::read_to_string(format!("/proc/{}/stat", started.process)).unwrap();
     for number in 100_000..130_000 {
         let own = directory.path().join(number.to_string());
