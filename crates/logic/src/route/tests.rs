@@ -313,3 +313,24 @@ fn header_edits_cannot_change_framing_or_break_lines() {
     assert_eq!(control, Err(HeaderEditError::Control { name: "X".into(), byte: b'\r' }));
     assert_eq!(HeaderEdit::set("X", " a"), Err(HeaderEditError::Space { name: "X".into() }));
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig {
+        failure_persistence: None,
+        ..proptest::prelude::ProptestConfig::with_cases(4_000)
+    })]
+
+    #[test]
+    fn a_path_is_compared_in_one_form(rest in "(/|//|\\.|\\.\\.|%2[eEfF5]|%5[cC]|%3[bBfF]|%c[01]%80|;|[a-z]|[!-~]){0,16}") {
+        let given = format!("/{rest}");
+        let Ok(path) = path::comparable(&given) else { return Ok(()) };
+        let text = std::str::from_utf8(path.as_bytes()).unwrap();
+        let again = path::comparable(text).map(|again| again.as_bytes().to_vec());
+        proptest::prop_assert_eq!(again, Ok(path.as_bytes().to_vec()), "{} became {}", given, text);
+        proptest::prop_assert!(text.starts_with('/') && !text.contains("//"), "{} became {}", given, text);
+        let plain = text.to_ascii_lowercase().replace("%3b", ";");
+        let is_dots = |segment: &str| matches!(segment.split(';').next(), Some("." | ".."));
+        proptest::prop_assert!(!plain.split('/').any(is_dots), "{} became {}", given, text);
+        proptest::prop_assert!(!plain.contains("%2e") && !plain.contains("%2f") && !plain.contains("%5c"), "{}", text);
+    }
+}

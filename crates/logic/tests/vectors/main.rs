@@ -5,6 +5,7 @@ mod client_hello;
 mod downgrade;
 mod forward_reparse;
 mod framing;
+mod http2_random;
 mod ocsp;
 mod proxy_header;
 mod requests;

@@ -22,6 +22,8 @@ mod health;
 mod log_level;
 mod marks;
 mod packets;
+#[cfg(test)]
+mod random;
 mod rights;
 mod why;
 
