@@ -486,7 +486,7 @@ pub struct Pool {
     pub http2: BackendHttp2,
     /// PROXY header written to backends.
     pub send_proxy: Option<proxy_header::Version>,
-    /// Largest number of further backends tried for a request that is safe to retry.
+    /// Largest number of further backends tried for a request that may be repeated.
     pub retries: u32,
     /// When a slow request is sent to a second backend as well, if ever.
     pub hedge: Option<logic::hedge::Rule>,

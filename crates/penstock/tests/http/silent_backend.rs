@@ -3,12 +3,12 @@
 //! that a request which waits for it fails its test.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 use testing::client::request;
 use testing::http2::{block, frame};
-use testing::{Client, Scripted, Server, eventually, secs};
+use testing::{Client, End, Scripted, Server, descriptors, eventually, port, secs};
 
 use crate::freezing::{Freezing, Silence};
 
@@ -135,6 +135,66 @@ fn a_put_whose_body_came_with_its_head_moves_with_its_body_and_the_next_request_
     }
 }
 
+/// Where it is executed after all, it could undo a later request: its backend sees that no client waits for it.
+#[test]
+fn the_connection_of_a_put_or_delete_that_moves_is_reset_before() {
+    for method in ["PUT", "DELETE"] {
+        let checks_fail = Arc::new(AtomicBool::new(false));
+        let (fail, ends) = (checks_fail.clone(), Arc::new(Mutex::new(Vec::new())));
+        let (held, seen) = (Arc::new(AtomicUsize::new(0)), ends.clone());
+        let holds = held.clone();
+        let silent = Scripted::start(move |talk| {
+            while let Some(request) = talk.request() {
+                if request.target != "/healthz" {
+                    holds.fetch_add(1, SeqCst);
+                    let (_, end) = talk.client.read_to_end_within(secs(60));
+                    seen.lock().unwrap().push(end);
+                    return;
+                }
+                if fail.load(SeqCst) || talk.answer(200, &[], b"well").is_err() {
+                    return;
+                }
+            }
+        });
+        let good = Scripted::answering("good");
+        let server = front(&[&silent.address, &good.address], LONG);
+        let mut clients = send(&server, method, 8);
+        eventually("some are held", secs(20), || (held.load(SeqCst) >= 2).then_some(()));
+        checks_fail.store(true, SeqCst);
+        assert_eq!(bodies(&mut clients), vec![(200, "good".to_owned()); 8]);
+        eventually("all have ended", secs(20), || {
+            let ends = ends.lock().unwrap();
+            (ends.len() == held.load(SeqCst)).then_some(())
+        });
+        let ends = ends.lock().unwrap();
+        assert!(ends.iter().all(|end| *end == End::Reset), "{method}: {ends:?}");
+    }
+}
+
+#[test]
+fn a_body_that_a_fallback_gets_after_another_backend_is_counted_once() {
+    let closes = Scripted::start(|talk| drop(talk.request()));
+    let sorry = Scripted::answering("sorry");
+    let server = Server::start(&format!(
+        "[process]\nworkers = 1\n[access-log]\ntarget = \"stdout\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
+         [pool.app]\nbackends = [{:?}, \"127.0.0.1:{}\"]\nretries = 1\npassive = \"off\"\nhealth = \"off\"\n\
+         fallback = \"sorry\"\n[pool.sorry]\nbackends = [{:?}]\n",
+        closes.address,
+        port::free(),
+        sorry.address
+    ));
+    let mut clients = send(&server, "PUT", 8);
+    let served = bodies(&mut clients).iter().filter(|(_, body)| body == "sorry").count();
+    // Of the others, the backend that closes is the last one.
+    assert!(served >= 2, "{served}");
+    let length = request("PUT", "/0", &[], b"body").len().to_string();
+    eventually("each has its line", secs(20), || (server.stdout.count(" method=PUT ") == 8).then_some(()));
+    for line in server.stdout.all().iter().filter(|line| line.contains(" pool=sorry ")) {
+        assert_eq!(testing::server::field(line, "bytes_in").as_ref(), Some(&length), "{line}");
+    }
+}
+
 /// The key is for the application, which may be at work: only the client may repeat such a request.
 #[test]
 fn a_post_stays_also_with_an_idempotency_key_and_gets_the_late_answer() {
@@ -225,7 +285,8 @@ fn requests_wait_for_room_elsewhere_as_the_queue_allows_and_none_is_refused() {
     let server = Server::start(&few);
     silent.fall_silent();
     good.fall_silent();
-    // Two are held by the good one for now; all others wait at the silent one.
+    // Two are held by the good one for now; all others wait at the silent one. Both ends of most connections are ours.
+    descriptors::at_least(3000);
     let mut clients = send(&server, "GET", 1002);
     good.until_it_holds(2);
     silent.until_it_holds(1000);

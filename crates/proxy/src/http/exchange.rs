@@ -102,7 +102,7 @@ fn prepare_forwarding<'a>(
     let key = key_for(session, pool);
     let idempotence = Idempotence::of(request.method.of(head));
     let judged = judged_by(session, pool);
-    Ok(Forwarding { session, pool, head: forwarded, idempotence, judged, key, cookie })
+    Ok(Forwarding { session, pool, head: forwarded, idempotence, judged, key, cookie, counted: Cell::new(0) })
 }
 
 /// Returns the hash of the request's key for a pool.
@@ -130,6 +130,8 @@ struct Forwarding<'a> {
     key: u64,
     /// What the client's cookie says of its backend.
     cookie: Slot,
+    /// See [`Attempt::counted`].
+    counted: Cell<u64>,
 }
 
 /// Attempts so far.
@@ -137,8 +139,6 @@ struct EarlierAttempts {
     tried: Tried,
     failed: u32,
     reuse: Reuse,
-    /// See [`Attempt::counted`].
-    counted: Cell<u64>,
 }
 
 /// Why a request leaves the backend with this index.
@@ -215,7 +215,7 @@ impl<'a> Forwarding<'a> {
             false => Reuse::Allowed,
         };
         retry_budget::count(worker, self.pool, self.session.now);
-        let mut before = EarlierAttempts { tried: Tried::default(), failed: 0, reuse, counted: Cell::new(0) };
+        let mut before = EarlierAttempts { tried: Tried::default(), failed: 0, reuse };
         let mut now = self.session.now;
         let mut last: Option<Failure> = None;
         // The backend that the request leaves for another one.
@@ -489,7 +489,7 @@ impl<'a> Forwarding<'a> {
             started: outcome.started(),
             began,
             sent: Cell::new(written as u64),
-            counted: &before.counted,
+            counted: &self.counted,
             early: begun.as_ref().map(|begun| &begun.read),
             place: outcome.place(),
         };
@@ -512,7 +512,14 @@ impl<'a> Forwarding<'a> {
             chosen.backend.counters.of(worker.index).sessions.add(1);
         }
         match result {
-            Err(failure) => AttemptEnd::Failed { failure, freshness: Some(freshness), other },
+            Err(failure) => {
+                if self.idempotence == Idempotence::Idempotent && !hedge::may_hedge(self.method()) {
+                    // It may be sent to another backend now. This one must not take it for a request that someone waits
+                    // for: where it is executed after all, it could undo a later one.
+                    backend.reset_on_close();
+                }
+                AttemptEnd::Failed { failure, freshness: Some(freshness), other }
+            }
             Ok(finished) => AttemptEnd::Done(self.finish(client, backend, chosen, outcome, finished).await),
         }
     }
@@ -523,7 +530,12 @@ impl<'a> Forwarding<'a> {
         let rule = self.pool.settings.hedge.as_ref()?;
         let has_body = !matches!(request.body, BodyLength::None | BodyLength::Length(0));
         let may = !has_body && request.upgrade.is_none();
-        (may && hedge::may_hedge(request.method(&self.session.received.head))).then_some(rule)
+        (may && hedge::may_hedge(self.method())).then_some(rule)
+    }
+
+    fn method(&self) -> &str {
+        let received = &self.session.received;
+        received.request.method(&received.head)
     }
 
     /// Cookie that the client gets with the response of a backend.
