@@ -20,5 +20,6 @@ mod loops;
 mod retry_budget;
 mod semantics;
 mod silent_backend;
+mod silent_http2;
 mod sticky_cookie;
 mod upstream;

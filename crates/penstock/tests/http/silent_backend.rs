@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use testing::client::request;
-use testing::http2::{block, frame};
 use testing::{Client, End, Scripted, Server, descriptors, eventually, port, secs};
 
 use crate::freezing::{Freezing, Silence};
@@ -23,7 +22,7 @@ fn front(backends: &[&str], pool: &str) -> Server {
 }
 
 /// Clients that have sent a request each and not read the answer.
-fn send(server: &Server, method: &str, count: usize) -> Vec<Client> {
+pub(crate) fn send(server: &Server, method: &str, count: usize) -> Vec<Client> {
     send_with(server, method, &[], count)
 }
 
@@ -38,7 +37,7 @@ fn send_with(server: &Server, method: &str, headers: &[(&str, &str)], count: usi
 }
 
 #[track_caller]
-fn bodies(clients: &mut [Client]) -> Vec<(u16, String)> {
+pub(crate) fn bodies(clients: &mut [Client]) -> Vec<(u16, String)> {
     let read = |client: &mut Client| {
         let answer = client.try_response(secs(60)).unwrap();
         (answer.status, answer.text())
@@ -55,7 +54,7 @@ fn all_that_it_held_moved(server: &Server, silent: &Freezing) -> u64 {
     })
 }
 
-const LONG: &str = "timeouts = { response = \"10m\", down = \"10m\" }";
+pub(crate) const LONG: &str = "timeouts = { response = \"10m\", down = \"10m\" }";
 
 #[test]
 fn what_may_be_repeated_leaves_a_backend_that_falls_silent_and_its_late_answer_is_thrown_away() {
@@ -319,49 +318,4 @@ fn where_all_backends_are_silent_each_request_ends_within_the_limit() {
     for (status, body) in bodies(&mut clients) {
         assert!(status == 504 || status == 503, "{status} {body}");
     }
-}
-
-#[test]
-fn a_request_on_a_shared_http2_connection_moves_as_well() {
-    let checks_fail = Arc::new(AtomicBool::new(false));
-    let held = Arc::new(AtomicUsize::new(0));
-    let backend = |name: &'static str, is_silent: bool| {
-        let (checks_fail, held) = (checks_fail.clone(), held.clone());
-        Scripted::start(move |talk| {
-            talk.client.read_exactly(24);
-            talk.send(frame(4, 0, 0, &[]));
-            loop {
-                let head = talk.client.read_exactly(9);
-                let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
-                let payload = talk.client.read_exactly(length);
-                let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-                // The path of the check is long, and the path of a request is short.
-                let is_check = length > 1000;
-                match head[3] {
-                    4 if head[4] & 1 == 0 => drop(talk.send(frame(4, 1, 0, &[]))),
-                    6 if head[4] & 1 == 0 => drop(talk.send(frame(6, 1, 0, &payload))),
-                    1 if is_silent && is_check && checks_fail.load(SeqCst) => return,
-                    1 if is_silent && !is_check => drop(held.fetch_add(1, SeqCst)),
-                    1 => {
-                        talk.send(frame(1, 4, stream, &block(&[(":status", "200")])));
-                        talk.send(frame(0, 1, stream, name.as_bytes()));
-                    }
-                    _ => {}
-                }
-            }
-        })
-    };
-    let (silent, good) = (backend("silent", true), backend("good", false));
-    let server = Server::start(&format!(
-        "[listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
-         [pool.app]\nbackends = [{:?}, {:?}]\nhttp2 = \"on\"\n{LONG}\n\
-         health = {{ http = \"/{}\", interval = \"1s\", timeout = \"1s\", rise = 1, fall = 2 }}\n",
-        silent.address,
-        good.address,
-        "check".repeat(400)
-    ));
-    let mut clients = send(&server, "GET", 8);
-    eventually("some are held", secs(20), || (held.load(SeqCst) >= 2).then_some(()));
-    checks_fail.store(true, SeqCst);
-    assert_eq!(bodies(&mut clients), vec![(200, "good".to_owned()); 8]);
 }
