@@ -22,6 +22,7 @@ mod pattern;
 mod proof;
 mod rotation;
 mod sshfp;
+mod summary;
 mod witness;
 
 pub use audit::{Facts, Finding, RefusedKey, Severity, Strict, audit};
@@ -45,6 +46,7 @@ pub use pattern::{Patterns, wildcard};
 pub use proof::{Proof, Root};
 pub use rotation::{RETIRE_AFTER_DAYS, Rotation, rotate};
 pub use sshfp::{FingerprintRecord, SshfpAnswer, SshfpRecords};
+pub use summary::Summary;
 pub use witness::{FEWEST_WITNESSES, WitnessError, agree};
 
 use crate::ssh::key::PublicKey;

@@ -22,7 +22,8 @@
 //!    `crates/ssh/src/identity/known_hosts.rs` answers with the same judge, and reads only a few files where they are
 //!    enough. `crates/ssh/tests/ssh/doors.rs` tests that all commands come to the same verdict,
 //!    `crates/penstock/tests/hosts/promises.rs` each promise. `crates/ssh/src/target/hints.rs` finds hosts by their
-//!    hints, and gives advice.
+//!    hints, and gives advice. The list of all hosts alone is not read from all files each time:
+//!    `crates/ssh/src/identity/listing.rs`.
 
 mod dns;
 pub mod enrol;
@@ -32,6 +33,7 @@ mod files;
 mod flush;
 mod judge;
 mod known_hosts;
+mod listing;
 mod load;
 mod noticed;
 mod pending;
@@ -44,6 +46,7 @@ pub use files::{Places, tell_waits};
 pub use flush::Flushed;
 pub use judge::{Identities, certificate, now, shown};
 pub use known_hosts::{Answer, Asked};
+pub use listing::Listing;
 pub use pending::Pending;
 pub use store::{Change, Store, check_free};
 

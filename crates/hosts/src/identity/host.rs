@@ -13,7 +13,7 @@ use crate::ssh::key::PublicKey;
 mod change;
 mod read;
 
-pub(super) use read::key as read_key;
+pub(super) use read::{address as read_address, key as read_key};
 
 /// Limit of pins in one file; a server has three or four keys.
 pub const PINS_KEPT: usize = 32;

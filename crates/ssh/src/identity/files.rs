@@ -216,4 +216,4 @@ fn write_new(path: &Path, text: &str, of: usize) -> io::Result<()> {
 
 /// Maximum number of files that are synced one by one; more files are synced with one syncfs(2).
 const SYNCED_ALONE: usize = 32;
-const TEMPORARY: &str = ".new.";
+pub(super) const TEMPORARY: &str = ".new.";

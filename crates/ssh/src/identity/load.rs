@@ -1,6 +1,6 @@
 //! Reads all identities: thousands of small files in milliseconds, on several threads.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -19,7 +19,7 @@ const ENDINGS: [&str; 2] = [".host", ".ca"];
 /// Maximum size of a file in bytes.
 const LONGEST: u64 = 1024 * 1024;
 /// Minimum number of files per thread: for fewer files, one thread is faster.
-const WORTH_A_THREAD: usize = 256;
+pub(super) const WORTH_A_THREAD: usize = 256;
 /// Maximum number of threads: more only wait for the kernel.
 const MOST_THREADS: usize = 4;
 
@@ -33,7 +33,9 @@ pub(super) enum Read<T> {
 /// Reads all identities. A damaged file is an entry of the index. Only a fault that affects all files is an error.
 pub(super) fn index(places: &Places) -> Result<Index, IdentityError> {
     let (mut hosts, mut damaged) = (Vec::new(), Vec::new());
-    for read in directory(&places.hosts(), ".host", HostFile::parse)? {
+    let (path, own) = (places.hosts(), geteuid());
+    let read = |name: &Name| one_of(&path, name, ".host", HostFile::parse, own);
+    for read in directory(&path, ".host", read)? {
         match read {
             Read::Well(host) => hosts.push(host),
             Read::Damaged(name, damage) => damaged.push((name, damage)),
@@ -43,8 +45,9 @@ pub(super) fn index(places: &Places) -> Result<Index, IdentityError> {
 }
 
 pub(super) fn authorities(places: &Places) -> Result<Vec<AuthorityRead>, IdentityError> {
-    let read = directory(&places.authorities(), ".ca", Authority::parse)?;
-    let result = read.into_iter().map(|read| match read {
+    let (path, own) = (places.authorities(), geteuid());
+    let read = |name: &Name| one_of(&path, name, ".ca", Authority::parse, own);
+    let result = directory(&path, ".ca", read)?.into_iter().map(|read| match read {
         Read::Well(authority) => Ok(authority),
         Read::Damaged(name, damage) => Err((name, damage)),
     });
@@ -55,7 +58,7 @@ pub(super) fn authorities(places: &Places) -> Result<Vec<AuthorityRead>, Identit
 pub(super) fn revoked(places: &Places) -> Result<Vec<PublicKey>, IdentityError> {
     let path = places.revoked();
     let text = match read(&path, geteuid()) {
-        Ok(text) => text,
+        Ok((text, _)) => text,
         // A symbolic link without a target means that the list was lost: this is an error. Without a link, there was no
         // list.
         Err(fault) if fault.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
@@ -96,6 +99,17 @@ fn one_of<T>(
     parse: fn(&Name, &str) -> Result<T, Vec<Fault>>,
     own: Uid,
 ) -> Option<Read<T>> {
+    stamped(directory, name, ending, |name, text, _| parse(name, text), own)
+}
+
+/// [`one_of`] where `parse` also gets what the kernel said of the file before its content was read.
+pub(super) fn stamped<T>(
+    directory: &Path,
+    name: &Name,
+    ending: &str,
+    parse: impl Fn(&Name, &str, &Metadata) -> Result<T, Vec<Fault>>,
+    own: Uid,
+) -> Option<Read<T>> {
     let path = directory.join(format!("{name}{ending}"));
     match read(&path, own) {
         Err(fault) if fault.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => None,
@@ -109,10 +123,11 @@ fn one_of<T>(
     }
 }
 
-fn directory<T: Send>(
+/// Reads each file of a directory with `one`, on several threads if there are many.
+pub(super) fn directory<T: Send>(
     path: &Path,
     ending: &str,
-    parse: fn(&Name, &str) -> Result<T, Vec<Fault>>,
+    one: impl Fn(&Name) -> Option<Read<T>> + Sync,
 ) -> Result<Vec<Read<T>>, IdentityError> {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
@@ -132,10 +147,7 @@ fn directory<T: Send>(
     names.sort_unstable();
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
     let share = names.len().div_ceil(threads).max(WORTH_A_THREAD);
-    let own = geteuid();
-    let read_share = |names: &[Name]| -> Vec<Read<T>> {
-        names.iter().filter_map(|name| one_of(path, name, ending, parse, own)).collect()
-    };
+    let read_share = |names: &[Name]| -> Vec<Read<T>> { names.iter().filter_map(&one).collect() };
     let mut shares = names.chunks(share);
     let first = shares.next().unwrap_or_default();
     let mut all = thread::scope(|scope| {
@@ -203,10 +215,10 @@ fn misnamed_file<T>(path: &Path, wanted: Option<Name>, ending: &str, there: &[Na
 fn take<T>(
     path: &Path,
     name: &Name,
-    result: io::Result<String>,
-    parse: fn(&Name, &str) -> Result<T, Vec<Fault>>,
+    result: io::Result<(String, Metadata)>,
+    parse: impl Fn(&Name, &str, &Metadata) -> Result<T, Vec<Fault>>,
 ) -> Read<T> {
-    let faults = match result.map(|text| parse(name, &text)) {
+    let faults = match result.map(|(text, metadata)| parse(name, &text, &metadata)) {
         Ok(Ok(file)) => return Read::Well(file),
         Ok(Err(faults)) => faults,
         Err(fault) => vec![Fault { line: 0, message: fault.to_string() }],
@@ -214,7 +226,7 @@ fn take<T>(
     Read::Damaged(name.clone(), Damage { path: path.display().to_string(), faults })
 }
 
-fn read(path: &Path, own: Uid) -> io::Result<String> {
+fn read(path: &Path, own: Uid) -> io::Result<(String, Metadata)> {
     // Without O_NONBLOCK, open(2) of a pipe without a writer blocks for ever.
     let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let metadata = file.metadata()?;
@@ -234,8 +246,9 @@ fn read(path: &Path, own: Uid) -> io::Result<String> {
     if got != size {
         file.take(LONGEST).read_to_end(&mut bytes)?;
     }
-    String::from_utf8(bytes)
-        .map_err(|_| io::Error::other("it is not UTF-8 text: the file is damaged; restore it"))
+    let text = String::from_utf8(bytes)
+        .map_err(|_| io::Error::other("it is not UTF-8 text: the file is damaged; restore it"))?;
+    Ok((text, metadata))
 }
 
 #[cfg(test)]

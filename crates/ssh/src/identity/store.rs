@@ -8,6 +8,7 @@ use hosts::ssh::key::PublicKey;
 
 use super::IdentityError;
 use super::files::{self, Lock, Places};
+use super::listing::{self, Listing};
 use super::load::{self, Read};
 
 #[derive(Debug, Clone)]
@@ -41,6 +42,15 @@ impl Store {
     /// error.
     pub fn load(&self) -> Result<Index, IdentityError> {
         load::index(&self.places)
+    }
+
+    /// Reads what a list of all hosts shows. A kept list spares reading the files that did not change since: no decision may
+    /// depend on the result.
+    ///
+    /// # Errors
+    /// The errors of [`Self::load`].
+    pub fn list(&self) -> Result<Listing, IdentityError> {
+        listing::read(&self.places)
     }
 
     /// Changes the file of one host. `change` gets the current content, which was read under the lock, and returns the

@@ -102,7 +102,7 @@ fn aliases(words: &[&str]) -> Result<Vec<Name>, String> {
     words.iter().map(|word| word.parse().map_err(|error| format!("{error}"))).collect()
 }
 
-fn address(words: &[&str]) -> Result<Address, String> {
+pub(in crate::identity) fn address(words: &[&str]) -> Result<Address, String> {
     let mut all = Address::default();
     for word in words {
         if let Some(name) = word.strip_prefix("dns:") {

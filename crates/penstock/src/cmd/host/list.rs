@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use hosts::identity::{Address, Found, HostFile, Name, Root};
+use hosts::identity::{Address, Found, Name};
 use ssh::identity::{Pending, Store};
 use text::{shell, table};
 
@@ -11,16 +11,16 @@ use super::known::{failure, known, load};
 use crate::output::{Failure, plain, plain_lines, print};
 
 pub(super) fn list(store: &Store) -> Result<(), Failure> {
-    let index = load(store)?;
+    let listing = store.list().map_err(failure)?;
     let seen = store.seen();
-    if index.hosts().is_empty() && index.damaged().is_empty() {
+    if listing.hosts.is_empty() && listing.damaged.is_empty() {
         return print("no hosts yet: penstock host import ~/.ssh/known_hosts, or penstock host add NAME\n");
     }
     let head = ["host", "keys", "proved by", "address", "last good"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    for host in index.hosts() {
-        let last = seen.get(host.name());
-        let hints = host.address();
+    for host in listing.hosts {
+        let last = seen.get(&host.name);
+        let hints = host.address;
         // Prefer the address of the last connection, unless it is no longer a hint because an operator moved the host.
         let seen_at = last.and_then(|last| last.address);
         let is_hint = |address: &IpAddr| hints == Address::default() || hints.addresses.contains(address);
@@ -28,16 +28,17 @@ pub(super) fn list(store: &Store) -> Result<(), Failure> {
         let hint = || hints.addresses.last().map(ToString::to_string);
         let name = || hints.names.first().map(ToString::to_string);
         let seen_at = || seen_at.map(|address| address.to_string());
-        let good = match host.retired() {
+        let good = match host.retired {
             Some(date) => format!("retired {date}"),
-            None => last.and_then(|last| last.date).map_or_else(|| "-".into(), |date| date.to_string()),
+            None => last.and_then(|last| last.date).map_or_else(String::new, |date| date.to_string()),
         };
-        let address = address.or_else(hint).or_else(name).or_else(seen_at).unwrap_or_else(|| "-".into());
-        rows.push(vec![host.name().to_string(), keys(host), proofs(host), address, good]);
+        let address = address.or_else(hint).or_else(name).or_else(seen_at).unwrap_or_default();
+        let columns = [host.name.to_string(), host.keys, host.proofs, address, good];
+        rows.push(columns.map(|text| if text.is_empty() { "-".to_owned() } else { text }).to_vec());
     }
     // Faults are too long for a column.
     let mut faults = Vec::new();
-    for (name, damage) in index.damaged() {
+    for (name, damage) in &listing.damaged {
         let fault = damage.faults.first().map(ToString::to_string).unwrap_or_default();
         rows.push(vec![name.to_string(), "DAMAGED".into()]);
         faults.push(format!("{name} is damaged: {}\n", plain(&fault)));
@@ -45,35 +46,6 @@ pub(super) fn list(store: &Store) -> Result<(), Failure> {
     rows[1..].sort();
     faults.sort();
     print(&(table::of(&rows) + &faults.concat()))
-}
-
-fn keys(host: &HostFile) -> String {
-    let short = |algorithm: &str| match algorithm {
-        "ssh-ed25519" => "ed25519".to_owned(),
-        "ssh-rsa" => "rsa".to_owned(),
-        other if other.starts_with("ecdsa") => "ecdsa".to_owned(),
-        other => other.to_owned(),
-    };
-    let mut keys: Vec<String> = host.pins().map(|pin| short(pin.key.algorithm())).collect();
-    keys.extend(host.signers().next().map(|_| "ca".to_owned()));
-    keys.sort();
-    keys.dedup();
-    if keys.is_empty() { "-".into() } else { keys.join(" ") }
-}
-
-fn proofs(host: &HostFile) -> String {
-    let mut all: Vec<String> = Vec::new();
-    for pin in host.pins() {
-        let mut proof = pin.proof.to_string();
-        if proof.starts_with("rotation") {
-            proof =
-                if pin.root() == Root::FirstUse { "rotation (first-use)".into() } else { "rotation".into() };
-        }
-        if !all.contains(&proof) {
-            all.push(proof);
-        }
-    }
-    if all.is_empty() { "-".into() } else { all.join(", ") }
 }
 
 pub(super) fn show(store: &Store, name: &Name) -> Result<(), Failure> {
