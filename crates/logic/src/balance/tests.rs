@@ -79,6 +79,37 @@ fn a_backend_that_returns_is_not_flooded_with_what_it_missed() {
     }
 }
 
+/// Policies that look at the load give a backend that returns what it lacks, and never more than the others have.
+#[test]
+fn a_backend_that_returns_never_holds_more_than_its_share() {
+    for policy in [Policy::LeastConnections, Policy::TwoChoices, Policy::PeakEwma] {
+        for latency in [0, 2_000] {
+            let mut candidates = [candidate(1); 3];
+            candidates.iter_mut().for_each(|one| (one.in_flight, one.latency) = (30, 2_000));
+            (candidates[1].in_flight, candidates[1].latency) = (0, latency);
+            let mut balancer = Balancer::new(policy, 3);
+            for random in 0..60_u64 {
+                let tried = Tried::default();
+                let chosen =
+                    index(balancer.pick(&candidates, &Identities::default(), 0, &tried, mix(random)));
+                candidates[chosen].in_flight += 1;
+                let most = candidates[0].in_flight.max(candidates[2].in_flight);
+                assert!(candidates[1].in_flight <= most, "{policy}: {candidates:?}");
+            }
+            assert!(candidates[1].in_flight > 0, "{policy}: it gets its share: {candidates:?}");
+            // Sessions that end at once: of many, a third.
+            candidates.iter_mut().for_each(|one| one.in_flight = 0);
+            candidates[1].latency = 2_000;
+            let picks = (0..3_000_u64).map(|random| {
+                let tried = Tried::default();
+                index(balancer.pick(&candidates, &Identities::default(), 0, &tried, mix(random)))
+            });
+            let share = picks.filter(|chosen| *chosen == 1).count();
+            assert!((900..=1100).contains(&share), "{policy}: {share} of 3000");
+        }
+    }
+}
+
 #[test]
 fn least_connections_weighs_sessions_and_takes_turns_when_idle() {
     let mut candidates = [candidate(1), candidate(2), candidate(2)];

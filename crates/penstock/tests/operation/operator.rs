@@ -1,6 +1,6 @@
 //! What the front door tells its operator: of endings, limits, changed backends and changed configurations.
 
-use testing::{Client, Scripted, Server, eventually, secs};
+use testing::{Client, Scripted, Server, eventually, secs, tools};
 
 fn config(listener: &str, backends: &[&str]) -> String {
     format!(
@@ -44,6 +44,16 @@ fn own_answers_have_the_date() {
             matches!(lines[..], [date] if date.len() == 29 && date.ends_with(" GMT")),
             "{path}: {lines:?}"
         );
+        for options in [&["--http2-prior-knowledge"][..], &["--head"], &["--http2-prior-knowledge", "--head"]]
+        {
+            let url = format!("http://{}{path}", server.address("web"));
+            let text = tools::curl_text(&[&["--silent", "--include"], options, &[&url]].concat());
+            let dates = text.lines().filter(|line| line.to_ascii_lowercase().starts_with("date: "));
+            assert!(
+                matches!(dates.collect::<Vec<_>>()[..], [date] if date.ends_with(" GMT")),
+                "{options:?}: {text}"
+            );
+        }
     }
     let mut client = server.client("web");
     client.send("no request\r\n\r\n");
