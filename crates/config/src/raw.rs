@@ -8,6 +8,7 @@
 use logic::dsr::Transports;
 use logic::dsr::path::{AtStop, DataPath};
 use logic::dsr::tunnel::Mode;
+use logic::room;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -317,12 +318,7 @@ pub(crate) struct RawListener {
     /// every port of it that no other `dsr` listener has.
     #[schemars(extend("x-required" = true, "examples" = [":80"]))]
     pub(crate) bind: Key<OneOrMany<BindText>>,
-    /// Protocol of the clients. `"tls-passthrough"` is TLS that backends terminate: the server name in the client's
-    /// handshake decides where its connection goes, and bytes are forwarded unchanged. `"udp"` forwards datagrams: all
-    /// datagrams between one address and port of a client and a backend are a flow, which is one session. `"dsr"` (direct
-    /// server return) forwards packets of clients to backends on the same network, which reply straight to the clients:
-    /// see [dsr.md](dsr.md).
-    #[schemars(extend(
+    #[schemars(description = protocol(), extend(
         "default" = ProtocolName::default().as_str(), "enum" = ProtocolName::WORDS
     ))]
     pub(crate) protocol: Key<String>,
@@ -612,6 +608,18 @@ host = "*.example.com"
 pool = "app"
 "#))]
     pub(crate) route: Key<Vec<At<RawRoute>>>,
+}
+
+fn protocol() -> String {
+    let (after, pipe) = (room::SPLICE_AFTER / 1024, room::PIPE / (1024 * 1024));
+    format!(
+        "Protocol of the clients. `\"tls-passthrough\"` is TLS that backends terminate: the server name in the client's \
+         handshake decides where its connection goes, and bytes are forwarded unchanged. `\"udp\"` forwards datagrams: all \
+         datagrams between one address and port of a client and a backend are a flow, which is one session. `\"dsr\"` (direct \
+         server return) forwards packets of clients to backends on the same network, which reply straight to the clients: \
+         see [dsr.md](dsr.md). What a side does not read waits in the buffers of the kernel's sockets; after {after} KiB in one \
+         direction without TLS also in a pipe of at most {pipe} MiB, the same for tunnels (WebSocket) of `\"http\"`."
+    )
 }
 
 /// `connection-rate` and `request-rate`

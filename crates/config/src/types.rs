@@ -355,6 +355,8 @@ pub enum Http2 {
         receive_window: u32,
         /// Bytes of one request that may wait for its backend.
         stream_window: u32,
+        /// Largest cost of heads and trailers of a connection that wait to be read.
+        held_heads: usize,
         /// Allowances for frames that cost work but transfer no data.
         flood: Allowances,
         /// Longest time that a connection waits whose address has flooded.
@@ -552,6 +554,10 @@ pub struct BackendHttp2 {
     pub send_buffer: usize,
     /// Largest response head, counted as in RFC 9113 section 6.5.2.
     pub response_head: u32,
+    /// Largest cost of heads and trailers of a connection that wait to be read.
+    pub held_heads: usize,
+    /// Largest size of all interim responses to one request.
+    pub interim: usize,
     /// Allowances for frames that cost work but transfer no data.
     pub flood: Allowances,
 }

@@ -30,6 +30,7 @@ pub mod proxy_header;
 pub mod rate;
 pub mod retry;
 pub mod retry_budget;
+pub mod room;
 pub mod route;
 pub mod sessions;
 pub mod syslog;

@@ -21,6 +21,7 @@ use logic::access_log::Kind;
 use logic::http1::request::MethodKind;
 use logic::http2::downgrade::{self, Body};
 use logic::http2::flood::Allowances;
+use logic::room;
 use state::ending::{ClientProtocol, Ending};
 use tls::linger::linger;
 use tokio::task::JoinSet;
@@ -61,13 +62,6 @@ const WINDOW: u32 = 64 * 1024;
 
 /// Bytes of one stream's response that the frame layer buffers for a client that reads nothing.
 const SEND_BUFFER: usize = 32 * 1024;
-
-/// Limit of all open request heads of a connection, as a multiple of the largest allowed head.
-const LARGE_HEADS: usize = 8;
-
-/// Lower limit for the bytes of all open request heads, for configurations with a small head limit. Requests beyond it
-/// wait ([`Waiting`]): a page with a hundred requests whose cookies have 8 KiB is served.
-const LEAST_OF_HEADS: usize = 320 * 1024;
 
 /// Number of streams reset by penstock that the frame layer remembers.
 const RESET_STREAMS: usize = 20;
@@ -201,7 +195,7 @@ fn backlog(settings: &HttpSettings) -> Backlog {
         Http2::On { send_buffer, .. } => send_buffer,
         Http2::Off => 0,
     };
-    Backlog::new(limit, settings.limits.head.saturating_mul(LARGE_HEADS).max(LEAST_OF_HEADS))
+    Backlog::new(limit, settings.limits.head.saturating_mul(room::LARGE_HEADS).max(room::LEAST_OF_HEADS))
 }
 
 fn builder(settings: &HttpSettings) -> Builder {
@@ -221,6 +215,9 @@ fn builder(settings: &HttpSettings) -> Builder {
         .max_pending_accept_reset_streams(RESETS_WAITING)
         .max_local_error_reset_streams(Some(ERROR_RESETS))
         .enable_connect_protocol();
+    if let Http2::On { held_heads, .. } = settings.http2 {
+        builder.max_held_fields(held_heads);
+    }
     builder
 }
 

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use logic::room::{PIPE, SPLICE_AFTER};
 use state::ending::Ending;
 use tokio::time::Sleep;
 
@@ -17,14 +18,6 @@ use crate::live::Totals;
 use crate::pipes::{Borrowed, Pipes};
 use crate::stream::{Carriage, Moved, Stream};
 use crate::timer::poll_sleep;
-
-/// Bytes after which a direction changes from copying to splicing. Splicing short transfers costs more than it saves
-/// (62.5 against 65.4 us for a short session); a pipe pays after a few hundred KiB.
-const SPLICE_AFTER: u64 = 256 * 1024;
-
-/// Largest number of bytes of one splice, and the requested size of its pipe. A quarter of it needs four times the
-/// system calls and 1.5 times the CPU time per GB. The pipe uses the pages of the sockets: empty, it takes 10 KiB.
-const PIPE_SIZE: usize = 1024 * 1024;
 
 /// Moves per wake-up before other tasks of the worker run. A splice counts as four: 1 MiB copied or 4 MiB spliced.
 const TURNS: usize = 16;
@@ -498,7 +491,7 @@ impl Direction {
         let Leg { from, to, total, pipes } = leg;
         let pipe = match self.pipe.take() {
             Some(pipe) => self.pipe.insert(pipe),
-            None => match pipes.take(PIPE_SIZE) {
+            None => match pipes.take(PIPE) {
                 Ok(pipe) => self.pipe.insert(pipe),
                 // No descriptors for a pipe: copy instead.
                 Err(_) => {
@@ -508,7 +501,7 @@ impl Direction {
             },
         };
         while !pipe.is_empty() {
-            let Poll::Ready(given) = to.poll_splice_to(cx, |fd| pipe.splice_out(fd, PIPE_SIZE)) else {
+            let Poll::Ready(given) = to.poll_splice_to(cx, |fd| pipe.splice_out(fd, PIPE)) else {
                 // Stops watching the source: each arriving segment would wake the task in vain, which costs more than
                 // the segment. Nothing is lost: when the pipe is empty, the source is read again, its end included. If
                 // the other direction waits to write to the source, the source must be watched.
@@ -524,7 +517,7 @@ impl Direction {
                 Err(_) => return Poll::Ready(Err(Way::DestinationFailed)),
             }
         }
-        let filled = match from.poll_splice_from(cx, |fd| pipe.splice_in(fd, PIPE_SIZE)) {
+        let filled = match from.poll_splice_from(cx, |fd| pipe.splice_in(fd, PIPE)) {
             Poll::Pending => {
                 // The pipe goes back, so that an idle flow costs two descriptors, not four.
                 self.pipe = None;

@@ -348,6 +348,9 @@ pub struct Builder {
     ///
     /// When this gets exhausted, we issue a GOAWAY with `ENHANCE_YOUR_CALM`.
     data_frame_budget: proto::DataFrameBudget,
+
+    /// Penstock: limits of what waits to be read.
+    held_limits: proto::HeldLimits,
 }
 
 #[derive(Debug)]
@@ -669,6 +672,7 @@ impl Builder {
             stream_id: 1.into(),
             local_max_error_reset_streams: Some(proto::DEFAULT_LOCAL_RESET_COUNT_MAX),
             data_frame_budget: proto::DataFrameBudget::Auto,
+            held_limits: proto::HeldLimits::OF_CLIENT,
         }
     }
 
@@ -1175,6 +1179,18 @@ impl Builder {
         self
     }
 
+    /// Penstock: limits what the heads and trailers of the connection that wait to be read cost together.
+    pub fn max_held_fields(&mut self, max: usize) -> &mut Self {
+        self.held_limits.fields = max;
+        self
+    }
+
+    /// Penstock: limits the sizes of all interim responses on a stream.
+    pub fn max_interim_size(&mut self, max: usize) -> &mut Self {
+        self.held_limits.interim = max;
+        self
+    }
+
     /// Sets the first stream ID to something other than 1.
     #[cfg(feature = "unstable")]
     pub fn initial_stream_id(&mut self, stream_id: u32) -> &mut Self {
@@ -1366,6 +1382,7 @@ where
                 local_error_reset_streams_max: builder.local_max_error_reset_streams,
                 settings: builder.settings,
                 data_frame_budget: builder.data_frame_budget,
+                held_limits: builder.held_limits,
             },
         );
         let send_request = SendRequest {

@@ -263,6 +263,9 @@ pub struct Builder {
     ///
     /// When this gets exhausted, we issue a GOAWAY with `ENHANCE_YOUR_CALM`.
     data_frame_budget: proto::DataFrameBudget,
+
+    /// Penstock: limits of what waits to be read.
+    held_limits: proto::HeldLimits,
 }
 
 /// Send a response back to the client
@@ -664,6 +667,7 @@ impl Builder {
             max_send_buffer_size: proto::DEFAULT_MAX_SEND_BUFFER_SIZE,
             local_max_error_reset_streams: Some(proto::DEFAULT_LOCAL_RESET_COUNT_MAX),
             data_frame_budget: proto::DataFrameBudget::Auto,
+            held_limits: proto::HeldLimits::OF_SERVER,
         }
     }
 
@@ -1067,6 +1071,12 @@ impl Builder {
     /// updates the permitted framing overhead.
     pub fn data_frame_budget(&mut self, budget: usize) -> &mut Self {
         self.data_frame_budget = proto::DataFrameBudget::Configured(budget);
+        self
+    }
+
+    /// Penstock: limits what the heads and trailers of the connection that wait to be read cost together.
+    pub fn max_held_fields(&mut self, max: usize) -> &mut Self {
+        self.held_limits.fields = max;
         self
     }
 
@@ -1536,6 +1546,7 @@ where
                                 .local_max_error_reset_streams,
                             settings: self.builder.settings.clone(),
                             data_frame_budget: self.builder.data_frame_budget,
+                            held_limits: self.builder.held_limits,
                         },
                     );
 

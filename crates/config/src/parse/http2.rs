@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use logic::flood_delay;
 use logic::http2::flood::{Allowance, Allowances};
+use logic::room;
 
 use super::parser::{Parser, Zero, small};
 use crate::raw::{RawBackendHttp2, RawFlood, RawListener, TextOr};
@@ -15,6 +16,7 @@ const KIB: u64 = 1024;
 const SEND_BUFFER: u64 = 768 * KIB;
 const RECEIVE_WINDOW: u64 = 1024 * KIB;
 const STREAM_WINDOW: u64 = 64 * KIB;
+const HELD_HEADS: u64 = 1024 * KIB;
 const FLOOD_DELAY: Duration = Duration::from_secs(1);
 
 /// The defaults of `RawBackendHttp2`, likewise.
@@ -24,6 +26,8 @@ const OF_BACKENDS: BackendHttp2 = BackendHttp2 {
     narrow_window: 4 * 1024,
     send_buffer: 32 * 1024,
     response_head: 256 * 1024,
+    held_heads: 4 * 1024 * 1024,
+    interim: 64 * 1024,
     flood: Allowances::DEFAULT,
 };
 
@@ -34,25 +38,30 @@ impl Parser<'_> {
         let narrow_window = self.size(&table.narrow_window, KIB, 1024 * KIB);
         let send_buffer = self.size(&table.send_buffer, KIB, 1024 * 1024 * KIB);
         let response_head = self.size(&table.response_head, KIB, 1024 * 1024 * KIB);
+        let held_heads = self.size(&table.held_heads, 16 * KIB, 1024 * 1024 * KIB);
+        let interim = self.size(&table.interim, room::LEAST_INTERIM as u64, 1024 * 1024 * KIB);
         Some(BackendHttp2 {
             streams: small(table.streams.as_ref()?.value),
             stream_window: u32::try_from(stream_window?).ok()?,
             narrow_window: u32::try_from(narrow_window?).ok()?,
             send_buffer: usize::try_from(send_buffer?).ok()?,
             response_head: u32::try_from(response_head?).ok()?,
+            held_heads: usize::try_from(held_heads?).ok()?,
+            interim: usize::try_from(interim?).ok()?,
             flood: table.flood.as_ref().map_or_else(Allowances::default, |flood| allowances(&flood.value)),
         })
     }
 
     pub(super) fn http2(&mut self, raw: &RawListener) -> Option<Http2> {
         let streams = raw.limits.as_ref()?.value.streams.as_ref()?;
-        let (send_buffer, receive_window, stream_window, flood, flood_delay) =
+        let (send_buffer, receive_window, stream_window, held_heads, flood, flood_delay) =
             match &raw.http2.as_ref()?.value {
                 TextOr::Text(word) if word == "off" => return Some(Http2::Off),
                 TextOr::Text(_) => (
                     Some(SEND_BUFFER),
                     Some(RECEIVE_WINDOW),
                     Some(STREAM_WINDOW),
+                    Some(HELD_HEADS),
                     Allowances::default(),
                     Some(FLOOD_DELAY),
                 ),
@@ -60,6 +69,7 @@ impl Parser<'_> {
                     self.size(&table.send_buffer, 16 * KIB, 1024 * 1024 * KIB),
                     self.size(&table.receive_window, 64 * KIB, 1024 * 1024 * KIB),
                     self.size(&table.stream_window, 16 * KIB, 1024 * 1024 * KIB),
+                    self.size(&table.held_heads, 16 * KIB, 1024 * 1024 * KIB),
                     table.flood.as_ref().map_or_else(Allowances::default, |flood| allowances(&flood.value)),
                     self.time(&table.flood_delay, Zero::Allowed, flood_delay::MEMORY),
                 ),
@@ -69,6 +79,7 @@ impl Parser<'_> {
             send_buffer: usize::try_from(send_buffer?).ok()?,
             receive_window: u32::try_from(receive_window?).ok()?,
             stream_window: u32::try_from(stream_window?).ok()?,
+            held_heads: usize::try_from(held_heads?).ok()?,
             flood,
             flood_delay: flood_delay?,
         })

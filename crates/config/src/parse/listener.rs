@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use logic::http1::forward::ForwardedHeaders;
-use logic::http1::request::{Limits, MAX_HEAD};
+use logic::http1::request::{Limits, MAX_HEAD, TrailerLimits};
 use logic::rate::Rate;
 use logic::route::PoolId;
 
@@ -380,6 +380,7 @@ impl Parser<'_> {
             drop(self.report.at(self.nodes, key.id, message));
             return None;
         }
+        let trailers = self.size(&raw.trailers, 16, MAX_HEAD as u64);
         let body = match &raw.body {
             Some(body) if body.value.as_ref() == "none" => Some(None),
             body => self.size(body, 0, u64::MAX).map(Some),
@@ -389,6 +390,11 @@ impl Parser<'_> {
             headers: count(raw.headers.as_ref()?.value),
             target: usize::try_from(target?).ok()?,
             body: body?,
+            trailers: TrailerLimits {
+                bytes: usize::try_from(trailers?).ok()?,
+                fields: count(raw.trailer_fields.as_ref()?.value),
+            },
+            interim: small(raw.interim.as_ref()?.value),
         })
     }
 

@@ -1,6 +1,7 @@
 //! `http2` of a listener and of a pool as the file has it.
 
 use logic::http2::flood::{Allowance, Flood};
+use logic::room;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,6 +27,8 @@ pub(crate) struct RawHttp2 {
     /// Bytes of one request body that may wait in memory for its backend: the flow-control window of a stream.
     #[schemars(extend("default" = "64KiB"))]
     pub(crate) stream_window: Key<SizeText>,
+    #[schemars(description = held_heads("requests", "trailers of requests"), extend("default" = "1MiB"))]
+    pub(crate) held_heads: Key<SizeText>,
     /// Frames that cost work but transfer no data: the number of each kind that a client may send on one connection, in
     /// a burst and per second. A client that exceeds one loses its connection (ENHANCE_YOUR_CALM). Completed requests
     /// add allowance.
@@ -66,6 +69,10 @@ pub(crate) struct RawBackendHttp2 {
     /// too.
     #[schemars(extend("default" = "256KiB"))]
     pub(crate) response_head: Key<SizeText>,
+    #[schemars(description = held_heads("responses", "trailers of responses"), extend("default" = "4MiB"))]
+    pub(crate) held_heads: Key<SizeText>,
+    #[schemars(description = interim(), extend("default" = "64KiB"))]
+    pub(crate) interim: Key<SizeText>,
     /// Frames that cost work but transfer no data: the number of each kind that a backend may send on one connection, in
     /// a burst and per second. A backend that exceeds one loses its connection. Requests add allowance.
     #[schemars(extend("default" = json!({}), "x-example" = r#"[pool.app]
@@ -133,6 +140,23 @@ pub(crate) struct RawAllowance {
     /// Number of frames per second, for any length of time.
     #[schemars(extend("minimum" = 1, "maximum" = 1_000_000, "x-default" = "that of the kind"))]
     pub(crate) per_second: Key<i64>,
+}
+
+fn held_heads(heads: &str, trailers: &str) -> String {
+    let share = room::TRAILERS_SHARE;
+    format!(
+        "Memory of the heads of {heads} and of {trailers} on one connection that came and were not read yet, each field counted \
+         as its text and 128 bytes. Beyond it, a head is refused (REFUSED_STREAM); trailers end their stream \
+         (ENHANCE_YOUR_CALM) where they would go beyond 1/{share} of it. One alone may be as large as the limit of heads."
+    )
+}
+
+fn interim() -> String {
+    let least = room::LEAST_INTERIM / 1024;
+    format!(
+        "Size of all interim responses (1xx) to one request, each counted as {least} KiB at least. More ends the request \
+         (ENHANCE_YOUR_CALM). `limits.interim` of the listener limits their number."
+    )
 }
 
 fn said(flood: Flood) -> String {

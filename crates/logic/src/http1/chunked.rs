@@ -4,20 +4,31 @@
 
 use super::field::Field;
 use super::grammar::{is_control, is_token, is_token_byte, trim};
+use super::limits::TrailerLimits;
 use std::mem;
 
 /// Limits of everything in a chunked body except the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkLimits {
-    /// Maximum bytes of all trailer lines together.
-    pub trailers: usize,
+    pub trailers: TrailerLimits,
     /// Maximum bytes of the extensions of one chunk.
     pub extension: usize,
 }
 
 impl Default for ChunkLimits {
     fn default() -> Self {
-        Self { trailers: 8 * 1024, extension: 256 }
+        Self { trailers: TrailerLimits::default(), extension: 256 }
+    }
+}
+
+impl ChunkLimits {
+    /// Limits of a body that this program has framed itself, after it has read it within others.
+    pub const OUR_OWN: Self =
+        Self { trailers: TrailerLimits { bytes: usize::MAX, fields: usize::MAX }, extension: 256 };
+
+    #[must_use]
+    pub fn of_trailers(trailers: TrailerLimits) -> Self {
+        Self { trailers, ..Self::default() }
     }
 }
 
@@ -66,8 +77,8 @@ pub enum ChunkFault {
     /// A field that must not be a trailer (RFC 9110 section 6.5.1).
     #[error("trailer holds a field for framing, routing or authentication")]
     ForbiddenTrailer,
-    /// The trailers have more than [`ChunkLimits::trailers`] bytes, or more than 32 lines.
-    #[error("trailers have more than 8 KiB or 32 lines")]
+    /// The trailers have more bytes or lines than [`ChunkLimits::trailers`].
+    #[error("trailers have more bytes or lines than limits.trailers and limits.trailer-fields allow")]
     TrailersTooLarge,
 }
 
@@ -235,7 +246,11 @@ impl Decoder {
 
     fn count_trailer(&mut self) -> Result<(), ChunkFault> {
         self.trailer_bytes += 1;
-        if self.trailer_bytes > self.limits.trailers { Err(ChunkFault::TrailersTooLarge) } else { Ok(()) }
+        if self.trailer_bytes > self.limits.trailers.bytes {
+            Err(ChunkFault::TrailersTooLarge)
+        } else {
+            Ok(())
+        }
     }
 
     fn start_data(&mut self) -> Result<State, ChunkFault> {
@@ -252,7 +267,7 @@ impl Decoder {
     }
 
     fn end_trailer(&mut self) -> Result<State, ChunkFault> {
-        if self.trailers.len() == MOST_TRAILERS {
+        if self.trailers.len() >= self.limits.trailers.fields {
             return Err(ChunkFault::TrailersTooLarge);
         }
         let mut line = mem::take(&mut self.line);
@@ -333,9 +348,6 @@ const FORBIDDEN: [&[u8]; 23] = [
     b"warning",
     b"www-authenticate",
 ];
-
-/// Maximum number of trailer lines: each line is one allocation.
-const MOST_TRAILERS: usize = 32;
 
 /// Writes the line before a chunk of `len` bytes. `len` must not be 0, which would end the body.
 pub fn write_chunk_header(out: &mut Vec<u8>, len: usize) {

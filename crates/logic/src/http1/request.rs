@@ -13,7 +13,7 @@ use crate::route::HeaderLookup;
 
 pub use super::fields::Trailers;
 pub use super::head::Progress;
-pub use super::limits::{Limits, MAX_HEAD};
+pub use super::limits::{Limits, MAX_HEAD, TrailerLimits};
 pub use super::version::{Persistence, Version};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

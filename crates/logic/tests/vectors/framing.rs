@@ -94,7 +94,7 @@ fn a_broken_request_gets_the_same_verdict_byte_by_byte() {
 
 #[test]
 fn sizes_beyond_the_limits_have_the_right_status_however_they_arrive() {
-    let limits = Limits { head: 4096, headers: 20, target: 1024, body: Some(10) };
+    let limits = Limits { head: 4096, headers: 20, target: 1024, body: Some(10), ..Limits::default() };
     let verdict = |text: &str| {
         let whole = request::parse(text.as_bytes(), &limits);
         let mut progress = Progress::default();

@@ -210,7 +210,7 @@ proptest! {
     fn damaged_heads_get_one_verdict_in_pieces_and_whole(head in request_head(),
         at in any::<prop::sample::Index>(),
         byte in prop_oneof![any::<u8>(), Just(b'\r'), Just(b'\n'), Just(b' '), Just(b':')]) {
-        let limits = Limits { head: 600, headers: 10, target: 50, body: Some(1000) };
+        let limits = Limits { head: 600, headers: 10, target: 50, body: Some(1000), ..Limits::default() };
         let mut bytes = head.into_bytes();
         let at = at.index(bytes.len());
         bytes[at] = byte;
@@ -225,7 +225,7 @@ proptest! {
     #[test]
     fn no_bytes_make_a_parser_panic(bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'\r'), Just(b'\n'), Just(b' '), Just(b':')], 0..400),
         skip in 0usize..3) {
-        let limits = Limits { head: 300, headers: 10, target: 100, body: None };
+        let limits = Limits { head: 300, headers: 10, target: 100, body: None, ..Limits::default() };
         let front: &[u8] = [&b""[..], b"GET / HTTP/1.1\r\n", b"HTTP/1.1 200 \r\n"][skip];
         let bytes = [front, &bytes].concat();
         let _ = request::parse(&bytes, &limits);
@@ -239,7 +239,7 @@ proptest! {
 #[expect(clippy::disallowed_methods, reason = "the claim is about time")]
 fn a_head_that_arrives_byte_by_byte_costs_no_more_than_its_length() {
     const SIZE: usize = 1 << 20;
-    let limits = Limits { head: 2 * SIZE, headers: SIZE, target: SIZE, body: None };
+    let limits = Limits { head: 2 * SIZE, headers: SIZE, target: SIZE, body: None, ..Limits::default() };
     let long_value = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(SIZE));
     let many_lines = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "x: y\r\n".repeat(SIZE / 6));
     let long_target = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "y".repeat(SIZE - 1));

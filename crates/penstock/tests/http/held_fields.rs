@@ -12,7 +12,7 @@ use testing::{Scripted, Server, eventually, millis, secs};
 use crate::http2::anonymous;
 
 /// A field of one byte as a new entry of the dynamic table (RFC 7541 section 6.2.1), and references to it.
-fn crumbs(name: &str, count: usize) -> Vec<u8> {
+pub(crate) fn crumbs(name: &str, count: usize) -> Vec<u8> {
     let mut fields = vec![0x40, u8::try_from(name.len()).unwrap()];
     fields.extend_from_slice(name.as_bytes());
     fields.extend_from_slice(&[1, b'a']);

@@ -4,6 +4,7 @@
 mod backend_floods;
 mod backend_http2;
 mod backend_websockets;
+mod budgets;
 mod failover;
 mod fairness;
 mod faults;

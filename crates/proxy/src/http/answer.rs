@@ -176,7 +176,7 @@ pub(super) fn hsts<'a>(settings: &'a HttpSettings, client: &Arrival) -> Option<&
 
 /// Keeps the connection after an own response only if no request body is left unread.
 fn own_persistence(session: &RequestContext<'_>, client: &Client) -> Persistence {
-    match body::Reader::new(session.received.request.body) {
+    match body::Reader::new(session.received.request.body, &session.settings.limits) {
         None => persistence(session, &client.buffer),
         Some(_) => Persistence::Close,
     }

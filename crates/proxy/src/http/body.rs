@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use logic::grpc;
 use logic::http1::chunked::{ChunkFault, ChunkLimits, Decoder, Step, write_chunk_header, write_end};
-use logic::http1::request::BodyLength;
+use logic::http1::request::{BodyLength, Limits};
 use tls::plain::Ended;
 
 use super::heads::HeadBuffer;
@@ -28,12 +28,15 @@ pub(super) enum Reader {
 }
 
 impl Reader {
-    /// Makes a reader for a body. `None` if there is no body.
-    pub(super) fn new(length: BodyLength) -> Option<Self> {
+    /// Makes a reader for a body, whose trailers have `limits`. `None` if there is no body.
+    pub(super) fn new(length: BodyLength, limits: &Limits) -> Option<Self> {
         match length {
             BodyLength::None | BodyLength::Length(0) => None,
             BodyLength::Length(length) => Some(Self::Length(length)),
-            BodyLength::Chunked => Some(Self::Chunked(Box::new(Decoder::new(ChunkLimits::default())))),
+            BodyLength::Chunked => {
+                let limits = ChunkLimits::of_trailers(limits.trailers);
+                Some(Self::Chunked(Box::new(Decoder::new(limits))))
+            }
             BodyLength::UntilClose => Some(Self::UntilClose),
         }
     }

@@ -33,9 +33,6 @@ use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
 use crate::timer::Timer;
 
-/// Largest number of interim responses (1xx) before a final response. Together they may be as long as one head.
-const MOST_INTERIM: u32 = 32;
-
 /// Largest request body that is kept for another attempt. It must have come with its head.
 const MOST_KEPT: usize = 4 * 1024;
 
@@ -282,7 +279,8 @@ impl Attempt<'_, '_> {
             shared.request_cut.set(true);
         }
         // Boxed: most requests have no body, and all would hold the state of sending one.
-        let mut sending = match Reader::new(self.session.received.request.body) {
+        let mut sending = match Reader::new(self.session.received.request.body, &self.session.settings.limits)
+        {
             Some(_) if shared.request_cut.get() => None,
             Some(reader) => Some(Box::pin(self.send_body(client, ahead, reader, backend, shared))),
             None => {
@@ -404,7 +402,8 @@ impl Attempt<'_, '_> {
             if response.is_interim() {
                 interim += 1;
                 interim_bytes += response.len;
-                if interim > MOST_INTERIM || interim_bytes > self.session.settings.limits.head {
+                let limits = &self.session.settings.limits;
+                if interim > limits.interim || interim_bytes > limits.head {
                     return Err(self.fault(ResponseFault::Interim, shared));
                 }
                 if self.session.received.request.version == Version::Http11 {
@@ -463,7 +462,9 @@ impl Attempt<'_, '_> {
                 }
                 Ok(_) => {
                     let answered = if buffer.is_empty() { Answered::Nothing } else { Answered::Started };
-                    let has_body = Reader::new(self.session.received.request.body).is_some();
+                    let has_body =
+                        Reader::new(self.session.received.request.body, &self.session.settings.limits)
+                            .is_some();
                     let progress = self.progress(shared);
                     let processing = match backend.processing() {
                         Processing::Refused if has_body => Processing::Unknown,
@@ -526,7 +527,7 @@ impl Attempt<'_, '_> {
             });
         }
         let body = small_body(response, &buffer[response.len..]);
-        let moved = match (body, Reader::new(response.body)) {
+        let moved = match (body, Reader::new(response.body, &self.session.settings.limits)) {
             (None, Some(reader)) => {
                 buffer.drain(..response.len);
                 let bodies = self.bodies(shared);
@@ -683,8 +684,9 @@ impl Attempt<'_, '_> {
     }
 
     fn progress(&self, shared: &Shared) -> Progress {
-        let is_gone =
-            Reader::new(self.session.received.request.body).is_some() && shared.kept.get().is_none();
+        let is_gone = Reader::new(self.session.received.request.body, &self.session.settings.limits)
+            .is_some()
+            && shared.kept.get().is_none();
         match (shared.answered.get(), is_gone && self.sent.get() > 0, self.sent.get()) {
             (true, _, _) => Progress::ResponseStarted,
             (_, true, _) => Progress::BodyConsumed,

@@ -4,6 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use logic::http1::chunked::ChunkLimits;
 use logic::http1::chunked::write_chunk_header;
 use logic::http1::request::{Limits, MAX_HEAD};
 
@@ -30,4 +31,11 @@ pub(super) fn broken(error: h2::Error) -> io::Error {
 }
 
 /// Limits for heads that penstock wrote itself from heads within the configured limits.
-pub(super) const OUR_OWN: Limits = Limits { head: MAX_HEAD, headers: 100_000, target: MAX_HEAD, body: None };
+pub(super) const OUR_OWN: Limits = Limits {
+    head: MAX_HEAD,
+    headers: 100_000,
+    target: MAX_HEAD,
+    body: None,
+    trailers: ChunkLimits::OUR_OWN.trailers,
+    interim: u32::MAX,
+};

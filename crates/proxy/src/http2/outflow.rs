@@ -58,7 +58,7 @@ impl BodySender {
         let framing = match body {
             BodyLength::None | BodyLength::Length(0) | BodyLength::UntilClose => return None,
             BodyLength::Length(length) => Framing::Length(length),
-            BodyLength::Chunked => Framing::Chunked(Box::new(Decoder::new(ChunkLimits::default()))),
+            BodyLength::Chunked => Framing::Chunked(Box::new(Decoder::new(ChunkLimits::OUR_OWN))),
         };
         Some(Self::framed(send, framing))
     }

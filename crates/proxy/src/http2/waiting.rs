@@ -9,12 +9,10 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::request::Parts;
+use logic::room;
 
 /// How long a request waits before it is refused.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Limit of what the fields of waiting requests may cost together.
-const MOST: usize = 512 * 1024;
+const PATIENCE: Duration = Duration::from_secs(room::WAITING_SECONDS);
 
 /// Requests with a body that may wait: what has come of their bodies takes up to 64 KiB each of the connection's window,
 /// which those that are served need.
@@ -72,7 +70,7 @@ impl Waiting {
         let has_body = |one: &Arrived| !one.body.is_end_stream();
         let is_body_too_much =
             has_body(&arrived) && self.requests.iter().filter(|one| has_body(one)).count() >= MOST_BODIES;
-        if is_body_too_much || self.cost.saturating_add(arrived.cost) > MOST {
+        if is_body_too_much || self.cost.saturating_add(arrived.cost) > room::WAITING_HEADS {
             return Err(Box::new(arrived));
         }
         self.cost += arrived.cost;

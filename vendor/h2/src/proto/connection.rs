@@ -99,6 +99,8 @@ pub(crate) struct Config {
     pub local_error_reset_streams_max: Option<usize>,
     pub settings: frame::Settings,
     pub data_frame_budget: DataFrameBudget,
+    /// Penstock: limits of what waits to be read.
+    pub held_limits: HeldLimits,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +166,7 @@ where
                     .map(|max| max as usize),
                 local_max_error_reset_streams: config.local_error_reset_streams_max,
                 data_frame_budget: config.data_frame_budget,
+                held_limits: config.held_limits,
             }
         }
         let streams = Streams::new(streams_config(&config));

@@ -220,6 +220,8 @@ fn builder(rules: &Rules) -> Builder {
         .initial_window_size(window)
         .initial_connection_window_size(window.saturating_mul(streams).max(DEFAULT_WINDOW))
         .max_header_list_size(rules.limits.response_head)
+        .max_held_fields(rules.limits.held_heads)
+        .max_interim_size(rules.limits.interim)
         .max_send_buffer_size(rules.limits.send_buffer)
         .max_concurrent_reset_streams(streams as usize)
         .reset_stream_duration(Duration::from_secs(1));

@@ -400,6 +400,7 @@ mod tests {
             remote_max_initiated: None,
             local_max_error_reset_streams: None,
             data_frame_budget: DataFrameBudget::Configured(DEFAULT_DATA_FRAME_BUDGET),
+            held_limits: crate::proto::HeldLimits::OF_SERVER,
         }
     }
 

@@ -11,7 +11,7 @@ mod stream;
 mod streams;
 
 pub(crate) use self::prioritize::Prioritized;
-pub(crate) use self::recv::Open;
+pub(crate) use self::recv::{HeldLimits, Open};
 pub(crate) use self::send::PollReset;
 pub(crate) use self::streams::{DynStreams, OpaqueStreamRef, RecvOutcome, StreamRef, Streams};
 
@@ -81,6 +81,9 @@ pub struct Config {
 
     /// Connection-level budget policy for DATA framing overhead.
     pub(crate) data_frame_budget: DataFrameBudget,
+
+    /// Penstock: limits of what waits to be read.
+    pub(crate) held_limits: HeldLimits,
 }
 
 trait DebugStructExt<'a, 'b> {

@@ -59,6 +59,9 @@ pub(super) struct Recv {
     /// Penstock: the part of it that is heads.
     held_heads: usize,
 
+    /// Penstock: limits of what waits to be read.
+    limits: HeldLimits,
+
     /// If push promises are allowed to be received.
     is_push_enabled: bool,
 
@@ -118,6 +121,7 @@ impl Recv {
             buffer: Buffer::new(),
             held_fields: 0,
             held_heads: 0,
+            limits: config.held_limits,
             is_push_enabled: config.local_push_enabled,
             is_extended_connect_protocol_enabled: config.extended_connect_protocol_enabled,
         }
@@ -270,9 +274,8 @@ impl Recv {
                 .convert_poll_message(pseudo, fields, stream_id)?;
 
             // Penstock: flow control does not limit these.
-            let most = if counts.peer().is_server() { MOST_WITH_REQUESTS } else { MOST_WITH_RESPONSES };
             let cost = cost(message_fields(&message));
-            if !self.hold_fields(cost, most) {
+            if !self.hold_fields(cost, self.limits.fields) {
                 return Err(Error::library_reset(stream_id, Reason::REFUSED_STREAM).into());
             }
             self.held_heads = self.held_heads.saturating_add(cost);
@@ -302,7 +305,7 @@ impl Recv {
             // Penstock: flow control does not limit these.
             let size: usize = message_fields(&message).map(|(name, value)| name.as_str().len() + value.len()).sum();
             stream.interim_size = stream.interim_size.saturating_add(LEAST_INTERIM.max(size));
-            if stream.interim_size > MOST_INTERIM {
+            if stream.interim_size > self.limits.interim {
                 return Err(Error::library_reset(stream_id, Reason::ENHANCE_YOUR_CALM).into());
             }
 
@@ -473,7 +476,6 @@ impl Recv {
         &mut self,
         frame: frame::Headers,
         stream: &mut store::Ptr,
-        counts: &Counts,
     ) -> Result<(), Error> {
         // Transition the state
         stream.state.recv_close()?;
@@ -492,8 +494,7 @@ impl Recv {
         let trailers = frame.into_fields();
 
         // Penstock: flow control does not limit these.
-        let most = if counts.peer().is_server() { MOST_IN_REQUEST_TRAILERS } else { MOST_IN_RESPONSE_TRAILERS };
-        if !self.hold_fields(cost(&trailers), most) {
+        if !self.hold_fields(cost(&trailers), self.limits.fields / TRAILERS_SHARE) {
             return Err(Error::library_reset(stream.id, Reason::ENHANCE_YOUR_CALM));
         }
 
@@ -1392,6 +1393,7 @@ mod tests {
             remote_max_initiated: None,
             local_max_error_reset_streams: None,
             data_frame_budget: DataFrameBudget::Configured(DEFAULT_DATA_FRAME_BUDGET),
+            held_limits: HeldLimits::OF_SERVER,
         };
         let mut recv = Recv::new(peer::Dyn::Server, &config);
         let mut store = Store::new();
@@ -1447,14 +1449,24 @@ const MOST_JOINED: usize = 4096;
 const EACH_FIELD: usize = 128;
 const ENOUGH_HEADS: usize = 64 * 1024;
 const ENOUGH_FIELDS: usize = 256 * 1024;
-const MOST_IN_REQUEST_TRAILERS: usize = 256 * 1024;
-const MOST_WITH_REQUESTS: usize = 1024 * 1024;
-const MOST_IN_RESPONSE_TRAILERS: usize = 1024 * 1024;
-const MOST_WITH_RESPONSES: usize = 4 * 1024 * 1024;
+const TRAILERS_SHARE: usize = 4;
 
-/// Penstock: limit of the sizes of all interim responses on a stream, and what the smallest counts.
-const MOST_INTERIM: usize = 64 * 1024;
+/// Penstock: what the smallest interim response counts.
 const LEAST_INTERIM: usize = 2 * 1024;
+
+/// Penstock: limits of what waits to be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldLimits {
+    /// Of the heads and trailers of a connection, counted by `cost`; trailers may only come up to a quarter of it.
+    pub(crate) fields: usize,
+    /// Of the sizes of all interim responses on a stream.
+    pub(crate) interim: usize,
+}
+
+impl HeldLimits {
+    pub(crate) const OF_SERVER: Self = Self { fields: 1024 * 1024, interim: 64 * 1024 };
+    pub(crate) const OF_CLIENT: Self = Self { fields: 4 * 1024 * 1024, interim: 64 * 1024 };
+}
 
 /// Penstock: appends `more` to `payload`, which then owns its memory.
 fn join(payload: &mut Bytes, more: &[u8]) {

@@ -595,7 +595,7 @@ impl Inner {
                     return Err(Error::library_reset(stream.id, Reason::PROTOCOL_ERROR));
                 }
 
-                actions.recv.recv_trailers(frame, stream, counts)
+                actions.recv.recv_trailers(frame, stream)
             };
 
             actions.reset_on_recv_stream_err_deferred(send_buffer, stream, counts, res)
