@@ -32,7 +32,7 @@ mod tunnel;
 use crate::de::{At, Key, Named};
 use crate::types::ProtocolName;
 pub(crate) use acl::RawAcl;
-pub(crate) use acme::RawAcme;
+pub(crate) use acme::{RawAcme, RawDnsUpdates};
 pub(crate) use bandwidth::{RawBandwidth, RawRouteBandwidth};
 pub(crate) use clients::RawClientCertificates;
 pub(crate) use events::{RawEventSyslog, RawEvents};

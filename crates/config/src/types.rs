@@ -36,7 +36,7 @@ mod tls;
 mod udp;
 
 pub(crate) use acme::certificates_directory;
-pub use acme::{Acme, AcmeCertificate, AcmeChallenge, DnsUpdates, ExternalAccount};
+pub use acme::{Acme, AcmeCertificate, AcmeChallenge, DnsCommand, DnsUpdates, ExternalAccount};
 pub use dns_name::DnsName;
 pub use dsr::DsrSettings;
 pub use geoip::GeoIp;

@@ -103,6 +103,7 @@ fn main() -> ExitCode {
         Command::Backend(arguments) => cmd::backend::run(&arguments),
         Command::Doctor(arguments) => cmd::doctor::run(&arguments),
         Command::Ssh(arguments) => cmd::ssh::run(&arguments),
+        Command::AcmeHelper => serve::acme::helper::run().map_err(Failure::from),
         Command::BenchLoad(arguments) => cmd::bench::load(&arguments),
         Command::BenchSsh(arguments) => cmd::bench_ssh::run(&arguments),
         Command::Config(arguments) => cmd::documents::config(&arguments),
@@ -166,6 +167,8 @@ enum Command {
     Backend(cmd::backend::Arguments),
     Doctor(cmd::doctor::Arguments),
     Ssh(cmd::ssh::Arguments),
+    #[command(hide = true)]
+    AcmeHelper,
     #[command(hide = true)]
     BenchLoad(cmd::bench::LoadArguments),
     #[command(hide = true)]

@@ -27,11 +27,14 @@ mod account;
 mod client;
 mod dns;
 mod fault;
+pub mod helper;
+mod hooks;
 mod kept;
 mod order;
 
 use client::Client;
 use fault::Fault;
+pub use hooks::Hooks;
 use kept::{Files, on_disk};
 use order::{Answers, Limits, Wanted};
 
@@ -51,6 +54,7 @@ pub(crate) const ORDERS_AT_ONCE: usize = 4;
 /// Runs the ordering tasks. Dropping the orderer aborts them.
 pub struct Orderer {
     state: Arc<State>,
+    hooks: Arc<Hooks>,
     sections: HashMap<Arc<str>, Running>,
 }
 
@@ -66,8 +70,8 @@ impl Drop for Running {
 }
 
 impl Orderer {
-    pub fn new(state: Arc<State>) -> Self {
-        Self { state, sections: HashMap::new() }
+    pub fn new(state: Arc<State>, hooks: Hooks) -> Self {
+        Self { state, hooks: Arc::new(hooks), sections: HashMap::new() }
     }
 
     /// Starts the tasks of new sections and aborts those of sections that were removed or changed.
@@ -105,6 +109,7 @@ impl Orderer {
             account: tokio::sync::Mutex::new(None),
             places: tokio::sync::Semaphore::new(ORDERS_AT_ONCE),
             turns: self.state.account.clone(),
+            hooks: self.hooks.clone(),
             silent_until: Mutex::default(),
         });
         let task = |certificate: &AcmeCertificate| {
@@ -147,6 +152,8 @@ struct Section {
     places: tokio::sync::Semaphore,
     /// The account of descriptors. Requests and lock files reserve their descriptors in it.
     turns: Arc<Descriptors>,
+    /// Runs the commands of dns-01.
+    hooks: Arc<Hooks>,
     /// End of the pause in renewal-suggestion requests after the authority did not answer.
     silent_until: Mutex<Option<Instant>>,
 }
@@ -360,6 +367,7 @@ impl Job {
         let answers = Answers {
             challenges: self.state.acme.challenges.clone(),
             descriptors: self.section.turns.clone(),
+            hooks: self.section.hooks.clone(),
         };
         let text = order::order(&account, &wanted, &answers).await;
         let text = text.map_err(|fault| (fault, client.take_retry_after()))?;

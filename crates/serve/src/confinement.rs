@@ -19,6 +19,7 @@ use sys::privilege::{self, Capability, PrivilegeError, Reach};
 use sys::sandbox::calls::{Children, Packets};
 use sys::sandbox::{self, Enforced, Files};
 
+use crate::acme::helper;
 use crate::causes::causes;
 use crate::paths::{self, Access, Need};
 
@@ -212,6 +213,13 @@ pub fn tell(state: &State) {
 
 /// Explains why this configuration needs a new start: it needs files that were not allowed at the start of the process.
 pub fn beyond(confinement: &Confinement, config: &Config, file: Option<&Path>) -> Option<String> {
+    // The helper runs no other commands, with or without a sandbox.
+    if let Some(new) = helper::commands(config).into_iter().find(|one| !confinement.commands.contains(one)) {
+        let command = new.join(" ");
+        return Some(format!(
+            "acme: the command {command} is not among those that this process may run since its start\n  hint: restart penstock"
+        ));
+    }
     if matches!(confinement.files, Restriction::Unknown | Restriction::Not(_)) {
         let restricted = confinement.calls == Restriction::Restricted;
         return (restricted && paths::starts_programs(config)).then(|| PROGRAMS.to_owned());

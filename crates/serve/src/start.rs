@@ -30,7 +30,7 @@ use sys::pid_file::{PidFile, PidFileError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::acme::Orderer;
+use crate::acme::{Hooks, Orderer, helper};
 use crate::causes::causes;
 use crate::confinement::Sandbox;
 use crate::discovery::Discoverer;
@@ -199,6 +199,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let programs = opened.programs();
     state.confinement = confinement::drop_privileges(&config, &needs, &programs)?;
     open_state_directory(&config, &mut state);
+    let helper = helper::start(&config).map_err(system("start the helper that runs acme commands"))?;
+    state.confinement.commands = helper.commands().to_vec();
     confinement::restrict(&mut state.confinement, &config, &needs, &programs, options.sandbox);
     confinement::tell(&state);
     stale.into_iter().for_each(|said| state.events.record(Level::Warning, "process", said));
@@ -219,7 +221,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
         reload::set_limits(&state, &config, &descriptors, division);
         reload::tell_division(&state, &descriptors, division);
         let tls = Arc::new(tls::Shared::new(staple_directory(&state)));
-        let mut slow = Slow::new(&state);
+        let hooks = Hooks::new(helper).map_err(system("ask the helper that runs acme commands"))?;
+        let mut slow = Slow::new(&state, hooks);
         tokio::select! {
             () = slow.discoverer.begin(&config) => {}
             () = signals.stop() => return Ok(()),
@@ -394,13 +397,13 @@ struct Slow {
 }
 
 impl Slow {
-    fn new(state: &Arc<State>) -> Self {
+    fn new(state: &Arc<State>, hooks: Hooks) -> Self {
         Self {
             checker: Checker::new(state.clone()),
             resolver: Resolver::new(state.clone()),
             discoverer: Discoverer::new(state.clone()),
             tunnels: Tunnels::new(state.clone(), Arc::new(Native::new(Asking::Never))),
-            orderer: Orderer::new(state.clone()),
+            orderer: Orderer::new(state.clone(), hooks),
         }
     }
 }

@@ -16,6 +16,8 @@ pub struct Confinement {
     pub files: Restriction,
     /// Paths that may be used; empty unless `files` are restricted.
     pub reachable: Files,
+    /// Commands, each with its arguments, that a helper runs for this process.
+    pub commands: Vec<Vec<String>>,
 }
 
 /// State of one restriction.

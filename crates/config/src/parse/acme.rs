@@ -9,11 +9,11 @@ use super::parser::{Parser, Zero};
 use super::refused::Refused;
 use crate::de::At;
 use crate::quote::quote;
-use crate::raw::{OneOrMany, RawAcme, RawConfig};
+use crate::raw::{OneOrMany, RawAcme, RawConfig, RawDnsUpdates};
 use crate::tree::{NodeId, Nodes};
 use crate::types::{
-    Acme, AcmeCertificate, AcmeChallenge, AcmeSource, BindAddress, DnsUpdates, ExternalAccount, Listener,
-    TlsSettings, certificates_directory,
+    Acme, AcmeCertificate, AcmeChallenge, AcmeSource, BindAddress, DnsCommand, DnsUpdates, ExternalAccount,
+    Listener, TlsSettings, certificates_directory,
 };
 use text::nearest::nearest;
 
@@ -94,16 +94,11 @@ impl Parser<'_> {
     fn challenge(&mut self, section: NodeId, raw: &RawAcme) -> Option<AcmeChallenge> {
         let word = raw.challenge.as_ref()?;
         match (word.value.as_str(), &raw.dns) {
-            ("dns-01", Some(dns)) => {
-                let server = dns.value.server.as_ref().and_then(|server| self.read(server, dns_server));
-                let key_file = dns.value.key_file.as_ref().and_then(|path| self.file(path));
-                let wait = self.time(&dns.value.wait, Zero::Allowed, LONGEST_WAIT);
-                Some(AcmeChallenge::Dns01(DnsUpdates { server: server?, key_file: key_file?, wait: wait? }))
-            }
+            ("dns-01", Some(dns)) => self.dns_records(dns),
             ("dns-01", None) => {
                 if !self.nodes.is_broken(section, "dns") {
                     let hint = "dns = { server = \"192.0.2.53\", key-file = \"/etc/penstock/acme.key\" }";
-                    let message = "dns-01 needs a name server that takes updates";
+                    let message = "dns-01 needs a name server that takes updates, or a command";
                     drop(self.report.at(self.nodes, word.id, message).hint(hint));
                 }
                 None
@@ -118,6 +113,47 @@ impl Parser<'_> {
                 Some(if is_alpn { AcmeChallenge::TlsAlpn01 } else { AcmeChallenge::Http01 })
             }
         }
+    }
+
+    fn dns_records(&mut self, dns: &At<RawDnsUpdates>) -> Option<AcmeChallenge> {
+        let raw = &dns.value;
+        let wait = self.time(&raw.wait, Zero::Allowed, LONGEST_WAIT);
+        let limit = self.time(&raw.time_limit, Zero::Refused, LONGEST_WAIT);
+        if let Some(command) = &raw.command {
+            for other in [raw.server.as_ref().map(|key| key.id), raw.key_file.as_ref().map(|key| key.id)] {
+                let message = "is not used with command: remove one of them";
+                other.into_iter().for_each(|id| drop(self.report.at_key(self.nodes, id, message)));
+            }
+            let words: Vec<String> = command.value.iter().map(|word| word.value.clone()).collect();
+            let fault = match words.first() {
+                None => Some("this list is empty: it is a program and its arguments"),
+                Some(program) if !program.starts_with('/') => {
+                    Some("the program needs its whole path, which begins with /")
+                }
+                Some(_) if words.iter().any(|word| word.contains('\0')) => Some("a word has a zero byte"),
+                Some(_) => None,
+            };
+            if let Some(message) = fault {
+                let hint = "command = [\"/etc/penstock/dns-hook\"]";
+                drop(self.report.at(self.nodes, command.id, message).hint(hint));
+                return None;
+            }
+            if raw.server.is_some() || raw.key_file.is_some() {
+                return None;
+            }
+            return Some(AcmeChallenge::DnsCommand(DnsCommand { words, limit: limit?, wait: wait? }));
+        }
+        for (key, is_there) in [("server", raw.server.is_some()), ("key-file", raw.key_file.is_some())] {
+            let is_broken = [key, "command"].iter().any(|key| self.nodes.is_broken(dns.id, key));
+            if !is_there && !is_broken {
+                let message = format!("{key} is missing: server and key-file are needed, or command");
+                let hint = "dns = { server = \"192.0.2.53\", key-file = \"/etc/penstock/acme.key\" }";
+                drop(self.report.at_key(self.nodes, dns.id, message).hint(hint));
+            }
+        }
+        let server = raw.server.as_ref().and_then(|server| self.read(server, dns_server));
+        let key_file = raw.key_file.as_ref().and_then(|path| self.file(path));
+        Some(AcmeChallenge::Dns01(DnsUpdates { server: server?, key_file: key_file?, wait: wait? }))
     }
 
     fn acme_certificates(
@@ -238,7 +274,7 @@ impl Parser<'_> {
                     listener.tls.is_none() && listener.protocol.is_http()
                 }),
                 AcmeChallenge::TlsAlpn01 => (443, "with tls", |listener| listener.tls.is_some()),
-                AcmeChallenge::Dns01(_) => continue,
+                AcmeChallenge::Dns01(_) | AcmeChallenge::DnsCommand(_) => continue,
             };
             let word = section.challenge.word();
             let mut able = listeners.iter().filter(|listener| fits(listener)).peekable();

@@ -28,8 +28,8 @@ pub(crate) struct RawAcme {
     /// answers; with `"dns-01"` it asks the DNS for a record, which penstock adds for that time with an update.
     #[schemars(extend("default" = "http-01", "enum" = ["http-01", "tls-alpn-01", "dns-01"]))]
     pub(crate) challenge: Key<String>,
-    /// Name server that takes updates of the zones (RFC 2136), for `dns-01`. A name whose `_acme-challenge` is a CNAME there
-    /// has its record at the target. Programs cannot be called for it: `penstock serve` may not start any.
+    /// What adds and removes records for `dns-01`: a name server that takes updates of the zones (RFC 2136), `server` with
+    /// `key-file`, or `command`. At the name server, a name whose `_acme-challenge` is a CNAME has its record at the target.
     #[schemars(extend("x-default" = "needed with `dns-01`"))]
     pub(crate) dns: Key<RawDnsUpdates>,
     /// File with the CA certificates that may sign the authority's own HTTPS certificate.
@@ -59,12 +59,21 @@ pub(crate) struct RawExternalAccount {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RawDnsUpdates {
     /// Address of the zone's primary server; the port is 53 if none is given.
-    #[schemars(extend("x-required" = true, "examples" = ["192.0.2.53"]))]
+    #[schemars(extend("x-default" = "needed without `command`", "examples" = ["192.0.2.53"]))]
     pub(crate) server: Key<String>,
     /// File with the key that signs the updates (TSIG, RFC 8945), as `tsig-keygen` writes it: `key "NAME" { algorithm
     /// hmac-sha256; secret "..."; };`
-    #[schemars(extend("x-required" = true, "examples" = ["/etc/penstock/acme.key"]))]
+    #[schemars(extend("x-default" = "needed without `command`", "examples" = ["/etc/penstock/acme.key"]))]
     pub(crate) key_file: Key<PathText>,
+    /// Program with arguments that adds and removes records in place of `server`. It gets three more: `present` or `cleanup`, the
+    /// name of the record with a dot at its end, and its value (as lego's `exec` calls its programs). It runs as the user of
+    /// `penstock serve`, without the sandbox, in `/`, with `PATH`, `HOME`, `LANG` and `TZ` alone; other than 0 is a failure, and
+    /// what it said is in the log. A helper that is started before the sandbox runs it, and no program that a reload adds.
+    #[schemars(extend("x-default" = "none", "x-list-example" = "[\"/etc/penstock/dns-hook\", \"--zone\", \"example.org\"]"))]
+    pub(crate) command: Key<Vec<At<String>>>,
+    /// Time limit of one run of `command`. Then it is ended, and has failed.
+    #[schemars(extend("default" = "60s"))]
+    pub(crate) time_limit: Key<DurationText>,
     /// Time from an update until the authority is told to look: the zone's other servers get the record a moment later.
     #[schemars(extend("default" = "5s"))]
     pub(crate) wait: Key<DurationText>,

@@ -58,6 +58,19 @@ pub enum AcmeChallenge {
     TlsAlpn01,
     /// RFC 8555 section 8.4: a record in the DNS. The only one for wildcards.
     Dns01(DnsUpdates),
+    /// The same, by a program.
+    DnsCommand(DnsCommand),
+}
+
+/// Program that adds and removes records of a zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsCommand {
+    /// Absolute path and arguments.
+    pub words: Vec<String>,
+    /// Time limit of one run.
+    pub limit: Duration,
+    /// Time from a run until the authority is told: the zone's servers get the record later.
+    pub wait: Duration,
 }
 
 /// Name server that takes signed updates of a zone (RFC 2136, RFC 8945).
@@ -77,7 +90,7 @@ impl AcmeChallenge {
         match self {
             Self::Http01 => "http-01",
             Self::TlsAlpn01 => "tls-alpn-01",
-            Self::Dns01(_) => "dns-01",
+            Self::Dns01(_) | Self::DnsCommand(_) => "dns-01",
         }
     }
 }

@@ -28,7 +28,7 @@ fn pebble(names: &Updatable) -> Pebble {
     Pebble::start(PebbleSetup { name_server: Some(names.address), ..PebbleSetup::default() })
 }
 
-fn order(server: &Server) -> Value {
+pub(crate) fn order(server: &Server) -> Value {
     server.ctl_json(&["certs"])[0]["orders"][0].clone()
 }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod acme;
+mod acme_command;
 mod acme_dns;
 mod backends;
 mod certificates;

@@ -20,6 +20,9 @@ pub(super) enum Fault {
     /// The name server did not do what dns-01 needs.
     #[error("the name server {server} does not {doing}: {}", short(why))]
     Dns { server: SocketAddr, doing: &'static str, why: String },
+    /// The command of dns-01 failed.
+    #[error("the command {program} does not {doing}: {}", short(why))]
+    Command { program: String, doing: &'static str, why: String },
     /// The authority did not finish within the limit.
     #[error("the authority did not {what} within {} s", limit.as_secs())]
     Late {

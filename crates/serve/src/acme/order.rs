@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::types::{AcmeCertificate, AcmeChallenge, DnsUpdates};
+use config::types::{AcmeCertificate, AcmeChallenge};
 use instant_acme::{
     Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Identifier, NewOrder, Order,
     OrderStatus, RetryPolicy,
@@ -15,6 +15,7 @@ use state::acme::{Challenges, Offer};
 
 use super::dns::DnsRecords;
 use super::fault::Fault;
+use super::hooks::{CommandRecords, Hooks};
 
 /// The certificate to order, and the challenge that proves control of its names.
 pub(super) struct Wanted<'a> {
@@ -31,6 +32,8 @@ pub(super) struct Answers {
     pub(super) challenges: Arc<Challenges>,
     /// Account of descriptors, for connections to name servers.
     pub(super) descriptors: Arc<state::account::Account>,
+    /// Runs the commands of dns-01.
+    pub(super) hooks: Arc<Hooks>,
 }
 
 /// Time limits of the authority's two slow steps.
@@ -56,19 +59,12 @@ pub(super) async fn order(
     let mut order = begin(account, wanted).await?;
     match wanted.challenge {
         AcmeChallenge::Dns01(settings) => {
-            let mut records = DnsRecords::open(settings, answers.descriptors.clone()).await?;
-            let proved = match prove_in_dns(&mut order, wanted, settings, &mut records).await {
-                Ok(Proved::Already) => Ok(()),
-                Ok(Proved::Ready) => await_validation(&mut order, wanted).await,
-                Err(fault) => Err(fault),
-            };
-            if let Err(fault) = records.remove().await {
-                tracing::warn!(
-                    certificate = &*wanted.certificate.name,
-                    "{fault}; the record stays in the zone"
-                );
-            }
-            proved?;
+            let records = DnsRecords::open(settings, answers.descriptors.clone()).await?;
+            prove_and_remove(&mut order, wanted, settings.wait, Records::Updates(records)).await?;
+        }
+        AcmeChallenge::DnsCommand(command) => {
+            let records = CommandRecords::new(&answers.hooks, command);
+            prove_and_remove(&mut order, wanted, command.wait, Records::Command(records)).await?;
         }
         AcmeChallenge::Http01 => prove_here(&mut order, wanted, Answer::Path, answers).await?,
         AcmeChallenge::TlsAlpn01 => prove_here(&mut order, wanted, Answer::Handshake, answers).await?,
@@ -172,6 +168,46 @@ async fn prove_here(
     if offers.is_empty() { Ok(()) } else { await_validation(order, wanted).await }
 }
 
+/// Where the records of one order are.
+enum Records<'a> {
+    Updates(DnsRecords),
+    Command(CommandRecords<'a>),
+}
+
+impl Records<'_> {
+    async fn add(&mut self, name: &str, value: String) -> Result<(), Fault> {
+        match self {
+            Self::Updates(records) => records.add(name, value).await,
+            Self::Command(records) => records.add(name, value).await,
+        }
+    }
+
+    async fn remove(&mut self) -> Result<(), Fault> {
+        match self {
+            Self::Updates(records) => records.remove().await,
+            Self::Command(records) => records.remove().await,
+        }
+    }
+}
+
+/// Proves control of all names in the DNS, and removes the records, whatever came of it.
+async fn prove_and_remove(
+    order: &mut Order,
+    wanted: &Wanted<'_>,
+    wait: Duration,
+    mut records: Records<'_>,
+) -> Result<(), Fault> {
+    let proved = match prove_in_dns(order, wanted, wait, &mut records).await {
+        Ok(Proved::Already) => Ok(()),
+        Ok(Proved::Ready) => await_validation(order, wanted).await,
+        Err(fault) => Err(fault),
+    };
+    if let Err(fault) = records.remove().await {
+        tracing::warn!(certificate = &*wanted.certificate.name, "{fault}; the record stays in the zone");
+    }
+    proved
+}
+
 /// Whether anything is left to be validated.
 enum Proved {
     Already,
@@ -183,8 +219,8 @@ enum Proved {
 async fn prove_in_dns(
     order: &mut Order,
     wanted: &Wanted<'_>,
-    settings: &DnsUpdates,
-    records: &mut DnsRecords,
+    wait: Duration,
+    records: &mut Records<'_>,
 ) -> Result<Proved, Fault> {
     let mut proved = Proved::Already;
     for step in [DnsStep::Add, DnsStep::Tell] {
@@ -208,7 +244,7 @@ async fn prove_in_dns(
             }
         }
         if let (DnsStep::Add, Proved::Ready) = (step, &proved) {
-            tokio::time::sleep(settings.wait).await;
+            tokio::time::sleep(wait).await;
         }
     }
     Ok(proved)

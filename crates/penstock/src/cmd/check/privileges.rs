@@ -95,6 +95,13 @@ fn rows(config: &Config, file: Option<&Path>) -> Vec<Row> {
         };
         rows.push(row(&format!("{verb} {}", need.path.display()), &need.key, END));
     }
+    for words in serve::acme::helper::commands(config) {
+        rows.push(row(
+            &format!("run {}", words.join(" ")),
+            "dns.command of [acme.NAME]: by a helper without sandbox, as the user above, with no right to become another",
+            END,
+        ));
+    }
     if paths::starts_programs(config) {
         rows.push(row(
             "start programs, use any file",

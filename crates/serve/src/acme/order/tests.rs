@@ -72,7 +72,11 @@ impl HttpClient for Authority {
 }
 
 fn answers() -> Answers {
-    Answers { challenges: Arc::default(), descriptors: state::account::Account::new(1) }
+    Answers {
+        challenges: Arc::default(),
+        descriptors: state::account::Account::new(1),
+        hooks: Arc::default(),
+    }
 }
 
 fn an_order(status: &str) -> Value {
