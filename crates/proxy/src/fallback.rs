@@ -40,10 +40,14 @@ fn first_available<'a>(
 /// Returns the pool for a session that got no connection to a backend of `pool`, although some looked available. `None`
 /// if there is no such pool.
 pub fn after<'a>(snapshot: &'a Snapshot, pool: &PoolPlan) -> Option<&'a Arc<PoolPlan>> {
-    let next = snapshot.pool(pool.settings.fallback?);
-    let found = find(snapshot, next)?;
+    let found = next(snapshot, pool)?;
     pool.state.fallback_sessions.fetch_add(1, Relaxed);
     Some(found)
+}
+
+/// Like [`after`], for no session.
+pub(crate) fn next<'a>(snapshot: &'a Snapshot, pool: &PoolPlan) -> Option<&'a Arc<PoolPlan>> {
+    find(snapshot, snapshot.pool(pool.settings.fallback?))
 }
 
 /// Returns the first pool in the chain of fallbacks with an available backend.

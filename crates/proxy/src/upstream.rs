@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use config::types::SourceAddress;
 use logic::acl;
+use logic::balance::turn::{self, Coming, Line, Turn};
 use logic::balance::view::View;
 use logic::balance::{
     AllDown, Availability, Candidate, Candidates, Policy, Question, Remembered, Selection, Standing,
@@ -125,6 +126,23 @@ pub enum Origin {
     /// It left a backend that is down, because the queue had room. Other workers may have filled the queue since: a full
     /// queue does not refuse it, so the queue can exceed its limit by about one session for each worker.
     DownBackend,
+    /// It is of datagrams, which do not wait: their client sends them again.
+    Datagram,
+}
+
+/// Number of sessions that may wait in the queue of a pool when one comes from there.
+pub(crate) fn most_waiting(pool: &PoolPlan, workers: usize, origin: Origin) -> usize {
+    match origin {
+        Origin::Client => pool.settings.queue_length.saturating_mul(workers),
+        Origin::DownBackend => usize::MAX,
+        Origin::Datagram => 0,
+    }
+}
+
+/// The queue of a pool as a session finds it.
+#[inline]
+pub(crate) fn line(pool: &PoolPlan) -> Line {
+    Line { waiting: pool.queue.waiting(), soft_limits: pool.soft_limits }
 }
 
 /// Chooses a backend; waits in the pool's queue if all are at their limit.
@@ -142,7 +160,7 @@ pub async fn choose(
     }
 }
 
-/// Chooses a backend if no wait is needed and no session waits already.
+/// Chooses a backend. `None` if the session has to wait, behind those that wait already.
 pub fn choose_at_once(
     worker: &Rc<Worker>,
     snapshot: &Snapshot,
@@ -150,11 +168,15 @@ pub fn choose_at_once(
     wanted: &Wanted<'_>,
     now: Instant,
 ) -> Option<Result<Chosen, NoBackend>> {
-    match pool.queue.waiting() {
-        0 => choose_now(worker, snapshot, pool, wanted, now),
-        // A client that its backend knows does not wait for those that it does not know.
-        _ if pool.soft_limits > 0 => choose_known(pool, wanted, now).map(Ok),
-        _ => None,
+    let most = || most_waiting(pool, worker.front.state.workers, wanted.origin);
+    let coming = turn::come(line(pool), most, |turn| match turn {
+        Turn::Any => choose_now(worker, snapshot, pool, wanted, now),
+        Turn::Known => choose_known(pool, wanted, now).map(Ok),
+    });
+    match coming {
+        Coming::Chose(outcome) => Some(outcome),
+        Coming::Waits => None,
+        Coming::QueueFull => Some(Err(NoBackend::QueueFull)),
     }
 }
 
@@ -166,10 +188,7 @@ pub async fn wait(
     wanted: &Wanted<'_>,
 ) -> Result<Chosen, NoBackend> {
     let started = Instant::now();
-    let limit = match wanted.origin {
-        Origin::Client => pool.settings.queue_length.saturating_mul(worker.front.state.workers),
-        Origin::DownBackend => usize::MAX,
-    };
+    let limit = most_waiting(pool, worker.front.state.workers, wanted.origin);
     let Some(place) = pool.queue.stand(limit) else {
         return Err(NoBackend::QueueFull);
     };
@@ -241,7 +260,8 @@ fn choose_now(
 /// Chooses the backend that has served the client before, if it has room for it.
 fn choose_known(pool: &PoolPlan, wanted: &Wanted<'_>, now: Instant) -> Option<Chosen> {
     let remembered = remembered(pool, wanted, now)?;
-    let candidates = candidates(pool, wanted.judged, now, AllDown::ErrorPage);
+    let all_down = Turn::Known.all_down(pool.settings.all_down);
+    let candidates = candidates(pool, wanted.judged, now, all_down);
     let question = question(pool, &candidates, Some(remembered), wanted);
     let index = question.known()?;
     let view = View::of(&question, Selection::Remembered(index));

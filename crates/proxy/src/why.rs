@@ -13,7 +13,7 @@ use crate::fallback;
 pub use crate::passthrough::{Chosen as PassthroughChoice, chosen_by, facts as passthrough_facts};
 use crate::snapshot::{PoolPlan, Snapshot};
 use crate::sticky_cookie::Slot;
-use crate::upstream;
+use crate::upstream::{self, Origin};
 
 /// An explained choice in a pool.
 pub struct Explained {
@@ -50,6 +50,11 @@ pub fn serving<'a>(snapshot: &'a Snapshot, pool: &'a Arc<PoolPlan>) -> &'a Arc<P
     fallback::find(snapshot, pool).unwrap_or(pool)
 }
 
+/// Pool for a session that gets no backend of `pool`, although some looked available.
+pub fn after<'a>(snapshot: &'a Snapshot, pool: &PoolPlan) -> Option<&'a Arc<PoolPlan>> {
+    fallback::next(snapshot, pool)
+}
+
 /// Client of a session that is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
@@ -57,6 +62,7 @@ pub struct Client {
     /// See [`Wanted::judged`](upstream::Wanted::judged).
     pub judged: Option<Peer>,
     pub cookie: Slot,
+    pub origin: Origin,
 }
 
 /// Explains a choice for `client`. `balancers` are copies of those of all workers.
@@ -82,8 +88,10 @@ pub fn explain(pool: &PoolPlan, client: Client, key: u64, balancers: &[Balancer]
         bound: pool.settings.balance_bound,
         remembered: remembered.and_then(|one| one.backend),
         tried: &Tried::default(),
+        line: upstream::line(pool),
+        queue: upstream::most_waiting(pool, balancers.len(), client.origin),
     };
     let explanation = explain::explain(&facts, balancers, 0);
-    let queue = pool.settings.queue_length.saturating_mul(balancers.len());
-    Explained { explanation, standings, remembered, waiting: pool.queue.waiting(), queue }
+    let (waiting, queue) = (facts.line.waiting, facts.queue);
+    Explained { explanation, standings, remembered, waiting, queue }
 }

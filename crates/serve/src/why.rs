@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use config::types::Protocol;
 use logic::acl::{AccessList, Country, Verdict};
+use logic::balance::turn::Coming;
 use logic::balance::{Balancer, Selection};
 use logic::http1::request::{self, Parse, RequestHead};
 use logic::peers::Peer;
@@ -21,11 +22,13 @@ use proxy::http::destination::{self, Arrived, Destination};
 use proxy::question::Question;
 use proxy::snapshot::{ListenerPlan, PoolPlan, Snapshot, http_settings};
 use proxy::sticky_cookie::{self, Slot};
+use proxy::upstream::Origin;
 use proxy::why::{self, Client, Explained, PassthroughChoice};
 
 use crate::report::past::PastReport;
 use crate::report::why::{
-    Answer, AnswerOutcome, DeniedBy, ListenerStep, PoolStep, RefusedStep, RouteStep, Step, WhyReport,
+    Answer, AnswerOutcome, DeniedBy, FallbackReason, ListenerStep, PoolStep, RefusedStep, RouteStep, Step,
+    WhyReport,
 };
 
 mod asked;
@@ -99,24 +102,32 @@ pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, Wh
     let answer = match destination {
         Ok(Destined { pool, judged, head }) => {
             let named = snapshot.pool(pool);
-            let pool = why::serving(&snapshot, named).clone();
+            let mut pool = why::serving(&snapshot, named).clone();
             if pool.id != named.id {
-                let (from, to) = (named.settings.name.to_string(), pool.settings.name.to_string());
-                steps.push(Step::Fallback { from, to });
+                steps.push(fallback(named, &pool, FallbackReason::Unavailable));
             }
-            let (key, cookie) = match head {
-                Some((head, request)) => {
-                    let key = destination::key(&pool.settings.hash_key, asked.client, &head, &request);
-                    (key, sticky_cookie::slot(pool.cookie.as_ref(), &head, &request))
-                }
-                None => (why::key_of_client(&pool, asked.client), Slot::Absent),
+            let origin = match &plan.settings.protocol {
+                Protocol::Udp(_) => Origin::Datagram,
+                _ => Origin::Client,
             };
-            let balancers = balancers(front, &snapshot, &pool).await?;
-            let client = Client { peer: asked.client, judged, cookie };
-            let explained = why::explain(&pool, client, key, &balancers, Instant::now());
-            let answer = answer_of(&pool, &plan, &explained);
-            steps.push(Step::Pool(Box::new(PoolStep::read(&pool, asked.client, key, explained))));
-            answer
+            loop {
+                let (key, cookie) = match &head {
+                    Some((head, request)) => {
+                        let key = destination::key(&pool.settings.hash_key, asked.client, head, request);
+                        (key, sticky_cookie::slot(pool.cookie.as_ref(), head, request))
+                    }
+                    None => (why::key_of_client(&pool, asked.client), Slot::Absent),
+                };
+                let balancers = balancers(front, &snapshot, &pool).await?;
+                let client = Client { peer: asked.client, judged, cookie, origin };
+                let explained = why::explain(&pool, client, key, &balancers, Instant::now());
+                let answer = answer_of(&pool, &plan, &explained);
+                let left = left_for(origin, &explained);
+                steps.push(Step::Pool(Box::new(PoolStep::read(&pool, asked.client, key, explained))));
+                let Some((next, reason)) = why::after(&snapshot, &pool).zip(left) else { break answer };
+                steps.push(fallback(&pool, next, reason));
+                pool = next.clone();
+            }
         }
         Err(own) => own,
     };
@@ -302,32 +313,44 @@ async fn balancers(
     workers::ask(front, ask).await
 }
 
+fn fallback(from: &PoolPlan, to: &PoolPlan, reason: FallbackReason) -> Step {
+    let (from, to) = (from.settings.name.to_string(), to.settings.name.to_string());
+    Step::Fallback { from, to, reason }
+}
+
+/// Why a session leaves a pool for its fallback; `None` if it does not. A datagram does not.
+fn left_for(origin: Origin, explained: &Explained) -> Option<FallbackReason> {
+    match (origin, explained.explanation.coming()?) {
+        (Origin::Datagram, _) => None,
+        (_, Coming::Chose(Selection::Denied)) => Some(FallbackReason::Denied),
+        (_, Coming::Chose(Selection::Unavailable | Selection::AllTried)) => Some(FallbackReason::Unavailable),
+        _ => None,
+    }
+}
+
 /// The end of a session that comes to a pool.
 fn answer_of(pool: &PoolPlan, plan: &ListenerPlan, explained: &Explained) -> Answer {
-    let waits = !matches!(plan.settings.protocol, Protocol::Udp(_));
-    let selections = &explained.explanation.selections;
-    let is_full = explained.waiting >= explained.queue || !waits;
-    let no_backend = |outcome| match plan.settings.protocol.is_http() {
+    let is_http = plan.settings.protocol.is_http();
+    let no_backend = |outcome| match is_http {
         true => Answer { status: Some(503), ..Answer::of(outcome) },
         false => Answer::of(outcome),
     };
-    if selections.contains(&Selection::Denied) {
-        return match plan.settings.protocol.is_http() {
-            true => Answer::refused(403),
-            false => Answer::of(AnswerOutcome::Denied),
-        };
-    }
-    if selections.iter().any(|one| matches!(one, Selection::Unavailable | Selection::AllTried)) {
-        return no_backend(AnswerOutcome::NoBackend);
-    }
-    // Those that a backend knows pass the queue if there are soft limits.
-    let passes = pool.soft_limits > 0 && selections.iter().all(|one| matches!(one, Selection::Remembered(_)));
-    if explained.waiting > 0 && !passes || selections.contains(&Selection::AllBusy) {
-        return if is_full { no_backend(AnswerOutcome::QueueFull) } else { Answer::of(AnswerOutcome::Queue) };
-    }
-    let name = |index: usize| pool.backends[index].state.name.to_string();
-    match explained.explanation.only().and_then(Selection::backend) {
-        Some(index) => Answer { backend: Some(name(index)), ..Answer::of(AnswerOutcome::Backend) },
+    let explanation = &explained.explanation;
+    let certain = || match explanation.only().and_then(Selection::backend) {
+        Some(index) => {
+            let backend = Some(pool.backends[index].state.name.to_string());
+            Answer { backend, ..Answer::of(AnswerOutcome::Backend) }
+        }
         None => Answer::of(AnswerOutcome::OneOfSeveral),
+    };
+    match explanation.coming() {
+        Some(Coming::Chose(Selection::Remembered(_) | Selection::Picked(_))) => certain(),
+        Some(Coming::Chose(Selection::Denied)) if is_http => Answer::refused(403),
+        Some(Coming::Chose(Selection::Denied)) => Answer::of(AnswerOutcome::Denied),
+        Some(Coming::Chose(Selection::Unavailable | Selection::AllTried)) | None => {
+            no_backend(AnswerOutcome::NoBackend)
+        }
+        Some(Coming::Waits | Coming::Chose(Selection::AllBusy)) => Answer::of(AnswerOutcome::Queue),
+        Some(Coming::QueueFull) => no_backend(AnswerOutcome::QueueFull),
     }
 }

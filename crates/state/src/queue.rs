@@ -5,6 +5,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use logic::balance::turn::has_room;
 use tokio::sync::Notify;
 
 use crate::lock::lock;
@@ -60,7 +61,7 @@ impl Queue {
     /// Adds a session at the end; `None` if `most` sessions wait already.
     pub fn stand(&self, most: usize) -> Option<QueueEntry<'_>> {
         let mut line = lock(&self.line);
-        if line.waiters.len() >= most {
+        if !has_room(line.waiters.len(), most) {
             return None;
         }
         let (number, wake) = (line.next, Arc::new(Notify::new()));

@@ -1,9 +1,10 @@
-//! Explains a choice of `choose.rs` without making it: which backend each worker's balancer would choose, and why every
-//! other backend gets nothing.
+//! Explains a choice of `choose.rs` without making it: which backend each worker's balancer would choose, why every
+//! other backend gets nothing, and whether the session waits behind others (`turn.rs`).
 
 use std::cmp::Ordering;
 
 use super::choose::{Admission, AllDown, Question, Remembered, Selection, Standing, Unhealthy, candidates};
+use super::turn::{Coming, Line, Turn, come};
 use super::{
     Availability, Balancer, Bound, Candidate, Ceiling, Identities, Load, Policy, Tried, maglev_owner,
     priority, rendezvous_owner,
@@ -84,6 +85,8 @@ pub struct Explanation {
     /// [`Policy::PeakEwma`] it is one of several possible
     /// answers, unless the client has a backend.
     pub selections: Vec<Selection>,
+    /// What becomes of the session at each worker now, with regard to those that wait already.
+    pub comings: Vec<Coming<Selection>>,
     /// Part of the sessions that each backend gets, if chance decides.
     pub shares: Option<Vec<f64>>,
     /// Backend that owns the key while all backends are up.
@@ -103,6 +106,9 @@ pub struct Facts<'a> {
     pub bound: Option<Bound>,
     pub remembered: Option<usize>,
     pub tried: &'a Tried,
+    pub line: Line,
+    /// Most sessions that may wait.
+    pub queue: usize,
 }
 
 /// Explains what a session would get from each of `balancers`, which do not change.
@@ -115,6 +121,18 @@ pub fn explain(facts: &Facts<'_>, balancers: &[Balancer], random: u64) -> Explan
     let question = Question { candidates: &candidates, identities, key, remembered, tried };
     let select = |balancer: &Balancer| question.select(&mut balancer.clone(), random);
     let selections: Vec<Selection> = balancers.iter().map(select).collect();
+    let known = || known(facts, remembered);
+    let comings = selections.iter().map(|selection| {
+        come(
+            facts.line,
+            || facts.queue,
+            |turn| match turn {
+                Turn::Any => selection.at_once(),
+                Turn::Known => known(),
+            },
+        )
+    });
+    let comings = comings.collect();
     let is_remembered = selections.iter().any(|one| matches!(one, Selection::Remembered(_)));
     let is_picked = selections.iter().any(|one| matches!(one, Selection::Picked(_)));
     let load: fn(&Candidate) -> Load = match facts.policy {
@@ -163,7 +181,16 @@ pub fn explain(facts: &Facts<'_>, balancers: &[Balancer], random: u64) -> Explan
         | Policy::PeakEwma
         | Policy::Sticky => None,
     };
-    Explanation { policy: facts.policy, unhealthy, selections, shares, owner, reasons }
+    Explanation { policy: facts.policy, unhealthy, selections, comings, shares, owner, reasons }
+}
+
+/// The backend that has served the client before, if it takes the session while others wait.
+fn known(facts: &Facts<'_>, remembered: Option<Remembered>) -> Option<Selection> {
+    let all_down = Turn::Known.all_down(facts.all_down);
+    let (candidates, _) = candidates(|| facts.standings.iter().copied(), all_down);
+    let Facts { identities, key, tried, .. } = *facts;
+    let question = Question { candidates: &candidates, identities, key, remembered, tried };
+    question.known().map(Selection::Remembered)
 }
 
 /// Reasons for which a backend gets no session of this client under any policy.
@@ -230,6 +257,12 @@ impl Explanation {
         let certain =
             self.shares.as_ref().is_none_or(|shares| shares.iter().filter(|one| **one > 0.0).count() == 1);
         (certain && rest.iter().all(|other| other == first)).then_some(*first)
+    }
+
+    /// What becomes of the session now. Which backend it gets may be another one at each worker, and by chance; everything
+    /// else is the same for all.
+    pub fn coming(&self) -> Option<Coming<Selection>> {
+        self.comings.first().copied()
     }
 }
 

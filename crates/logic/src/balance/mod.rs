@@ -17,6 +17,7 @@ mod policy;
 pub mod priority;
 pub mod rendezvous;
 pub mod sticky;
+pub mod turn;
 pub mod view;
 
 pub use choose::{

@@ -1,6 +1,6 @@
 //! What an explanation says is what happens next, over seeded random lives of pools and route tables. The number of cases
 //! is small enough for a build without optimisation; a million of them:
-//! `WHY_CASES=1000000 cargo test --release --locked -p logic --test simulations why`.
+//! `WHY_CASES=1000000 cargo test --locked -p logic --test simulations why`.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use logic::acl::Verdict;
 use logic::balance::explain::{Explanation, Facts, Reason, explain};
+use logic::balance::turn::{Coming, Line, Turn, come};
 use logic::balance::{
-    Admission, AllDown, Balancer, Identities, Policy, Question, Remembered, Selection, Standing, StickyKey,
-    StickyTable, Tried, Unhealthy, WEIGHT_UNIT, candidates, client_key, priority,
+    Admission, AllDown, Balancer, Bound, Identities, Policy, Question, Remembered, Selection, Standing,
+    StickyKey, StickyTable, Tried, Unhealthy, WEIGHT_UNIT, candidates, client_key, priority,
 };
 use logic::health::State;
 use logic::route::{
@@ -55,6 +56,10 @@ struct Life {
     identities: Identities,
     balancers: Vec<Balancer>,
     sticky: StickyTable,
+    bound: Option<Bound>,
+    /// Sessions in the queue, and the most that may wait.
+    waiting: usize,
+    queue: usize,
     /// Clients say by a cookie which backend they had, instead of a table.
     by_cookie: bool,
     now: Instant,
@@ -85,13 +90,18 @@ impl Life {
             reason = "an Instant can only be made from the clock; tests count from here"
         )]
         let now = Instant::now();
+        let bound = random.one_of(&[None, Some(101), Some(125), Some(200)]).map(|percent| Bound { percent });
+        let balancer = |at| Balancer::with_phase(policy, count, at).bounded(bound);
         Self {
             policy,
+            bound,
+            waiting: 0,
+            queue: random.one_of(&[0, 2, 4]),
             all_down: random.one_of(&[AllDown::FailOpen, AllDown::ErrorPage]),
             standings: weights.iter().map(standing).collect(),
             identities: Identities::new(policy, &pairs),
             names,
-            balancers: (0..1 + random.below(3)).map(|at| Balancer::with_phase(policy, count, at)).collect(),
+            balancers: (0..1 + random.below(3)).map(balancer).collect(),
             by_cookie: random.below(2) == 0,
             sticky: StickyTable::new(8, Duration::from_secs(30)),
             now,
@@ -101,7 +111,7 @@ impl Life {
     fn change(&mut self, random: &mut Random) {
         let at = random.below(self.standings.len());
         let one = &mut self.standings[at];
-        match random.below(13) {
+        match random.below(16) {
             0 => one.health = random.one_of(&HEALTH),
             1 => one.admission = random.one_of(&[Admission::Ready, Admission::Ready, Admission::Draining]),
             2 => one.limit = random.one_of(&[None, Some(0), Some(1), Some(3)]),
@@ -112,7 +122,12 @@ impl Life {
             8 => one.latency = random.one_of(&[0, 100, 1000]),
             9 => one.trials = random.one_of(&[0, 0, 1, 2]),
             4 => self.now += Duration::from_secs(random.next() % 20),
-            _ => one.in_flight = one.in_flight.saturating_sub(1),
+            13 => self.waiting = random.one_of(&[0, 0, 1, 3]),
+            14 => self.queue = random.one_of(&[0, 1, 4]),
+            _ => {
+                one.in_flight = one.in_flight.saturating_sub(1);
+                self.waiting = self.waiting.saturating_sub(1);
+            }
         }
     }
 
@@ -124,39 +139,55 @@ impl Life {
         tried: &Tried,
         worker: usize,
         chance: u64,
-    ) -> (Explanation, Selection) {
+    ) -> (Explanation, Coming<Selection>) {
         let cookie = cookie.filter(|_| self.policy == Policy::Sticky && self.by_cookie);
         let sticky = (self.policy == Policy::Sticky && !self.by_cookie).then(|| StickyKey::new(client, 64));
         let key = client_key(client);
         let peeked = sticky.and_then(|key| self.sticky.peek(key, self.now));
+        let soft_limits = self.standings.iter().filter(|one| one.soft_limit.is_some()).count();
+        let line = Line { waiting: self.waiting, soft_limits };
         let facts = Facts {
             policy: self.policy,
             standings: &self.standings,
             all_down: self.all_down,
             identities: &self.identities,
             key,
-            bound: None,
+            bound: self.bound,
             remembered: cookie.or(peeked.and_then(|(identity, _)| self.identities.find(identity))),
             tried,
+            line,
+            queue: self.queue,
         };
         let explanation = explain(&facts, &self.balancers, chance);
 
-        let (mut candidates, _) = candidates(|| self.standings.iter().copied(), self.all_down);
-        priority::keep_lowest(&mut candidates, |at| self.standings[at].priority, tried);
         let looked_up = sticky.and_then(|key| self.sticky.lookup(key, self.now));
         assert_eq!(looked_up, peeked.map(|(identity, _)| identity), "a look changes nothing");
-        let question = Question {
-            candidates: &candidates,
-            identities: &self.identities,
-            key,
-            remembered: looked_up
-                .and_then(|identity| self.identities.find(identity))
-                .or(cookie)
-                .map(|backend| Remembered { backend, limit: self.standings[backend].limit }),
-            tried,
-        };
-        let selection = question.select(&mut self.balancers[worker], chance);
-        if let Some(index) = selection.backend() {
+        let remembered = looked_up
+            .and_then(|identity| self.identities.find(identity))
+            .or(cookie)
+            .map(|backend| Remembered { backend, limit: self.standings[backend].limit });
+        let (standings, identities, all_down) = (&self.standings, &self.identities, self.all_down);
+        let balancer = &mut self.balancers[worker];
+        let coming = come(
+            line,
+            || self.queue,
+            |turn| {
+                let all = || standings.iter().copied();
+                let (mut candidates, _) = candidates(all, turn.all_down(all_down));
+                if turn == Turn::Any {
+                    priority::keep_lowest(&mut candidates, |at| standings[at].priority, tried);
+                }
+                let question = Question { candidates: &candidates, identities, key, remembered, tried };
+                match turn {
+                    Turn::Any => question.select(balancer, chance).at_once(),
+                    Turn::Known => question.known().map(Selection::Remembered),
+                }
+            },
+        );
+        if coming == Coming::Waits {
+            self.waiting += 1;
+        }
+        if let Some(index) = backend_of(coming) {
             let one = &mut self.standings[index];
             one.in_flight += 1;
             if one.health == State::HalfOpen {
@@ -166,13 +197,20 @@ impl Life {
                 self.sticky.remember(key, identity, self.now);
             }
         }
-        (explanation, selection)
+        (explanation, coming)
+    }
+}
+
+fn backend_of(coming: Coming<Selection>) -> Option<usize> {
+    match coming {
+        Coming::Chose(selection) => selection.backend(),
+        Coming::Waits | Coming::QueueFull => None,
     }
 }
 
 #[test]
 fn why_names_the_backend_that_the_data_path_then_chooses() {
-    let mut seen = [0_usize; 4];
+    let mut seen: HashMap<&str, usize> = HashMap::new();
     for case in 0..cases() / 50 {
         let mut random = Random(case as u64);
         let mut life = Life::new(&mut random);
@@ -184,19 +222,43 @@ fn why_names_the_backend_that_the_data_path_then_chooses() {
                 tried.insert(random.below(life.standings.len()));
             }
             let (worker, chance) = (random.below(life.balancers.len()), random.next());
-            let before = life.standings.clone();
+            let (before, waiting, queue) = (life.standings.clone(), life.waiting, life.queue);
             let cookie = (random.below(3) > 0).then(|| random.below(life.standings.len()));
             let (explanation, then) = life.serve(client, cookie, &tried, worker, chance);
             let context = || format!("seed {case}, step {step}, {}: {explanation:?}", life.policy);
-            assert_eq!(explanation.selections[worker], then, "{}", context());
-            if let Some(only) = explanation.only() {
-                assert_eq!(only, then, "{}", context());
+            assert_eq!(explanation.comings[worker], then, "{}", context());
+            let said = explanation.coming().unwrap();
+            let is_backend = |coming| backend_of(coming).is_some();
+            assert!(said == then || is_backend(said) && is_backend(then), "{then:?}, {}", context());
+            if let Some(only) = explanation.only().filter(|_| is_backend(then)) {
+                assert_eq!(Coming::Chose(only), then, "{}", context());
             }
+            let has_soft_limits = before.iter().any(|one| one.soft_limit.is_some());
+            let end = match then {
+                Coming::Chose(_) if waiting > 0 => {
+                    assert!(has_soft_limits && is_backend(then), "it overtakes: {then:?}, {}", context());
+                    "known while others wait"
+                }
+                Coming::Chose(Selection::Remembered(_)) => "remembered",
+                Coming::Chose(Selection::Picked(_)) => "picked",
+                Coming::Chose(_) => "none",
+                Coming::Waits => {
+                    assert!(waiting < queue, "{}", context());
+                    "waits"
+                }
+                Coming::QueueFull => {
+                    assert!(waiting >= queue, "{}", context());
+                    "queue full"
+                }
+            };
+            *seen.entry(end).or_default() += 1;
+            let is_above = explanation.reasons.iter().any(|all| all.contains(&Reason::AboveBound));
+            *seen.entry("above the bound").or_default() += usize::from(is_above);
             for (at, reasons) in explanation.reasons.iter().enumerate() {
                 let is_chosen = reasons[..] == [Reason::Chosen];
                 assert!(!reasons.is_empty(), "{}", context());
                 assert!(is_chosen || !reasons.contains(&Reason::Chosen), "{}", context());
-                assert!(then.backend() != Some(at) || is_chosen, "{}", context());
+                assert!(backend_of(then) != Some(at) || is_chosen, "{}", context());
                 assert_eq!(
                     reasons.iter().any(|reason| reason.excludes()),
                     !is_chosen
@@ -206,15 +268,14 @@ fn why_names_the_backend_that_the_data_path_then_chooses() {
                     context()
                 );
             }
-            seen[match then {
-                Selection::Remembered(_) => 0,
-                Selection::Picked(_) => 1,
-                Selection::AllBusy => 2,
-                Selection::AllTried | Selection::Unavailable | Selection::Denied => 3,
-            }] += 1;
         }
     }
-    assert!(seen.iter().all(|count| *count > cases() / 1000), "every end is met: {seen:?}");
+    for end in
+        ["known while others wait", "remembered", "picked", "none", "waits", "queue full", "above the bound"]
+    {
+        let count = seen.get(end).copied().unwrap_or_default();
+        assert!(count > cases() / 1000, "every end is met: {end} {count} times of {seen:?}");
+    }
 }
 
 /// Whether a backend may get the session, told apart from its facts alone.
@@ -257,6 +318,8 @@ fn shares_of_two_choices_are_what_chance_gives() {
             bound: None,
             remembered: None,
             tried: &tried,
+            line: Line::default(),
+            queue: 0,
         };
         let shares = explain(&facts, &life.balancers, 0).shares.unwrap();
         assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{shares:?}");

@@ -3,6 +3,8 @@
 use serde_json::Value;
 use testing::{Client, Scripted, Server, eventually, secs};
 
+mod waits;
+
 const START: &str = "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n";
 
 fn named(count: usize) -> Vec<Scripted> {

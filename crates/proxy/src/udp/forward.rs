@@ -219,13 +219,13 @@ impl Server {
             key: client_key(client.ip()),
             cookie: Slot::Absent,
             tried: &tried,
-            origin: Origin::Client,
+            origin: Origin::Datagram,
             remember: Remember::AfterReply,
         };
         match upstream::choose_at_once(&self.worker, &self.known, pool, &wanted, now) {
             Some(Ok(chosen)) => Ok((pool.clone(), chosen)),
             Some(Err(none)) => Err(no_backend(none)),
-            // A datagram does not wait: its client sends it again.
+            // A datagram does not wait.
             None => Err(Ending::QueueFull),
         }
     }

@@ -63,10 +63,20 @@ pub enum Step {
     Fallback {
         from: String,
         to: String,
+        reason: FallbackReason,
     },
     /// The request has passed through Penstock too often.
     Loop,
     Pool(Box<PoolStep>),
+}
+
+/// Why another pool serves a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FallbackReason {
+    Unavailable,
+    /// The access lists of those that are available deny the client.
+    Denied,
 }
 
 /// How the listener was found.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::balance::WEIGHT_UNIT;
+use crate::balance::turn::{Coming, Line};
 
 const UP: Standing = Standing {
     health: State::Up,
@@ -16,12 +17,39 @@ const UP: Standing = Standing {
 };
 
 fn explained(policy: Policy, standings: &[Standing], remembered: Option<usize>) -> Explanation {
+    gets(Line::default(), AllDown::ErrorPage, policy, standings, remembered)
+}
+
+/// What a session gets of a pool that fails open, while others wait in its queue for three.
+fn behind(line: Line, policy: Policy, standings: &[Standing], remembered: Option<usize>) -> Explanation {
+    gets(line, AllDown::FailOpen, policy, standings, remembered)
+}
+
+fn gets(
+    line: Line,
+    all_down: AllDown,
+    policy: Policy,
+    standings: &[Standing],
+    remembered: Option<usize>,
+) -> Explanation {
     let names: Vec<String> = (0..standings.len()).map(|at| format!("10.0.0.{at}:80")).collect();
     let names: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
     let identities = Identities::new(policy, &names);
-    let (all_down, tried) = (AllDown::ErrorPage, Tried::default());
+    let tried = Tried::default();
     let (identities, tried) = (&identities, &tried);
-    let facts = Facts { policy, standings, all_down, identities, key: 1, bound: None, remembered, tried };
+    let queue = 3;
+    let facts = Facts {
+        policy,
+        standings,
+        all_down,
+        identities,
+        key: 1,
+        bound: None,
+        remembered,
+        tried,
+        line,
+        queue,
+    };
     explain(&facts, &[Balancer::new(policy, standings.len())], 0)
 }
 
@@ -117,8 +145,34 @@ fn workers_whose_turns_differ_have_no_common_answer() {
         bound: None,
         remembered: None,
         tried: &tried,
+        line: Line::default(),
+        queue: 0,
     };
     let explanation = explain(&facts, &balancers, 0);
     assert_eq!(explanation.selections, [Selection::Picked(0), Selection::Picked(1)]);
     assert_eq!(explanation.only(), None);
+}
+
+#[test]
+fn what_waits_already_decides_before_the_backends_do() {
+    let denied = Standing { verdict: Verdict::Deny, ..UP };
+    let [one, full] = [1, 3].map(|waiting| Line { waiting, soft_limits: 0 });
+    assert_eq!(behind(one, Policy::Hash, &[UP], None).coming(), Some(Coming::Waits));
+    assert_eq!(behind(one, Policy::Hash, &[denied], None).coming(), Some(Coming::Waits));
+    assert_eq!(behind(full, Policy::Hash, &[denied], None).coming(), Some(Coming::QueueFull));
+    assert_eq!(explained(Policy::Hash, &[denied], None).coming(), Some(Coming::Chose(Selection::Denied)));
+}
+
+#[test]
+fn known_client_passes_the_queue_only_while_its_backend_is_healthy() {
+    let known = Standing { soft_limit: Some(1), in_flight: 1, ..UP };
+    let line = Line { waiting: 1, soft_limits: 1 };
+    let coming = behind(line, Policy::Sticky, &[known, UP], Some(0)).coming();
+    assert_eq!(coming, Some(Coming::Chose(Selection::Remembered(0))));
+    assert_eq!(behind(line, Policy::Sticky, &[known, UP], None).coming(), Some(Coming::Waits));
+    // The pool fails open: the client would get its backend when its turn comes.
+    let down = Standing { health: State::Down, ..known };
+    let explanation = behind(line, Policy::Sticky, &[down], Some(0));
+    assert_eq!(explanation.only(), Some(Selection::Remembered(0)));
+    assert_eq!(explanation.coming(), Some(Coming::Waits));
 }

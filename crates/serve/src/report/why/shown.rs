@@ -7,8 +7,8 @@ use text::terminal::line;
 use text::units;
 
 use super::{
-    Answer, AnswerOutcome, BackendStep, DeniedBy, Found, ListenerStep, NearRoute, PoolStep, RouteStep, Step,
-    StickyStep, WhyReport,
+    Answer, AnswerOutcome, BackendStep, DeniedBy, FallbackReason, Found, ListenerStep, NearRoute, PoolStep,
+    RouteStep, Step, StickyStep, WhyReport,
 };
 use crate::report::tables::{condition, push_line};
 
@@ -37,14 +37,14 @@ pub fn text(report: &WhyReport) -> String {
                 let (list, entry) = (list.as_deref(), entry.as_deref());
                 push_line(&mut out, &denied(*by, list, entry, pool.as_deref()));
             }
-            Step::Fallback { from, to } => push_line(
-                &mut out,
-                &format!(
-                    "pool      {} has no available backend: its fallback serves, {}",
-                    line(from),
-                    line(to)
-                ),
-            ),
+            Step::Fallback { from, to, reason } => {
+                let lacks = match reason {
+                    FallbackReason::Unavailable => "no available backend",
+                    FallbackReason::Denied => "no backend for this client",
+                };
+                let (from, to) = (line(from), line(to));
+                push_line(&mut out, &format!("pool      {from} has {lacks}: its fallback serves, {to}"));
+            }
             Step::Loop => push_line(&mut out, "request   it has passed through Penstock too often: a loop"),
             Step::Pool(step) => pool(&mut out, step, &report.client),
         }
