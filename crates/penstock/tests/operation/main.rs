@@ -16,6 +16,7 @@ mod keepalived;
 mod kept;
 mod kill_request;
 mod live;
+mod live_limits;
 mod live_load;
 mod operator;
 mod pending;
