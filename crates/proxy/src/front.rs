@@ -27,6 +27,8 @@ pub enum Request {
     Reload { by: Operator, answer: oneshot::Sender<Result<String, String>> },
     /// Show or change the configuration that is served.
     Change { by: Operator, ask: Ask, answer: oneshot::Sender<(Result<Said, Denied>, Changes)> },
+    /// Compile the configuration of the open transaction, for a question about it; nothing of it is served.
+    Compile { answer: oneshot::Sender<Result<Arc<Snapshot>, Denied>> },
     /// Drain and exit, like SIGTERM.
     Stop,
 }

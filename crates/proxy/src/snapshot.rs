@@ -7,6 +7,8 @@
 //! 2. `crates/proxy/src/snapshot/compile.rs` builds a snapshot from configuration and facts, without side effects.
 //! 3. `crates/proxy/src/snapshot/adopt.rs` prepares the state before the snapshot is served: it adds new backends,
 //!    listeners and queues, gives backends their new health rules, and reads the certificates of listeners.
+//!
+//! `crates/proxy/src/snapshot/faults.rs` says of a snapshot that is not served yet what cannot work as configured.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -27,6 +29,7 @@ use crate::sticky_cookie::CookiePlan;
 mod adopt;
 mod compile;
 mod facts;
+mod faults;
 mod hash_key;
 
 pub use adopt::adopt;
@@ -114,6 +117,12 @@ impl BackendPlan {
 impl Snapshot {
     pub fn pool(&self, id: PoolId) -> &Arc<PoolPlan> {
         &self.pools[id.0]
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("generation", &self.generation).finish_non_exhaustive()
     }
 }
 

@@ -69,6 +69,11 @@ impl CookiePlan {
         }
     }
 
+    /// Why there is no key of the file.
+    pub(crate) fn fault(&self) -> Option<&str> {
+        self.key.fault.as_deref()
+    }
+
     /// `Set-Cookie` for a client of this backend; `None` without a key.
     fn field(&self, backend: usize, secure: Secure) -> Option<String> {
         let value = self.values.of(backend)?;

@@ -29,11 +29,16 @@ use crate::report::hsts::HstsReport;
 
 /// Compiles the next configuration and adopts it into `state`. Blocks on the disk.
 pub fn build(config: Arc<Config>, state: &State, tls: &tls::Shared, before: Option<&Snapshot>) -> Snapshot {
-    let facts = Facts::read(&config, state, tls, before);
-    let snapshot = compile(config, &facts);
+    let snapshot = compiled(config, state, tls, before);
     adopt(&snapshot, state, tls);
     announce_hsts(&snapshot, state, before);
     snapshot
+}
+
+/// Compiles a configuration and changes nothing. Blocks on the disk.
+fn compiled(config: Arc<Config>, state: &State, tls: &tls::Shared, before: Option<&Snapshot>) -> Snapshot {
+    let facts = Facts::read(&config, state, tls, before);
+    compile(config, &facts)
 }
 
 /// Records what a listener sends as Strict-Transport-Security, when it is new or its setting has changed: browsers
@@ -54,6 +59,8 @@ fn announce_hsts(snapshot: &Snapshot, state: &State, before: Option<&Snapshot>) 
         }
     }
 }
+
+type Make = fn(Arc<Config>, &State, &tls::Shared, Option<&Snapshot>) -> Snapshot;
 
 /// Time after which the sockets of a removed UDP listener are closed for certain: `crates/proxy/src/udp.rs` has the limit.
 const LEAVES_WITHIN: Duration = Duration::from_secs(10);
@@ -244,11 +251,20 @@ impl Supervisor {
         ))
     }
 
-    /// Compiles the next snapshot on a thread for blocking calls, because it reads certificates from the disk.
     async fn build(&self, config: &Arc<Config>) -> Arc<Snapshot> {
-        let (config, front, tls) = (config.clone(), self.front.clone(), self.tls.clone());
-        let build = move || build(config, &front.state, &tls, Some(&front.snapshot.load_full()));
-        match tokio::task::spawn_blocking(build).await {
+        self.made_by(build, config.clone()).await
+    }
+
+    /// Compiles a configuration that is not served.
+    pub async fn compile(&self, config: Arc<Config>) -> Arc<Snapshot> {
+        self.made_by(compiled, config).await
+    }
+
+    /// Makes a snapshot on a thread for blocking calls, because that reads certificates from the disk.
+    async fn made_by(&self, make: Make, config: Arc<Config>) -> Arc<Snapshot> {
+        let (front, tls) = (self.front.clone(), self.tls.clone());
+        let make = move || make(config, &front.state, &tls, Some(&front.snapshot.load_full()));
+        match tokio::task::spawn_blocking(make).await {
             Ok(snapshot) => Arc::new(snapshot),
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),

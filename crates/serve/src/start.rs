@@ -44,6 +44,7 @@ use crate::transaction::Live;
 use crate::{admin, confinement, control, paths};
 
 mod changes;
+mod dry_run;
 mod follow;
 
 /// Time for aborted sessions to write their log records.
@@ -483,6 +484,9 @@ impl FrontDoor {
                         // Before the answer, which waits until it is stored.
                         self.keeper.follow(&self.live);
                         let _ = answer.send(result);
+                    }
+                    Some(Request::Compile { answer }) => {
+                        let _ = answer.send(self.compile_unless_stopped(signals).await);
                     }
                     Some(Request::Stop) | None => self.stopping = Stopping::Asked,
                 },

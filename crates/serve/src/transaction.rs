@@ -2,7 +2,8 @@
 //!
 //! `crates/logic/src/transaction.rs` decides who may make one and keeps the history, `crates/config/src/edit.rs` edits.
 //! A changed text is loaded with the same code as a file, and `crates/serve/src/start.rs` serves it as a reload does: what
-//! a file can say can be changed live.
+//! a file can say can be changed live. `crates/serve/src/start/dry_run.rs` compiles the text of an open transaction and
+//! serves nothing of it: for `diff`, and for `why --pending`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use text::units::{self, count};
 use crate::reload;
 use start::Start;
 
+mod collected;
 mod shown;
 mod start;
 
@@ -44,6 +46,18 @@ pub(crate) enum Step {
     Serve(Box<Plan>),
     /// The file is to be read; then [`Live::written`].
     ReadFile(PathBuf),
+    /// This is to be tried out, without serving it; then [`Live::diff`].
+    DryRun(Box<Loaded>),
+}
+
+/// What would become of a configuration if it were served, as far as that can be known without serving it.
+pub(crate) struct DryRun {
+    /// Why it would not be served.
+    pub(crate) refused: Option<String>,
+    /// What would not work as configured, with the reasons.
+    pub(crate) degraded: Vec<(String, String)>,
+    /// Warnings about the text.
+    pub(crate) warnings: Option<String>,
 }
 
 /// A valid configuration that an operator wants to be served.
@@ -134,7 +148,7 @@ impl Live {
                 self.edit(by, &path, |path| Edit::RemoveEntry { path, value })
             }
             Ask::Begin => self.begin(by).map(Step::said),
-            Ask::Diff => Ok(Step::said(self.diff())),
+            Ask::Diff => Ok(self.to_diff()),
             Ask::Commit { confirm } => self.commit(&by, confirm),
             Ask::Confirm => self.confirm().map(Step::said),
             Ask::Abort { whose } => self.abort(&by, whose).map(Step::said),

@@ -1,7 +1,8 @@
 //! Answers `penstock ctl why`: what would happen with a session, step by step, and why. It goes the way of a session
 //! through the functions of the data path, and changes nothing:
 //!
-//! 1. `crates/serve/src/why/asked.rs` reads the question, `crates/serve/src/why/listener.rs` finds the listener.
+//! 1. `crates/serve/src/why/asked.rs` reads the question, `crates/serve/src/why/pending.rs` gets the configuration of an open
+//!    transaction if it is about that, `crates/serve/src/why/listener.rs` finds the listener.
 //! 2. `crates/proxy/src/http/destination.rs` and `crates/logic/src/route.rs` decide on the pool, as for a request.
 //! 3. Every worker gives a copy of its balancer (`crates/proxy/src/question.rs`), and
 //!    `crates/logic/src/balance/explain.rs` lets them choose.
@@ -17,7 +18,7 @@ use logic::balance::{Balancer, Selection};
 use logic::http1::request::{self, Parse, RequestHead};
 use logic::peers::Peer;
 use logic::route::{Decision, PoolId};
-use proxy::front::Front;
+use proxy::front::{Denied, Front};
 use proxy::http::destination::{self, Arrived, Destination};
 use proxy::question::Question;
 use proxy::snapshot::{ListenerPlan, PoolPlan, Snapshot, http_settings};
@@ -34,11 +35,12 @@ use crate::report::why::{
 mod asked;
 mod listener;
 mod past;
+mod pending;
 mod workers;
 
 pub(crate) use workers::Silent;
 
-pub(crate) use asked::{Asked, Wanted};
+pub(crate) use asked::{Asked, Configuration, Wanted};
 
 /// Reason why a question has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +53,18 @@ pub(crate) enum WhyError {
     Past(#[from] past::PastError),
     #[error(transparent)]
     Silent(#[from] workers::Silent),
+    #[error("{}", .0.message)]
+    Pending(Denied),
+}
+
+impl WhyError {
+    /// Lines after the message; may be empty.
+    pub(crate) fn details(&self) -> &str {
+        match self {
+            Self::Pending(denied) => &denied.details,
+            Self::Asked(_) | Self::Listener(_) | Self::Past(_) | Self::Silent(_) => "",
+        }
+    }
 }
 
 /// Tells of a session that has ended, and what the same one would get now.
@@ -66,9 +80,12 @@ pub(crate) async fn answer_of_past(front: &Front, id: &str) -> Result<PastReport
     Ok(PastReport::read(session, now))
 }
 
-/// Explains a session under the snapshot that is served now.
+/// Explains a session under the configuration that is asked about.
 pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, WhyError> {
-    let snapshot = front.snapshot.load_full();
+    let snapshot = match asked.configuration {
+        Configuration::Served => front.snapshot.load_full(),
+        Configuration::Pending => pending::snapshot(front).await.map_err(WhyError::Pending)?,
+    };
     let (plan, found) = listener::find(&snapshot, asked)?;
     let mut steps = vec![Step::Listener(ListenerStep::read(&plan, found))];
     let standing = plan.settings.acl.as_ref().map_or(Verdict::Permit, |acl| acl.verdict(&asked.client));
@@ -133,7 +150,8 @@ pub(crate) async fn answer(front: &Front, asked: &Asked) -> Result<WhyReport, Wh
     };
     let country = country(&snapshot, asked.client).map(|country| country.to_string());
     let (generation, client) = (snapshot.generation, shown(asked.client));
-    Ok(WhyReport { generation, client, country, steps, result: answer })
+    let configuration = asked.configuration.as_str();
+    Ok(WhyReport { configuration, generation, client, country, steps, result: answer })
 }
 
 /// Country of a client; `None` without a database, or if it does not know the address.

@@ -114,6 +114,11 @@ impl PoolTls {
         Self { base: Ok(base), verifies, fault: None, notes, content: Some(Arc::new(content)), news }
     }
 
+    /// The error in the files.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
     /// Reports the error in the files of pool `name`, or reports that there is none.
     pub fn announce(&self, name: &str, settings: &BackendTls, state: &State) {
         let subject = format!("pool.{name}.tls");

@@ -410,6 +410,7 @@ mod tests {
         (&["kill", "--client", "192.0.2.0/24", "--yes"], "kill --client 192.0.2.0/24 --yes"),
         (&["why", "tcp://smtp"], "why tcp://smtp"),
         (&["why", "--session", "ab12"], "why --session ab12"),
+        (&["why", "tcp://smtp", "--pending"], "why --pending tcp://smtp"),
         (
             &["why", "--header", "X-A: b", "--from", "::1", "--header", "c: d", "http://a/b?c"],
             "why --from ::1 --header \"X-A: b\" --header \"c: d\" http://a/b?c",

@@ -8,6 +8,7 @@ use state::State;
 use state::events::Level;
 use state::kept::traffic;
 
+use super::faults::source_fault;
 use super::{PoolPlan, Snapshot};
 
 /// Stores new objects in `state`, sets the health rules of backends, and reads certificates of listeners. Reports
@@ -53,20 +54,10 @@ fn announce_cookie(pool: &PoolPlan, state: &State) {
 /// Reports a source address that this machine does not have: every connection would fail.
 fn announce_source(pool: &PoolPlan, state: &State) {
     let subject = format!("pool.{}.source-address", pool.settings.name);
-    let wrong = match pool.settings.source_address {
-        SourceAddress::Any => return state.forget_degraded(|degraded| degraded == subject),
-        SourceAddress::Ours(source) => sys::socket::probe_source(source)
-            .map_err(|error| format!("{source}: {error}; `ip address` shows the addresses of this machine")),
-        SourceAddress::Client => sys::socket::probe_transparent().map_err(|error| {
-            format!(
-                "the addresses of clients need CAP_NET_RAW ({error}), which only a start with this setting keeps: \
-                 restart as root, or with CAP_NET_RAW in AmbientCapabilities and CapabilityBoundingSet of the unit"
-            )
-        }),
-    };
-    match wrong {
-        Err(why) => state.degrade(&subject, &why),
-        Ok(()) => state.restore(&subject),
+    match (pool.settings.source_address, source_fault(pool)) {
+        (SourceAddress::Any, _) => state.forget_degraded(|degraded| degraded == subject),
+        (_, Some(why)) => state.degrade(&subject, &why),
+        (_, None) => state.restore(&subject),
     }
 }
 

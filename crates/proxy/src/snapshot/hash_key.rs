@@ -38,6 +38,11 @@ impl HashKey {
         }
     }
 
+    /// Why the file cannot be used.
+    pub(super) fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
     pub(crate) fn get(&self) -> Option<[u64; 2]> {
         self.key
     }

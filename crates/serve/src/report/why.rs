@@ -28,6 +28,8 @@ const MOST_NEAR: usize = 8;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct WhyReport {
+    /// `served`, or `pending`: that of the open transaction.
+    pub configuration: &'static str,
     /// Number of the configuration.
     pub generation: u64,
     pub client: String,
@@ -59,7 +61,7 @@ pub enum Step {
         pool: Option<String>,
     },
     Route(Box<RouteStep>),
-    /// None of the pool's backends is available: another pool serves the session.
+    /// None of the pool's backends is available to the client: another pool serves the session.
     Fallback {
         from: String,
         to: String,

@@ -12,8 +12,7 @@ use state::events::Level;
 use state::lock::lock;
 use sys::file;
 
-use super::{ConfigSource, FrontDoor, nothing_to_serve, notify};
-use crate::confinement;
+use super::{ConfigSource, FrontDoor, notify};
 use crate::transaction::{Plan, Served, Step};
 
 /// What a reload did.
@@ -37,6 +36,7 @@ impl FrontDoor {
                 (answer, Changes::No)
             }
             Step::Serve(plan) => (self.serve_plan(*plan).await, Changes::Yes),
+            Step::DryRun(loaded) => (Ok(self.live.diff(Some(&self.dry_run(&loaded).await))), Changes::No),
             Step::ReadFile(path) => {
                 let bytes = read_file(path).await.map_err(|error| error.to_string());
                 (self.live.written(bytes), Changes::Yes)
@@ -133,13 +133,7 @@ impl FrontDoor {
 
     /// Serves a valid configuration. On an error, the old one remains in use.
     pub(super) async fn adopt(&mut self, loaded: &Loaded) -> Result<(String, Option<String>), String> {
-        if let Some(why) = nothing_to_serve(&loaded.config) {
-            return Err(format!("error: {why}"));
-        }
-        let confined = &self.supervisor.front.state.confinement;
-        if let Some(beyond) = confinement::beyond(confined, &loaded.config, self.options.source.file()) {
-            return Err(format!("error: {beyond}"));
-        }
+        self.may_serve(&loaded.config)?;
         let (log_before, events_before) = {
             let before = &self.supervisor.front.snapshot.load().config;
             (before.access_log.target.clone(), before.events.clone())

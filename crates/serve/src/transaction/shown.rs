@@ -10,7 +10,7 @@ use state::events::timestamp;
 use text::table::Table;
 use text::units::count;
 
-use super::{Live, denied, summary, unified, unusable, value};
+use super::{DryRun, Live, denied, summary, unified, unusable, value};
 
 impl Live {
     pub(super) fn show(&self, path: Option<&str>) -> Result<Said, Denied> {
@@ -25,8 +25,9 @@ impl Live {
         Ok(Said { text: part.text, json: json.to_string() })
     }
 
-    /// Shows what `commit` would change; without a transaction, what the file does not have.
-    pub(super) fn diff(&self) -> Said {
+    /// Shows what `commit` would change, with what trying it out has shown; without a transaction, what the file does not
+    /// have.
+    pub(crate) fn diff(&self, tried: Option<&DryRun>) -> Said {
         let (from, old, new) = match self.ledger.transaction() {
             Some(transaction) => ("served", &transaction.base, &transaction.text),
             None => ("file", self.ledger.source(), self.ledger.served()),
@@ -58,6 +59,9 @@ impl Live {
         if let Some(faults) = &faults {
             text.push_str(&format!("it cannot be committed yet:\n{faults}"));
         }
+        if let Some(tried) = tried.filter(|_| !shown.is_empty()) {
+            text.push_str(&tried.text());
+        }
         if self.ledger.transaction().is_none() {
             text.insert_str(0, &self.waits());
         }
@@ -68,6 +72,11 @@ impl Live {
             "diff": shown,
             "changes": changes,
             "faults": faults,
+            "refused": tried.and_then(|tried| tried.refused.as_ref()),
+            "degraded": tried.map(|tried| &tried.degraded).map(|all| {
+                all.iter().map(|(subject, why)| json!({ "subject": subject, "reason": why })).collect::<Vec<_>>()
+            }),
+            "warnings": tried.and_then(|tried| tried.warnings.as_ref()),
         });
         Said { text, json: json.to_string() }
     }
@@ -169,6 +178,22 @@ impl Live {
         });
         let unsaved = count(self.unsaved(), "unsaved change");
         Ok(Said { text: format!("{unsaved}; `penstock ctl save` writes the file\n"), json: json.to_string() })
+    }
+}
+
+impl DryRun {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if let Some(why) = &self.refused {
+            text.push_str(&format!("commit would be refused:\n{}\n", why.trim_end()));
+        }
+        for (subject, why) in &self.degraded {
+            text.push_str(&format!("warning: {subject} would be degraded: {why}\n"));
+        }
+        if let Some(warnings) = &self.warnings {
+            text.push_str(warnings);
+        }
+        text
     }
 }
 

@@ -11,6 +11,7 @@ const MOST_HEADERS: usize = 50;
 /// The session that is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
+    pub(crate) configuration: Configuration,
     /// Name of the listener; `None` if the URL is to find it.
     pub(crate) listener: Option<String>,
     pub(crate) client: Peer,
@@ -21,6 +22,15 @@ pub(crate) struct Asked {
     origin: String,
     method: String,
     headers: Vec<(String, String)>,
+}
+
+text::words! {
+    /// The configuration under which the session would come.
+    pub(crate) enum Configuration: "configuration" {
+        Served = "served",
+        /// That of the open transaction.
+        Pending = "pending",
+    }
 }
 
 text::words! {
@@ -84,10 +94,10 @@ pub(crate) enum AskedError {
     NotHttp(String),
 }
 
-const USAGE: &str =
-    "[--listener NAME] [--from ADDRESS[:PORT]] [--method M] [--header 'NAME: VALUE']... URL|--session ID";
+const USAGE: &str = "[--pending] [--listener NAME] [--from ADDRESS[:PORT]] [--method M] [--header 'NAME: VALUE']... URL|--session ID";
 
-const OPTIONS: [&str; 6] = ["--session", "--request", "--listener", "--from", "--method", "--header"];
+const OPTIONS: [&str; 7] =
+    ["--session", "--request", "--pending", "--listener", "--from", "--method", "--header"];
 
 fn hint(wanted: &str) -> String {
     nearest(wanted, OPTIONS).map_or(String::new(), |name| format!(", did you mean {name}?"))
@@ -99,11 +109,13 @@ impl Asked {
             return Err(AskedError::Control);
         }
         let (mut listener, mut from, mut method, mut url) = (None, None, None, None);
+        let mut configuration = Configuration::Served;
         let mut headers = Vec::new();
         let mut rest = words.iter().copied();
         while let Some(word) = rest.next() {
             let mut value = || rest.next().ok_or(AskedError::Usage);
             match word {
+                "--pending" => configuration = Configuration::Pending,
                 "--listener" => listener = Some(value()?.to_owned()),
                 "--from" => from = Some(client(value()?)?),
                 "--method" => method = Some(value()?.to_owned()),
@@ -124,6 +136,7 @@ impl Asked {
         }
         let loopback = Peer::Ip(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
         Ok(Self {
+            configuration,
             listener,
             client: from.unwrap_or(loopback),
             scheme,
@@ -240,7 +253,7 @@ mod tests {
     #[test]
     fn wrong_questions_say_what_is_wrong() {
         for (words, part) in [
-            (&[][..], "usage: why [--listener NAME]"),
+            (&[][..], "usage: why [--pending] [--listener NAME]"),
             (&["http://a/", "http://b/"], "usage: why"),
             (&["--from"], "usage: why"),
             (&["--form", "1", "http://a/"], "did you mean --from?"),
@@ -260,6 +273,11 @@ mod tests {
             assert_eq!(Wanted::read(&words), Ok(Wanted::Past("a".to_owned())), "{words:?}");
         }
         assert_eq!(Wanted::read(&["--request"]), Err(AskedError::Usage));
+        assert_eq!(Wanted::read(&["--pending", "--session", "a"]), Err(AskedError::Usage));
+        assert_eq!(Wanted::read(&["--pending"]), Err(AskedError::Usage));
+        let [served, pending] = [&["http://a/"][..], &["http://a/", "--pending"]].map(read);
+        assert_eq!(served.configuration, Configuration::Served);
+        assert_eq!(pending, Asked { configuration: Configuration::Pending, ..served });
         let many: Vec<&str> =
             std::iter::repeat_n(["--header", "a: b"], 51).flatten().chain(["http://a/"]).collect();
         assert!(said(&many).contains("at most 50"));

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use config::types::Protocol;
+use config::types::{BindAddress, Protocol};
 use proxy::snapshot::{ListenerPlan, Snapshot};
 use state::lock::lock;
 use text::nearest::nearest;
 use text::terminal::line;
 
-use super::asked::{Asked, Scheme};
+use super::asked::{Asked, Configuration, Scheme};
 use crate::report::why::Found;
 
 #[derive(Debug, thiserror::Error)]
@@ -57,8 +57,10 @@ pub(crate) fn find(snapshot: &Snapshot, asked: &Asked) -> Result<(Arc<ListenerPl
     let all = snapshot.config.listeners.iter().filter_map(|listener| snapshot.listeners.get(&listener.name));
     let serving: Vec<&Arc<ListenerPlan>> = all.filter(|plan| serves(plan, scheme)).collect();
     let port = asked.port();
-    let on_port: Vec<_> =
-        serving.iter().filter(|plan| port.is_some_and(|port| has_port(plan, port))).collect();
+    let on_port: Vec<_> = serving
+        .iter()
+        .filter(|plan| port.is_some_and(|port| has_port(plan, asked.configuration, port)))
+        .collect();
     match (&on_port[..], &serving[..]) {
         ([plan], _) => Ok(((**plan).clone(), Found::ByPort)),
         ([], [plan]) => Ok(((*plan).clone(), Found::OnlyOne)),
@@ -84,9 +86,22 @@ fn serves(plan: &ListenerPlan, scheme: Scheme) -> bool {
     }
 }
 
-fn has_port(plan: &ListenerPlan, port: u16) -> bool {
+fn has_port(plan: &ListenerPlan, configuration: Configuration, port: u16) -> bool {
     let end = format!(":{port}");
-    lock(&plan.state.bound).iter().any(|bound| !bound.starts_with("unix:") && bound.ends_with(&end))
+    let is_bound =
+        || lock(&plan.state.bound).iter().any(|bound| !bound.starts_with("unix:") && bound.ends_with(&end));
+    match configuration {
+        Configuration::Served => is_bound(),
+        // Its addresses are not opened, and those of the listener that is served may be others.
+        Configuration::Pending => plan.settings.binds.iter().any(|bind| match bind {
+            BindAddress::AnyIp(0) => is_bound(),
+            BindAddress::Ip(address) if address.port() == 0 => is_bound(),
+            BindAddress::AnyIp(wanted) => *wanted == port,
+            BindAddress::Ip(address) => address.port() == port,
+            BindAddress::Systemd(_) => is_bound(),
+            BindAddress::EveryPort(_) | BindAddress::Unix(_) => false,
+        }),
+    }
 }
 
 /// Whether the authority of a URL has a port, which the name of a listener has not.

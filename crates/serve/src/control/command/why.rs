@@ -9,7 +9,10 @@ pub(super) fn run(call: &Call<'_>) -> Result<Step, Refusal> {
     let wanted = Wanted::read(call.arguments).map_err(|error| Refusal::from(error.to_string()))?;
     let (front, format) = (call.front.clone(), call.format);
     let answer = async move {
-        let refused = |error: why::WhyError| Refusal::from(error.to_string());
+        let refused = |error: why::WhyError| Refusal {
+            message: error.to_string(),
+            details: error.details().to_owned(),
+        };
         match wanted {
             Wanted::Now(asked) => {
                 let report = why::answer(&front, &asked).await.map_err(refused)?;

@@ -14,6 +14,9 @@ use crate::report::tables::{condition, push_line};
 
 pub fn text(report: &WhyReport) -> String {
     let mut out = String::new();
+    if report.configuration == "pending" {
+        push_line(&mut out, "pending   with the changes of the open transaction, which are not served");
+    }
     for step in &report.steps {
         match step {
             Step::Listener(step) => listener(&mut out, step, report),
