@@ -170,12 +170,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named_by_environment = std::env::var_os("PENSTOCK_CONTROL_SOCKET").filter(|path| !path.is_empty());
     let socket = socket_path(arguments, named_by_environment.map(PathBuf::from))?;
     if let Command::Top(top) = &arguments.command {
-        return match arguments.json || top.json {
-            false => top::run(top, &socket, arguments.timeout),
-            true => Err(Failure::usage(
-                "top is for people\n  hint: ctl sessions and ctl status answer with --json",
-            )),
-        };
+        let format = if arguments.json { Format::Json } else { Format::Text };
+        return top::run(top, &format, &socket, arguments.timeout);
     }
     let client = Client::connect(&socket, arguments.timeout).map_err(failed);
     let mut client = match (&arguments.command, client) {

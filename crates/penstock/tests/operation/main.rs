@@ -12,6 +12,7 @@ mod drain;
 mod first_minute;
 mod follow;
 mod include;
+mod json;
 mod keepalived;
 mod kept;
 mod kill_request;

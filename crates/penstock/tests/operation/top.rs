@@ -190,6 +190,10 @@ fn without_a_terminal_there_is_one_picture_or_an_error() {
     assert!(!picture.contains('\u{1b}'), "{picture:?}");
     let output = server.ctl(&["top", "--json"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8(output.stderr).unwrap().starts_with("error: top --json needs --once"));
+    let parts = server.ctl_json(&["top", "--once"]);
+    assert_eq!(parts["status"]["listeners"][0]["name"], "web", "{parts:#}");
+    assert_eq!(parts["sessions"]["sessions"][0]["client"], address.as_str(), "{parts:#}");
     let output = testing::server::penstock(&["ctl", "--socket", "/nonexistent/socket", "top", "--once"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }

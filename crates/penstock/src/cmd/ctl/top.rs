@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::Value;
 
+use super::Format;
 use crate::ctl::client::Client;
-use crate::output::{Failure, print};
+use crate::output::{Failure, print, print_json};
 
 mod draw;
 mod screen;
@@ -37,12 +38,9 @@ const PAPER: Size = Size { width: 120, height: 40 };
 #[derive(Debug, Args)]
 #[command(after_help = KEYS)]
 pub(super) struct Top {
-    /// Print one picture and end; for scripts, and where there is no terminal
+    /// Print one picture and end, or with --json what it is made of; for scripts, and where there is no terminal
     #[arg(long)]
     once: bool,
-    /// Only here to leave it out of the help: `run` of the other commands refuses it.
-    #[arg(long, hide = true)]
-    pub(super) json: bool,
 }
 
 const KEYS: &str = "\
@@ -74,7 +72,15 @@ struct Answer {
     result: Result<String, String>,
 }
 
-pub(super) fn run(top: &Top, socket: &Path, timeout: Duration) -> Result<(), Failure> {
+pub(super) fn run(top: &Top, format: &Format, socket: &Path, timeout: Duration) -> Result<(), Failure> {
+    if matches!(format, Format::Json) {
+        return match top.once {
+            true => print_once(socket, timeout),
+            false => Err(Failure::usage(
+                "top --json needs --once\n  hint: ctl sessions and ctl status answer with --json, too",
+            )),
+        };
+    }
     let mut view = View::default();
     // An error of the first question is that of the command.
     let mut client = Client::connect(socket, timeout)?;
@@ -103,6 +109,20 @@ pub(super) fn run(top: &Top, socket: &Path, timeout: Duration) -> Result<(), Fai
     let shown = show(&mut view, &mut screen, &ask, &answers);
     drop(screen);
     shown
+}
+
+/// Prints what a picture is made of.
+fn print_once(socket: &Path, timeout: Duration) -> Result<(), Failure> {
+    let mut client = Client::connect(socket, timeout)?;
+    let mut parts = serde_json::Map::new();
+    for ((command, _), name) in questions(&View::default()).into_iter().zip(["status", "sessions"]) {
+        let answer = client.ask(&command)?.lines.join("\n");
+        let part: Value = serde_json::from_str(&answer).map_err(|error| {
+            Failure::runtime(format_args!("the answer of the server is no JSON: {error}"))
+        })?;
+        parts.insert(name.to_owned(), part);
+    }
+    print_json(&Value::from(parts).to_string())
 }
 
 /// Asks the server until the view is closed.
