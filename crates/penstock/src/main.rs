@@ -175,7 +175,6 @@ enum Command {
     BenchSsh(cmd::bench_ssh::Arguments),
     Config(cmd::documents::ConfigArguments),
     Man(cmd::documents::ManArguments),
-    #[command(hide = true)]
     Completions(cmd::documents::CompletionsArguments),
 }
 

@@ -38,6 +38,7 @@ pub(crate) struct ManArguments {
 
 /// Print completions for a shell
 #[derive(Debug, Args)]
+#[command(after_help = COMPLETIONS_EXAMPLES)]
 pub(crate) struct CompletionsArguments {
     /// The shell
     shell: Shell,
@@ -53,6 +54,12 @@ Examples:
   penstock man run | man -l -
   penstock man host add | man -l -
   penstock man --directory ~/.local/share/man/man1    then: man penstock-host-add";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  penstock completions bash > /usr/share/bash-completion/completions/penstock
+  penstock completions zsh > /usr/share/zsh/site-functions/_penstock
+  penstock completions fish > ~/.config/fish/completions/penstock.fish";
 
 pub(crate) fn config(arguments: &ConfigArguments) -> Result<(), Failure> {
     match arguments.document {

@@ -4,6 +4,7 @@
 mod admin;
 mod break_out;
 mod capture;
+mod completions;
 mod confinement;
 mod control;
 mod control_access;
