@@ -196,3 +196,44 @@ fn a_datagram_whose_source_is_a_backend_is_dropped_and_goes_round_nowhere() {
     let (length, _) = backend.recv_from(&mut room).unwrap();
     assert_eq!(&room[..length], b"hello");
 }
+
+/// What a backend answers to a forged question goes where the question says that it is from; nothing else does.
+#[test]
+fn forged_sources_get_nothing_that_no_backend_has_sent() {
+    let echo = Echo::start();
+    let server = Server::start(&config("max-flows = 50\nidle-timeout = \"10m\"", &backends(&[&echo])));
+    let address = server.address("dns");
+    // The sockets of the addresses that are forged hear what comes to them, also an error of ICMP.
+    let victims: Vec<Client> =
+        (1..=250).map(|last| Client::from(Ipv4Addr::new(127, 12, 0, last).into(), &address)).collect();
+    for victim in &victims {
+        victim.0.set_nonblocking(true).unwrap();
+    }
+    let assert_nothing_heard = || {
+        for victim in &victims {
+            let heard = victim.0.recv(&mut [0; 100]).map_err(|error| error.kind());
+            assert_eq!(heard, Err(std::io::ErrorKind::WouldBlock));
+        }
+    };
+    let friend = Client::new(&address);
+    let waves = 4;
+    for _ in 0..waves {
+        victims.iter().for_each(|victim| victim.send(b"silent"));
+        friend.ask("hello");
+    }
+    let status = listener(&server);
+    assert_eq!(status["datagrams_in"], waves * 251, "{status:#}");
+    assert_eq!(status["datagrams_out"], waves, "as many as the backend has answered: {status:#}");
+    assert!(status["endings"]["flow-evicted"].as_u64() > Some(0), "{status:#}");
+    assert_nothing_heard();
+    // Nor where there is no backend for them.
+    server.said(&["drain", "app", &echo.address.to_string()]);
+    server.said(&["kill", "--yes", "--listener", "dns"]);
+    eventually("no flow is left", secs(20), || (listener(&server)["connections"] == 0).then_some(()));
+    victims.iter().for_each(|victim| victim.send(b"who is there?"));
+    eventually("all are dropped", secs(20), || {
+        (listener(&server)["endings"]["no-backend-available"] == 250).then_some(())
+    });
+    assert_eq!(listener(&server)["datagrams_out"], waves);
+    assert_nothing_heard();
+}
