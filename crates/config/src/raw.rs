@@ -30,7 +30,7 @@ mod tls;
 mod tunnel;
 
 use crate::de::{At, Key, Named};
-use crate::types::ProtocolName;
+use crate::types::{FastClose, ProtocolName};
 pub(crate) use acl::RawAcl;
 pub(crate) use acme::{RawAcme, RawDnsUpdates};
 pub(crate) use bandwidth::{RawBandwidth, RawRouteBandwidth};
@@ -417,6 +417,13 @@ bandwidth = { down = "1MiB/s", burst = "4MiB", per = "source" }
         "x-only" = json!({ "protocol": ["tcp", "tls-passthrough", "udp", "dsr"] })
     ))]
     pub(crate) idle_timeout: Key<DurationText>,
+    /// Sides whose end ends the whole session: `"up"` the backend, `"down"` the client, `"both"` whichever ends first. The
+    /// other side gets what was read until then, and is closed; what it still sends is lost. With `"off"` an end is passed
+    /// on, and the other direction goes on until it ends itself.
+    #[schemars(extend(
+        "default" = FastClose::default().as_str(), "enum" = FastClose::WORDS, "x-only" = json!({ "protocol": ["tcp", "tls-passthrough"] })
+    ))]
+    pub(crate) fast_close: Key<String>,
     /// Number of replies that a backend sends for each datagram of a client, such as 1 for DNS: a flow ends with the last
     /// reply that is due, and the next datagram may go to another backend. 0: no reply is expected (syslog). Without this
     /// key any number, and a flow ends when it is idle.

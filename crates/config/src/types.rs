@@ -29,6 +29,7 @@ use crate::environment::VariableFile;
 mod acme;
 mod dns_name;
 mod dsr;
+mod fast_close;
 mod geoip;
 mod syslog;
 mod tarpit;
@@ -39,6 +40,7 @@ pub(crate) use acme::certificates_directory;
 pub use acme::{Acme, AcmeCertificate, AcmeChallenge, DnsCommand, DnsUpdates, ExternalAccount};
 pub use dns_name::DnsName;
 pub use dsr::DsrSettings;
+pub use fast_close::FastClose;
 pub use geoip::GeoIp;
 pub use syslog::{Syslog, SyslogAddress};
 pub use tarpit::Tarpit;
@@ -331,6 +333,8 @@ pub struct PassthroughSettings {
     pub handshake_timeout: Duration,
     /// Idle timeout: a session without a byte in either direction for this time is ended.
     pub idle_timeout: Duration,
+    /// Sides whose end ends the session.
+    pub fast_close: FastClose,
 }
 
 /// A `protocol = "tcp"` listener.
@@ -340,6 +344,8 @@ pub struct TcpSettings {
     pub pool: PoolId,
     /// Idle timeout: a session without a byte in either direction for this time is ended.
     pub idle_timeout: Duration,
+    /// Sides whose end ends the session.
+    pub fast_close: FastClose,
 }
 
 /// Whether clients may speak HTTP/2.

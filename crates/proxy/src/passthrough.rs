@@ -19,6 +19,7 @@ use tls::ClientFacts;
 use crate::arrival::{ClientConnection, Entry};
 use crate::boxed::boxed;
 use crate::outcome::{Outcome, TlsDetail};
+use crate::relay::Watch;
 use crate::snapshot::ListenerPlan;
 use crate::stream::Stream;
 use crate::tcp;
@@ -35,11 +36,13 @@ pub(crate) fn serve(
     let plan = entry.plan.clone();
     let mut outcome = Outcome::new(&entry.worker, &plan.state, Kind::Tcp, client.arrival.peer, None);
     outcome.belong(entry.admitted.handle());
-    let idle = settings.idle_timeout;
+    let (idle, fast_close) = (settings.idle_timeout, settings.fast_close);
     let arriving = boxed(|| serve_session(plan, settings.handshake_timeout, client, outcome));
     async move {
         if let Some((pool, client, outcome)) = arriving.await {
-            tcp::carry(entry, pool, idle, client, outcome, Instant::now()).await;
+            let now = Instant::now();
+            let watch = Watch::begun(idle, now).closing(fast_close);
+            tcp::carry(entry, pool, watch, client, outcome, now).await;
         }
     }
 }

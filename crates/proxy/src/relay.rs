@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use config::types::FastClose;
 use logic::room::{PIPE, SPLICE_AFTER};
 use state::ending::Ending;
 use tokio::time::Sleep;
@@ -27,7 +28,7 @@ const SPLICE_TURNS: usize = 4;
 const FIRST_PATIENCE: Duration = Duration::from_millis(250);
 const MOST_DOUBLINGS: u8 = 7;
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Both sides closed their connections without error.
     Finished,
@@ -37,6 +38,15 @@ pub enum End {
     BackendFailed,
     /// The backend closed before it read all bytes of the client. The client has received all bytes of the backend.
     BackendDeaf,
+    /// One side ended, the other one has all of its bytes, and by `fast-close` the session ends with it.
+    FastClosed(Side),
+}
+
+/// A side of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Client,
+    Backend,
 }
 
 impl End {
@@ -44,7 +54,7 @@ impl End {
     /// that its peer does not take an incomplete stream for a complete one.
     pub fn settle(self, client: &Stream, backend: &Stream) -> Ending {
         match self {
-            Self::Finished => Ending::Ok,
+            Self::Finished | Self::FastClosed(_) => Ending::Ok,
             Self::Idle => Ending::IdleTimeout,
             Self::ClientFailed => {
                 backend.reset_on_close();
@@ -78,6 +88,7 @@ pub struct Watch {
     doublings: u8,
     age: Age,
     timer: TimerState,
+    fast_close: FastClose,
 }
 
 /// Whether the timer of the checks knows the task. One task polls a relay: it need not be told again, which a poll would
@@ -102,7 +113,13 @@ impl Watch {
 
     /// A watch for a relay that begins at `now`.
     pub fn begun(idle: Duration, now: Instant) -> Self {
-        Self { since: now, idle, doublings: 0, age: Age::New, timer: TimerState::Unset }
+        let (age, timer, fast_close) = (Age::New, TimerState::Unset, FastClose::Off);
+        Self { since: now, idle, doublings: 0, age, timer, fast_close }
+    }
+
+    /// Lets the session end with these sides.
+    pub fn closing(self, fast_close: FastClose) -> Self {
+        Self { fast_close, ..self }
     }
 
     /// Lets the relay of a new watch begin at `now`.
@@ -209,7 +226,7 @@ struct Relay<'a> {
 
 impl Relay<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        let Self { client, backend, totals, pipes, upward, downward, .. } = self;
+        let Self { client, backend, totals, pipes, upward, downward, watch, .. } = self;
         let up = upward.poll(cx, Leg { from: client, to: backend, total: &totals.up, pipes }, downward);
         let down = downward.poll(cx, Leg { from: backend, to: client, total: &totals.down, pipes }, upward);
         match (up, down) {
@@ -221,6 +238,12 @@ impl Relay<'_> {
                 (_, Way::Delivered) => End::BackendDeaf,
                 _ => End::ClientFailed,
             }),
+            (Poll::Ready(Way::Delivered), _) if watch.fast_close.is_at_client() => {
+                Poll::Ready(End::FastClosed(Side::Client))
+            }
+            (_, Poll::Ready(Way::Delivered)) if watch.fast_close.is_at_backend() => {
+                Poll::Ready(End::FastClosed(Side::Backend))
+            }
             _ => Poll::Pending,
         }
     }

@@ -30,7 +30,7 @@ use crate::fallback;
 use crate::idle_sessions::{IdleRelay, IdleSession};
 use crate::live::Totals;
 use crate::outcome::Outcome;
-use crate::relay::{self, Early, RelayPause, Watch};
+use crate::relay::{self, Early, End, RelayPause, Side, Watch};
 use crate::retry_budget;
 use crate::snapshot::{PoolPlan, Snapshot};
 use crate::sticky_cookie::Slot;
@@ -52,14 +52,15 @@ pub fn serve(
         Outcome::new(&entry.worker, &entry.plan.state, Kind::Tcp, client.arrival.peer, client.arrival.tls);
     outcome.belong(entry.admitted.handle());
     let now = outcome.started();
-    carry(entry, settings.pool, settings.idle_timeout, client, outcome, now)
+    let watch = Watch::begun(settings.idle_timeout, now).closing(settings.fast_close);
+    carry(entry, settings.pool, watch, client, outcome, now)
 }
 
 /// Connects a client to a backend of `pool` and relays until the session ends.
 pub fn carry(
     entry: Entry,
     pool: PoolId,
-    idle: Duration,
+    watch: Watch,
     mut client: ClientConnection,
     outcome: Outcome,
     now: Instant,
@@ -72,7 +73,6 @@ pub fn carry(
     let denied = plan.settings.denied_pool.filter(|_| client.arrival.standing == Verdict::Deny);
     drop(plan);
     // In its box from the beginning on: it is large, and each step would move it.
-    let watch = Watch::begun(idle, now);
     let session = Box::new(Session { watch, outcome, unsent: None, slot: None, admitted });
     let beginning = boxed(|| begin(session, current, denied.unwrap_or(pool), client, now));
     async move {
@@ -192,6 +192,11 @@ fn relay(
                 RelayPause::Quiet => {}
                 RelayPause::Ended(end) => {
                     outcome.end(end.settle(&client, &backend));
+                    if let End::FastClosed(side) = end {
+                        outcome.hide_socket();
+                        Box::pin(close_after(side, client, backend)).await;
+                        return drop(session);
+                    }
                     if client.is_broken() {
                         // Its descriptor may be that of another connection while the client lingers.
                         outcome.hide_socket();
@@ -214,6 +219,17 @@ fn relay(
             }
         }
     }
+}
+
+/// Closes a session that has ended with one side. The other one may still send: a close would answer that with a reset,
+/// which could destroy the last bytes on their way to it.
+async fn close_after(side: Side, client: Stream, backend: Stream) {
+    let (ended, other) = match side {
+        Side::Client => (client, backend),
+        Side::Backend => (backend, client),
+    };
+    drop(ended);
+    linger(&other).await;
 }
 
 /// Stores an idle session in the worker. Returns the session if one of its connections cannot be parked.

@@ -20,12 +20,17 @@ use crate::raw::{
 };
 use crate::tree::NodeId;
 use crate::types::{
-    BindAddress, HttpSettings, HttpTimeouts, Listener, PassthroughSettings, Protocol, ProtocolName,
-    RedirectToHttps, TcpSettings, Transport,
+    BindAddress, FastClose, HttpSettings, HttpTimeouts, Listener, PassthroughSettings, Protocol,
+    ProtocolName, RedirectToHttps, TcpSettings, Transport,
 };
 
 /// Idle timeout of a connection whose protocol is not known.
 const SESSION_IDLE: Duration = Duration::from_secs(3600);
+
+/// `shape.rs` has already reported an unknown word.
+fn fast_close(raw: &RawListener) -> Option<FastClose> {
+    raw.fast_close.as_ref().and_then(|word| word.value.parse().ok())
+}
 
 impl Parser<'_> {
     pub(super) fn listeners(&mut self, raw: &RawConfig) -> Option<Vec<Listener>> {
@@ -197,7 +202,8 @@ impl Parser<'_> {
     fn tcp(&mut self, at: &At<RawListener>) -> Option<TcpSettings> {
         let pool = self.only_pool(at);
         let idle_timeout = self.session_timeout(at);
-        Some(TcpSettings { pool: pool?, idle_timeout: idle_timeout? })
+        let fast_close = fast_close(&at.value);
+        Some(TcpSettings { pool: pool?, idle_timeout: idle_timeout?, fast_close: fast_close? })
     }
 
     /// `idle-timeout` of connections.
@@ -243,11 +249,13 @@ impl Parser<'_> {
         }
         let handshake_timeout = self.time(&raw.handshake_timeout, Zero::Refused, DAY);
         let idle_timeout = self.session_timeout(at);
+        let fast_close = fast_close(raw);
         Some(PassthroughSettings {
             routes: routes?,
             pool: pool?,
             handshake_timeout: handshake_timeout?,
             idle_timeout: idle_timeout?,
+            fast_close: fast_close?,
         })
     }
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use config::types::{
-    AllDown, BackendAddress, BindAddress, Hsts, LogTarget, MaxConnections, Protocol, RedirectToHttps, Workers,
+    AllDown, BackendAddress, BindAddress, FastClose, Hsts, LogTarget, MaxConnections, Protocol,
+    RedirectToHttps, Workers,
 };
 use config::{
     Environment, Faults, Loaded, MAX_VARIABLE_FILE, Quick, Severity, Source, control_socket, load, quick,
@@ -104,6 +105,7 @@ bind = "127.0.0.1:5432"
 protocol = "tcp"
 pool = "other"
 idle-timeout = "5m"
+fast-close = "both"
 
 [pool.app]
 balance = "maglev"
@@ -224,6 +226,8 @@ fn every_key_reaches_the_configuration() {
     assert_eq!(http.timeouts.write, Duration::from_secs(4));
     assert_eq!(http.max_requests, Some(1000));
     assert_eq!(http.edits.request.len(), 2);
+    let Protocol::Tcp(tcp) = &config.listeners[1].protocol else { panic!("tcp") };
+    assert_eq!(tcp.fast_close, FastClose::Both);
     let app = &config.pools[0];
     assert_eq!(app.hash_key, HashKey::Header("x-user".into()));
     assert_eq!(app.all_down, AllDown::FailOpen);

@@ -230,8 +230,8 @@ impl Command {
         TarpitAcl: "[N]", "addresses that answer and never serve, with `dsr_if`", Keys("`tarpit-networks` and `tarpit-rate` of the dsr listener: only addresses that no machine has"),
             "acl 3 permit 10.9.0.0 255.255.255.0\ndsr_if eth1\ntarpit_acl 3", "tarpit-networks = [\"10.9.0.0/24\"]";
         TcpFastclose: "up\\|down\\|both\\|off", "a side that closes ends both directions",
-            Gone("it cuts off what the other side still sends: here a side that closes ends its own direction only, as TCP means it, and `idle-timeout` ends the rest"),
-            "tcp_fastclose both", "changed: pen.cfg:1: it cuts off";
+            Keys("`fast-close` of the listener"),
+            "tcp_fastclose both", "fast-close = \"both\"";
         TcpNodelay: "", "TCP_NODELAY", Needless("always so"),
             "tcp_nodelay", "dropped: pen.cfg:1: always so";
         Timeout: "[N]", "as `-t`", Keys("`timeouts.connect`"),

@@ -207,6 +207,7 @@ impl Emitter {
             section.put("backlog", backlog.value.max(50).to_string(), &[]);
         }
         self.times(section, protocol);
+        self.fast_close(section, protocol);
         if let (Some(most), "udp") = (self.pen.conn_max.clone(), protocol) {
             let text = "of one listener, for datagrams between one address and port of a client and a server";
             let comment = self.note(Effect::Changed, &most.place, text);
@@ -256,6 +257,20 @@ impl Emitter {
         {
             section.put("denied-pool", quoted(pool::ABUSE), &[]);
             pools.push((pool::ABUSE, abuse));
+        }
+    }
+
+    fn fast_close(&mut self, section: &mut Section, protocol: &str) {
+        let Some(fast_close) = self.pen.fast_close.clone() else { return };
+        match protocol {
+            "tcp" => section.put("fast-close", quoted(&fast_close.value), &[]),
+            "http" => {
+                let text = "with -H the end of a response ends nothing but that response: the connection of the client \
+                            goes on with its next request";
+                let comment = self.note(Effect::Changed, &fast_close.place, text);
+                section.comment(comment);
+            }
+            _ => drop(self.note(Effect::Dropped, &fast_close.place, "no effect with -U in Pen either")),
         }
     }
 

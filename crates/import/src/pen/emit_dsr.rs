@@ -101,6 +101,7 @@ fn without_effect(emitter: &mut Emitter) {
     let places: Vec<_> = [place(&pen.emergency), place(&pen.abuse), place(&pen.client_acl)]
         .into_iter()
         .chain(texts.into_iter().map(place))
+        .chain(std::iter::once(place(&pen.fast_close)))
         .chain(switches.map(place))
         .chain(numbers.into_iter().map(place))
         .flatten()

@@ -127,8 +127,12 @@ impl Reader<'_> {
                 }
             }
             Command::SslOption => self.ssl_option(first, place),
-            Command::TcpFastclose if first.is_none_or(|word| !["up", "down", "both"].contains(&word)) => {}
-            Command::TcpFastclose => self.note(Effect::Changed, place, command.row().form.text()),
+            Command::TcpFastclose => match first {
+                Some(word @ ("up" | "down" | "both")) => self.pen.fast_close = said(word),
+                // Pen takes every other word for `off`.
+                Some(_) => self.pen.fast_close = None,
+                None => self.note(Effect::Dropped, place, "without a word Pen ignores it too"),
+            },
             Command::AbortOnError
             | Command::Ascii
             | Command::Block

@@ -53,7 +53,17 @@ const OPTIONS: [(&str, &[&str]); 21] = [
     ("-G", &["/c/ca.pem"]),
     ("-O", &["acl 1 deny 10.0.0.1", "client_acl 1", "source 10.0.0.7", "ssl_ciphers A:B", "weight"]),
     ("-O", &["log /l", "server 0 address 10.0.0.8 port 80", "server 0 acl 3", "idle_timeout 0", "no acl 1"]),
-    ("-O", &["transparent", "keepalive", "dummy", "tarpit_acl 1", "acl 1 permit 10.9.0.0 255.255.255.0"]),
+    (
+        "-O",
+        &[
+            "transparent",
+            "keepalive",
+            "dummy",
+            "tcp_fastclose up",
+            "tarpit_acl 1",
+            "acl 1 permit 10.9.0.0 255.255.255.0",
+        ],
+    ),
     ("-O", &["dsr_if eth1", "acl 1 permit 127.0.0.0 255.255.0.0", "transparent"]),
     ("-q", &["10", "0"]),
     ("-m", &["5"]),

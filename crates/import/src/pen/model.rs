@@ -43,6 +43,8 @@ pub(crate) struct Pen {
     pub(crate) timeout: Given<u64>,
     /// In seconds; 0 is never.
     pub(crate) idle_timeout: Given<u64>,
+    /// `up`, `down` or `both`; without it a side that ends does not end the other one.
+    pub(crate) fast_close: Given<String>,
     pub(crate) clients_max: Given<u64>,
     pub(crate) conn_max: Given<u64>,
     pub(crate) backlog: Given<u64>,

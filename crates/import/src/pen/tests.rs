@@ -236,6 +236,27 @@ fn what_changes_what_clients_get_is_missing_and_the_rest_is_not() {
 }
 
 #[test]
+fn a_fast_close_is_that_of_connections() {
+    for (line, part) in [
+        ("-O tcp_fastclose~up 80 a", "fast-close = \"up\""),
+        ("-O tcp_fastclose~down 80 a", "fast-close = \"down\""),
+        ("-H -O tcp_fastclose~both 80 a", "changed: -O tcp_fastclose both: with -H"),
+        ("-U -O tcp_fastclose~both 53 a", "dropped: -O tcp_fastclose both: no effect with -U"),
+        ("-O tcp_fastclose~up -O dsr_if~eth1 192.0.2.10:80 10.0.0.1", "no effect in Pen with dsr_if"),
+        ("-O tcp_fastclose 80 a", "dropped: -O tcp_fastclose: without a word Pen ignores it too"),
+    ] {
+        let result = run(line, "", keys::of_this_version);
+        let said = said(&result);
+        assert!(said.contains(part), "{line}: {said}");
+        parse(&result.unwrap().toml);
+    }
+    for word in ["off", "nonsense"] {
+        let translation = good(&format!("-O tcp_fastclose~both -O tcp_fastclose~{word} 80 a"));
+        assert!(!translation.toml.contains("fast-close"), "{}", translation.toml);
+    }
+}
+
+#[test]
 fn the_clients_address_goes_to_every_server_unless_pen_names_one() {
     let config = parse(&good("-e 10.0.0.5 -O transparent 80 10.0.0.1").toml);
     assert!(config.pools.len() == 2);

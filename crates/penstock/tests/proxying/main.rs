@@ -8,6 +8,7 @@ mod countries;
 mod descriptors;
 mod discovery;
 mod fallback;
+mod fast_close;
 mod outliers;
 mod passthrough;
 mod priority;
