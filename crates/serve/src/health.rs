@@ -35,7 +35,7 @@ use proxy::snapshot::Snapshot;
 use state::account::Purpose;
 use state::events::Level;
 use state::lock::lock;
-use state::{Admission, BackendState, State};
+use state::{Admission, BackendState, Drain, State};
 use tokio::sync::watch;
 
 mod outliers;
@@ -195,6 +195,7 @@ async fn watch_backend(mut targets: watch::Receiver<Arc<Target>>) {
                 None => health.poll_timeout(),
             }
         };
+        let drained_until = target.backend.drain().and_then(|drain| drain.until);
         tokio::select! {
             // Checked first: the task of a removed backend must not record anything.
             biased;
@@ -214,6 +215,7 @@ async fn watch_backend(mut targets: watch::Receiver<Arc<Target>>) {
                 target.handle_traffic();
                 woken = tokio::time::Instant::now() + CALM;
             }
+            () = until(drained_until) => target.end_drain(),
             finding = finished(&mut probe) => {
                 probe = None;
                 // First: a check that passed must not hide failing traffic.
@@ -273,6 +275,13 @@ impl Target {
             let _turn = account.turn(Purpose::Check, backend.slots()).await;
             probe::run(&backend, &active, &way).await
         }))
+    }
+
+    /// Gives the backend sessions again when the time of its drain is over.
+    fn end_drain(&self) {
+        let Some(Drain { by, at, .. }) = self.backend.end_drain(Instant::now()) else { return };
+        let lasted = DurationText(at.elapsed().unwrap_or_default());
+        self.record(Level::Info, format!("ready: the time of its drain by {by} is over, after {lasted}"));
     }
 
     fn handle_finding(&self, finding: Finding) {

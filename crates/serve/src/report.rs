@@ -12,11 +12,11 @@ use logic::health::{Awaits, Source, Verdict, VerdictOutcome};
 use proxy::front::Front;
 use proxy::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
 use serde::{Serialize, Serializer};
-use state::Admission;
 use state::dsr::Services;
 use state::events::timestamp;
 use state::lock::lock;
 use state::metrics::{Counter, LatencySum, ListenerCounters, PerWorker};
+use state::{Admission, Drain};
 use text::units;
 
 pub mod certificates;
@@ -230,6 +230,8 @@ pub struct BackendReport {
     /// Setting of an operator for the backend.
     #[serde(serialize_with = "serialize_admission")]
     pub admission: Admission,
+    /// Time until its drain ends by itself; `null` without one, and if an operator ends it.
+    pub drain_seconds_left: Option<u64>,
     pub weight: u32,
     /// Weight set by an operator, instead of the configured one.
     pub weight_override: Option<u32>,
@@ -277,6 +279,12 @@ impl ReturnReport {
     fn read(awaits: Awaits) -> Self {
         Self { seconds: awaits.time.as_millis().div_ceil(1000) as u64, passes: awaits.passes }
     }
+}
+
+/// Time until a drain ends by itself, rounded up.
+pub(crate) fn seconds_left(drain: &Drain, now: Instant) -> Option<u64> {
+    let left = drain.until?.saturating_duration_since(now);
+    Some(left.as_millis().div_ceil(1000) as u64)
 }
 
 fn serialize_admission<S: Serializer>(admission: &Admission, serializer: S) -> Result<S::Ok, S::Error> {
@@ -488,6 +496,7 @@ impl BackendReport {
             state_seconds: now.saturating_duration_since(since).as_secs(),
             returns_after: awaits.map(ReturnReport::read),
             admission: state.admission(),
+            drain_seconds_left: state.drain().and_then(|drain| seconds_left(&drain, now)),
             weight: plan.settings.weight,
             weight_override: state.weight_override(),
             in_flight: state.in_flight.load(Relaxed),
@@ -516,6 +525,18 @@ impl BackendReport {
             },
             last_verdicts,
             services: Vec::new(),
+        }
+    }
+
+    /// Its health, and whether it drains and for how long still: for people.
+    fn standing(&self) -> String {
+        match (self.admission, self.drain_seconds_left) {
+            (Admission::Ready, _) => self.state.to_owned(),
+            (Admission::Draining, None) => format!("{}, draining", self.state),
+            (Admission::Draining, Some(left)) => {
+                let left = units::duration(Duration::from_secs(left.max(1)));
+                format!("{}, draining, {left} left", self.state)
+            }
         }
     }
 

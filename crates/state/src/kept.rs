@@ -144,6 +144,11 @@ impl Clock {
         Duration::from_millis(millis(self.wall).max(self.written).saturating_sub(at))
     }
 
+    /// How far ahead a time of the file is.
+    pub fn ahead(&self, at: Millis) -> Duration {
+        Duration::from_millis(at.saturating_sub(millis(self.wall).max(self.written)))
+    }
+
     /// A time of the file for display, never in the future.
     pub fn wall(&self, at: Millis) -> SystemTime {
         let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(at)).unwrap_or(self.wall);

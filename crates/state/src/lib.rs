@@ -301,7 +301,12 @@ pub struct Drain {
     /// The control client, as the kernel names it.
     pub by: String,
     pub at: SystemTime,
+    /// When it ends by itself; `None`: when an operator ends it.
+    pub until: Option<Instant>,
 }
+
+/// Longest time of a drain that ends by itself.
+pub const LONGEST_DRAIN: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// State of a backend, shared by all workers, checks and control commands.
 pub struct BackendState {
@@ -484,15 +489,26 @@ impl BackendState {
     }
 
     pub fn set_admission(&self, admission: Admission) {
+        let mut drain = lock(&self.drain);
         if admission == Admission::Ready {
-            *lock(&self.drain) = None;
+            *drain = None;
         }
         self.admission.store(u8::from(admission == Admission::Draining), Relaxed);
     }
 
-    /// Records who has drained the backend.
-    pub fn note_drain(&self, drain: Drain) {
-        *lock(&self.drain) = Some(drain);
+    /// Drains the backend, and records who has done it.
+    pub fn note_drain(&self, new: Drain) {
+        let mut drain = lock(&self.drain);
+        *drain = Some(new);
+        self.admission.store(1, Relaxed);
+    }
+
+    /// Makes the backend ready if the time of its drain is over. Returns the drain that has ended.
+    pub fn end_drain(&self, now: Instant) -> Option<Drain> {
+        let mut drain = lock(&self.drain);
+        let ended = drain.take_if(|drain| drain.until.is_some_and(|until| until <= now))?;
+        self.admission.store(0, Relaxed);
+        Some(ended)
     }
 
     /// Who has drained the backend; `None` if it is not draining.

@@ -201,7 +201,7 @@ impl Command {
         Select: "", "select()", Needless("epoll is always used"),
             "select", "dropped: pen.cfg:1: epoll";
         Server: "N WORD VALUE ...", "a server: `address`, `port`, `max`, `hard`, `weight`, `prio`, `acl`, `blacklist`",
-            Keys("an entry of `backends`; `blacklist` is `penstock ctl drain`"),
+            Keys("an entry of `backends`; `blacklist` is `penstock ctl drain BACKEND --for TIME`"),
             "listen 81\nserver 0 address fd00::1 port 80", "backends = [\"[fd00::1]:80\"]";
         Servers: "", "shows the servers", Elsewhere("it is for a running Pen; `penstock ctl backends`"),
             "servers", "dropped: pen.cfg:1: it is for a running Pen";

@@ -105,6 +105,7 @@ fn without_effect(emitter: &mut Emitter) {
         .chain(switches.map(place))
         .chain(numbers.into_iter().map(place))
         .flatten()
+        .chain(pen.servers.values().filter_map(|server| place(&server.blacklist)))
         .chain(limited.map(|server| format!("limit of {}", server.said_at)))
         .chain(lists)
         .collect();

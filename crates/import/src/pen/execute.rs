@@ -303,11 +303,7 @@ impl Reader<'_> {
                 }
                 (Err(why), _) => self.fault(place, &why, None),
             },
-            ServerWord::Blacklist => {
-                let why =
-                    "a server is taken out for a time by `penstock ctl drain`, not by the configuration";
-                self.note(Effect::Dropped, place, why);
-            }
+            ServerWord::Blacklist => server.blacklist = self.number(value, place),
             ServerWord::Acl => {
                 if let Some(list) = self.list(Some(value), place) {
                     server.acl = list;

@@ -83,6 +83,8 @@ pub(crate) struct Server {
     pub(crate) weight: u64,
     pub(crate) prio: u64,
     pub(crate) acl: usize,
+    /// Seconds for which it gets no clients at the start.
+    pub(crate) blacklist: Given<u64>,
 }
 
 /// An access list; its entries count in order.

@@ -131,6 +131,12 @@ fn servers(emitter: &mut Emitter, port: Option<u16>) -> Vec<(String, Server)> {
             emitter.note(Effect::Dropped, &server.said_at, "it has no port, so Pen does not use it");
             continue;
         };
+        if let Some(Said { value: seconds @ 1.., place }) = server.blacklist.take() {
+            let text = format!(
+                "a server that runs is taken out for a time by a command: `penstock ctl drain {address} --for {seconds}s`"
+            );
+            emitter.note(Effect::Changed, &place, &text);
+        }
         if !is_on(&emitter.pen.choice.weight) {
             if server.weight > 0 {
                 let text = "its weight has no effect in Pen without -W, and is left out";

@@ -257,6 +257,23 @@ fn a_fast_close_is_that_of_connections() {
 }
 
 #[test]
+fn a_server_that_is_taken_out_for_a_time_has_the_command_that_does_it() {
+    let file =
+        "server 0 address 10.0.0.1 port 80 blacklist 60\nserver 1 address 10.0.0.2 port 81 blacklist 0\n";
+    let result = run("-F pen.cfg 80", file, keys::of_this_version);
+    let said = said(&result);
+    let note = "changed: pen.cfg:1: a server that runs is taken out for a time by a command: \
+                `penstock ctl drain 10.0.0.1:80 --for 60s`";
+    assert!(said.contains(note) && !said.contains("10.0.0.2:81 --for"), "{said}");
+    parse(&result.unwrap().toml);
+    let packets = run("-O dsr_if~eth1 -F pen.cfg 192.0.2.10:80", file, keys::of_this_version);
+    let notes = super::tests::said(&packets);
+    assert!(notes.contains("dropped: pen.cfg:1: no effect in Pen with dsr_if"), "{notes}");
+    let wrong = run("-F pen.cfg 80 a", "server 0 blacklist soon\n", keys::of_this_version);
+    assert!(wrong.unwrap_err().to_string().contains("\"soon\" is not a number"));
+}
+
+#[test]
 fn the_clients_address_goes_to_every_server_unless_pen_names_one() {
     let config = parse(&good("-e 10.0.0.5 -O transparent 80 10.0.0.1").toml);
     assert!(config.pools.len() == 2);

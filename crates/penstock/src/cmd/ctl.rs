@@ -91,7 +91,13 @@ enum Command {
     Dsr(dsr::Dsr),
     /// Give a backend no new sessions; its open sessions continue to their end
     #[command(override_usage = "penstock ctl drain [OPTIONS] [POOL] BACKEND")]
-    Drain(Target),
+    Drain {
+        #[command(flatten)]
+        target: Target,
+        /// Time after which it gets new sessions again, at most 30d; without it `ready` ends the drain
+        #[arg(long = "for", value_name = "TIME", value_parser = parse_word)]
+        time: Option<String>,
+    },
     /// Give a drained backend its share of new sessions again
     #[command(override_usage = "penstock ctl ready [OPTIONS] [POOL] BACKEND")]
     Ready(Target),
@@ -155,6 +161,7 @@ Examples:
   penstock ctl dsr trace --to video.pcapng --service video --verdict dropped
   penstock ctl drain 10.0.0.11:8000            before an update of that server
   penstock ctl ready 10.0.0.11:8000            after it
+  penstock ctl drain 10.0.0.11:8000 --for 10m  ends by itself
   penstock ctl weight app unix:/run/app.sock 5
   penstock ctl show pool.app
   penstock ctl add pool.app.backends 10.0.0.13:8000
@@ -244,7 +251,10 @@ impl Command {
                 owned = dsr.words();
                 ("dsr", words(&owned))
             }
-            Command::Drain(target) => ("drain", words(&target.words)),
+            Command::Drain { target, time } => {
+                let time = time.iter().flat_map(|time| ["for", time.as_str()]);
+                ("drain", target.words.iter().map(String::as_str).chain(time).collect())
+            }
             Command::Ready(target) => ("ready", words(&target.words)),
             Command::Weight { words: all } => ("weight", words(all)),
             Command::Capture(capture) => {
@@ -363,6 +373,7 @@ mod tests {
         (&["drain", "app", "unix:/run/a.sock"], "drain app unix:/run/a.sock"),
         (&["ready", "app", "[::1]:80"], "ready app [::1]:80"),
         (&["drain", "10.0.0.1:80"], "drain 10.0.0.1:80"),
+        (&["drain", "app", "10.0.0.1:80", "--for", "60s"], "drain app 10.0.0.1:80 for 60s"),
         (&["weight", "10.0.0.1:80", "7"], "weight 10.0.0.1:80 7"),
         (&["weight", "app", "10.0.0.1:80", "default"], "weight app 10.0.0.1:80 default"),
         (&["certs"], "certs"),

@@ -37,9 +37,11 @@ fn a_second_drain_keeps_who_and_when_and_unclear_names_are_listed() {
     assert_eq!(json["already_drained"]["at"], first["at"], "{json}");
     assert_eq!((&by()["by"], &by()["at"]), (&first["by"], &first["at"]));
     let unclear = server.refused(&["drain", "127.0.0.1"]);
-    for part in
-        ["\"127.0.0.1\" could be any of these:", &format!("app {}", two.address), "`drain POOL BACKEND`"]
-    {
+    for part in [
+        "\"127.0.0.1\" could be any of these:",
+        &format!("app {}", two.address),
+        "`drain POOL BACKEND [for TIME]`",
+    ] {
         assert!(unclear.contains(part), "no {part:?} in {unclear}");
     }
     let unknown = server.refused(&["weight", "nobody", "3"]);
@@ -55,4 +57,70 @@ fn a_second_drain_keeps_who_and_when_and_unclear_names_are_listed() {
     });
     let name = first["by"].as_str().unwrap().split(", pid").next().unwrap().to_owned();
     assert!(events.matches(&name).count() >= 2, "{name}: {events}");
+}
+
+#[test]
+fn a_drain_for_a_time_is_shown_and_ends_by_itself() {
+    let (one, two) = (Scripted::answering("x"), Scripted::answering("y"));
+    let both = format!("[\"{}\", \"{}\"]", one.address, two.address);
+    let server = Server::start(&config(&one.address).replace(&format!("[\"{}\"]", one.address), &both));
+    let said = server.said(&["drain", &one.address, "--for", "2s"]);
+    assert!(said.contains("drained for 2 s: no new sessions, none is open"), "{said}");
+    let began = std::time::Instant::now();
+    let backend = server.backend(&one.address);
+    assert_eq!(backend["admission"], "draining");
+    assert!((1..=2).contains(&backend["drain_seconds_left"].as_u64().unwrap()), "{backend}");
+    let text = server.said(&["backends"]);
+    assert!(text.contains(", draining, ") && text.contains(" s left"), "{text}");
+    let url = format!("http://{}/", server.address("web"));
+    let why = server.said(&["why", "--from", "127.0.0.1", &url]);
+    assert!(why.contains("draining: by ") && why.contains(" s more"), "{why}");
+    for _ in 0..4 {
+        assert_eq!(testing::client::get(&server.address("web"), "/").text(), "y");
+    }
+    eventually("it is ready again", secs(10), || {
+        (server.backend(&one.address)["admission"] == "ready").then_some(())
+    });
+    assert!(began.elapsed() > secs(1), "{:?}", began.elapsed());
+    assert!(server.backend(&one.address)["drain_seconds_left"].is_null());
+    let events = server.said(&["events"]);
+    assert!(events.contains("ready: the time of its drain by "), "{events}");
+    let answers: Vec<_> = (0..4).map(|_| testing::client::get(&server.address("web"), "/").text()).collect();
+    assert!(answers.contains(&"x".to_owned()), "{answers:?}");
+}
+
+#[test]
+fn a_drain_gets_longer_by_another_one_and_shorter_only_by_ready() {
+    let one = Scripted::answering("x");
+    let server = Server::start(&config(&one.address));
+    let left = || server.backend(&one.address)["drain_seconds_left"].as_u64();
+    let drain = |time: &str| server.ctl_json(&["drain", &one.address, "--for", time]);
+    assert_eq!(drain("1h")["seconds_left"], 3600.0);
+    let already = drain("30m");
+    assert!(already["already_drained"]["seconds_left"].as_f64().unwrap() > 3500.0, "{already}");
+    let again = server.said(&["drain", &one.address, "--for", "30m"]);
+    assert!(
+        again.contains("already drained by ") && again.contains(" min ") && again.contains(" more"),
+        "{again}"
+    );
+    assert!(left().unwrap() > 3500);
+    assert_eq!(drain("2h")["seconds_left"], 7200.0);
+    assert!(left().unwrap() > 7100);
+    assert!(server.ctl_json(&["drain", &one.address])["seconds_left"].is_null());
+    assert_eq!(left(), None);
+    assert!(drain("2h")["already_drained"]["seconds_left"].is_null(), "it has no end");
+    server.said(&["ready", &one.address]);
+    assert_eq!(drain("1s")["seconds_left"], 1.0);
+    server.said(&["ready", &one.address]);
+    server.said(&["drain", &one.address]);
+    for wrong in ["0s", "31d", "soon", "-1s", ""] {
+        let refused = server.refused(&["drain", &one.address, "--for", wrong]);
+        assert!(!refused.is_empty(), "{wrong}");
+    }
+    assert!(server.refused(&["drain", &one.address, "--for", "31d"]).contains("lasts 30d at most"));
+    // The end of the drain that `ready` ended does not come.
+    let count = |word: &str| server.said(&["events"]).matches(word).count();
+    server.said(&["ready", &one.address]);
+    server.said(&["drain", &one.address, "--for", "1s"]);
+    eventually("the last one ends", secs(10), || (count("the time of its drain") == 1).then_some(()));
 }

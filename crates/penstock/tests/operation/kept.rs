@@ -151,6 +151,30 @@ fn a_restart_and_a_crash_keep_clients_marks_ejection_and_counters() {
 }
 
 #[test]
+fn a_drain_for_a_time_goes_on_after_a_crash_and_ends_when_it_would_have() {
+    let (state, one) = (tempfile::tempdir().unwrap(), Scripted::answering("one"));
+    let config = small(state.path(), &one.address);
+    let mut server = Server::start(&config);
+    said(&server, &["drain", &one.address, "--for", "1h"]);
+    server.signal(Signal::SIGKILL);
+    server.wait_end(secs(20));
+    drop(server);
+    let mut server = Server::start(&config);
+    let backend = server.backend(&one.address);
+    let left = backend["drain_seconds_left"].as_u64().unwrap();
+    assert!((3500..3600).contains(&left) && backend["admission"] == "draining", "{backend}");
+    said(&server, &["ready", &one.address]);
+    said(&server, &["drain", &one.address, "--for", "3s"]);
+    server.signal(Signal::SIGKILL);
+    server.wait_end(secs(20));
+    drop(server);
+    let server = Server::start(&config);
+    eventually("it is ready again", secs(10), || {
+        (server.backend(&one.address)["admission"] == "ready").then_some(())
+    });
+}
+
+#[test]
 fn a_change_that_was_not_saved_is_said_at_the_start_and_one_undo_away() {
     let (state, one, two) =
         (tempfile::tempdir().unwrap(), Scripted::answering("one"), Scripted::answering("two"));

@@ -7,7 +7,7 @@ use logic::transaction::Ask;
 use proxy::front::Front;
 use serde_json::{Value, json};
 use state::events::Event;
-use state::{Admission, BackendState, State};
+use state::{BackendState, State};
 use text::nearest::nearest;
 
 use super::change;
@@ -201,15 +201,15 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "drain",
-        arguments: "[POOL] BACKEND",
-        help: "give a backend no new sessions; its open ones go on",
-        run: |call| marks::admit(call, Admission::Draining),
+        arguments: "[POOL] BACKEND [for TIME]",
+        help: "give a backend no new sessions, until `ready` or for a time; its open ones go on",
+        run: marks::drain,
     },
     Command {
         name: "ready",
         arguments: "[POOL] BACKEND",
         help: "give a drained backend new sessions again",
-        run: |call| marks::admit(call, Admission::Ready),
+        run: marks::ready,
     },
     Command {
         name: "weight",

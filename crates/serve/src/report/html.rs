@@ -141,7 +141,7 @@ impl Page {
                 mark,
                 [
                     text(&backend.name),
-                    text(state(backend)),
+                    text(backend.standing()),
                     text(units::or_just_now(Duration::from_secs(backend.state_seconds))),
                     number(backend.weight_override.unwrap_or(backend.weight)),
                     number(backend.in_flight),
@@ -271,13 +271,6 @@ fn text<'a>(text: impl Into<Cow<'a, str>>) -> Cell<'a> {
 
 fn number(value: impl Display) -> Cell<'static> {
     Cell::Number(value.to_string())
-}
-
-fn state(backend: &BackendReport) -> String {
-    match backend.admission {
-        state::Admission::Ready => backend.state.to_owned(),
-        state::Admission::Draining => format!("{}, draining", backend.state),
-    }
 }
 
 /// Why a backend is as it is: the newest verdict, and what an ejected one waits for.

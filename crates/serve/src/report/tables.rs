@@ -262,10 +262,6 @@ pub(super) fn rank(backend: &BackendReport) -> u8 {
 }
 
 fn backend_row(backend: &BackendReport) -> [String; 10] {
-    let state = match backend.admission {
-        Admission::Ready => backend.state.to_owned(),
-        Admission::Draining => format!("{}, draining", backend.state),
-    };
     let since = Duration::from_secs(backend.state_seconds);
     let weight = match backend.weight_override {
         Some(weight) => format!("{weight} (file: {})", backend.weight),
@@ -277,7 +273,7 @@ fn backend_row(backend: &BackendReport) -> [String; 10] {
     };
     [
         line(&backend.name),
-        state,
+        backend.standing(),
         units::or_just_now(since),
         weight,
         now,

@@ -17,7 +17,7 @@ use proxy::why::Explained;
 use serde::Serialize;
 use state::events::timestamp;
 
-use super::{ReturnReport, protocol_word};
+use super::{ReturnReport, protocol_word, seconds_left};
 
 mod shown;
 
@@ -213,6 +213,8 @@ pub struct DrainStep {
     pub by: String,
     pub at: String,
     pub seconds: u64,
+    /// Until it ends by itself; `null` if an operator ends it.
+    pub seconds_left: Option<u64>,
 }
 
 text::words! {
@@ -426,6 +428,7 @@ impl BackendStep {
         let state = &plan.state;
         let is_down = !state.is_up();
         let drained = state.drain().map(|drain| DrainStep {
+            seconds_left: seconds_left(&drain, now),
             by: drain.by,
             at: timestamp(drain.at),
             seconds: drain.at.elapsed().unwrap_or_default().as_secs(),

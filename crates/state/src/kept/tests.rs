@@ -53,7 +53,7 @@ fn used() -> State {
     let [one, two, three] = [1, 2, 3].map(|port| backend(&state, port));
     one.counters.of(1).grpc_statuses[16].add(4);
     one.set_admission(Admission::Draining);
-    one.note_drain(Drain { by: "uid 0 (pid 7)".into(), at: SystemTime::now() - 60 * SECOND });
+    one.note_drain(Drain { by: "uid 0 (pid 7)".into(), at: SystemTime::now() - 60 * SECOND, until: None });
     two.set_weight_override(Some(0));
     let verdict = Verdict {
         at: SystemTime::now(),
@@ -145,6 +145,34 @@ fn counters_health_and_marks_come_back() {
     let third = super::tests::state(&[1, 2, 3]);
     again.restore(&third, &Clock::now(again.at));
     assert_eq!(cause(&third), once, "a second restart changes no text");
+}
+
+#[test]
+fn a_drain_for_a_time_goes_on_for_the_rest_of_it() {
+    let before = state(&[1]);
+    let until = Some(Instant::now() + 60 * SECOND);
+    backend(&before, 1).note_drain(Drain { by: "ann".into(), at: SystemTime::now(), until });
+    let bytes = seal(Kind::Traffic, &Traffic::gather(&before)).unwrap();
+    let kept: Traffic = unseal(Kind::Traffic, &bytes).unwrap();
+    let clock = Clock::now(kept.at);
+    let after = |passed: Duration| {
+        let state = state(&[1]);
+        let restored = kept.restore(&state, &Clock { wall: clock.wall + passed, ..clock });
+        assert_eq!(restored.drained, usize::from(backend(&state, 1).drain().is_some()));
+        (backend(&state, 1).admission(), backend(&state, 1).drain().and_then(|drain| drain.until))
+    };
+    let left = |until: Option<Instant>| until.unwrap().duration_since(clock.monotonic).as_secs_f64().round();
+    let (admission, until) = after(20 * SECOND);
+    assert_eq!((admission, left(until)), (Admission::Draining, 40.0));
+    assert_eq!(after(61 * SECOND), (Admission::Ready, None), "it ended while no process ran");
+    let behind = Clock { wall: clock.wall - 1000 * SECOND, ..clock };
+    let state = state(&[1]);
+    kept.restore(&state, &behind);
+    let one = backend(&state, 1);
+    assert_eq!(left(one.drain().unwrap().until), 60.0, "a clock that is behind gives it no more time");
+    assert_eq!(one.end_drain(clock.monotonic + 59 * SECOND), None);
+    assert_eq!(one.end_drain(clock.monotonic + 61 * SECOND).unwrap().by, "ann");
+    assert_eq!((one.admission(), one.end_drain(clock.monotonic + 61 * SECOND)), (Admission::Ready, None));
 }
 
 #[test]

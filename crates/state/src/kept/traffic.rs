@@ -16,7 +16,7 @@ use super::{Clock, Millis, millis};
 use crate::ending::Ending;
 use crate::events::Level;
 use crate::lock::lock;
-use crate::{Admission, BackendState, Drain, ListenerState, PoolState, State};
+use crate::{Admission, BackendState, Drain, LONGEST_DRAIN, ListenerState, PoolState, State};
 
 /// Largest weight of an operator.
 const MOST_WEIGHT: u32 = 1000;
@@ -62,6 +62,9 @@ struct KeptBackend {
 struct KeptDrain {
     by: String,
     at: Millis,
+    /// An earlier version does not know it, and reads files without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<Millis>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -225,9 +228,10 @@ impl KeptListener {
 impl KeptBackend {
     fn gather(backend: &BackendState, wall: SystemTime, now: Instant) -> Self {
         let drain = (backend.asked_admission() == Admission::Draining).then(|| {
-            let unknown = || Drain { by: "unknown".to_owned(), at: wall };
-            let Drain { by, at } = backend.drain().unwrap_or_else(unknown);
-            KeptDrain { by, at: millis(at) }
+            let unknown = || Drain { by: "unknown".to_owned(), at: wall, until: None };
+            let Drain { by, at, until } = backend.drain().unwrap_or_else(unknown);
+            let until = until.map(|until| millis(wall + until.saturating_duration_since(now)));
+            KeptDrain { by, at: millis(at), until }
         });
         let health = backend.lock_health().memory(now).map(|memory| KeptHealth::of(memory, wall));
         Self {
@@ -244,10 +248,14 @@ impl KeptBackend {
         if let Some(sum) = self.latency.as_ref().and_then(Histogram::sum) {
             backend.counters.of(0).latency.add(&sum);
         }
-        if let Some(KeptDrain { by, at }) = &self.drain {
-            backend.set_admission(Admission::Draining);
-            backend.note_drain(Drain { by: by.clone(), at: clock.wall(*at) });
-            restored.drained += 1;
+        if let Some(KeptDrain { by, at, until }) = &self.drain {
+            let left = until.map(|until| clock.ahead(until).min(LONGEST_DRAIN));
+            // It ended while no process ran.
+            if left != Some(Duration::ZERO) {
+                let until = left.map(|left| clock.monotonic + left);
+                backend.note_drain(Drain { by: by.clone(), at: clock.wall(*at), until });
+                restored.drained += 1;
+            }
         }
         if let Some(weight) = self.weight.filter(|weight| *weight <= MOST_WEIGHT) {
             backend.set_weight_override(Some(weight));

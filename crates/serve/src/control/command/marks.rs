@@ -1,12 +1,12 @@
 //! Marks of operators on backends: drained, ready, weight.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use config::types::Standing;
 use serde_json::{Value, json};
 use state::events::Level;
-use state::{Admission, BackendState, Drain};
+use state::{Admission, BackendState, Drain, LONGEST_DRAIN};
 
 use super::{Call, Refusal, Step};
 use crate::report;
@@ -22,7 +22,7 @@ impl Call<'_> {
 
     /// Records a change and its operator as an event, and returns the answer. Both warn if clients get no backend, or
     /// this one gets no clients although it was asked to.
-    fn changed(&self, backend: &BackendState, change: &str, fact: (&str, Value)) -> Step {
+    fn changed(&self, backend: &BackendState, change: &str, facts: &[(&str, Value)]) -> Step {
         // The number of usable backends may have changed: wake the task that evaluates the pool.
         backend.wake_health.notify_one();
         let warning = self.warning_after(backend);
@@ -41,7 +41,10 @@ impl Call<'_> {
                 format!("{name} of pool {pool}: {change}{warning}")
             },
             || {
-                let mut answer = json!({ "pool": &*backend.pool, "backend": &*backend.name, fact.0: fact.1 });
+                let mut answer = json!({ "pool": &*backend.pool, "backend": &*backend.name });
+                for (name, value) in facts {
+                    answer[*name] = value.clone();
+                }
                 if let Some(warning) = &warning {
                     answer["warning"] = json!(warning);
                 }
@@ -71,54 +74,89 @@ impl Call<'_> {
     }
 }
 
-pub(super) fn admit(call: &Call<'_>, admission: Admission) -> Result<Step, Refusal> {
+pub(super) fn ready(call: &Call<'_>) -> Result<Step, Refusal> {
     let backend = call.backend(call.arguments)?;
-    if admission == Admission::Ready && backend.standing() == Standing::Leaving {
+    if backend.standing() == Standing::Leaving {
         let name = text::terminal::line(&backend.name);
         return Err(format!(
             "the DNS does not have {name} any more: it is removed when its sessions have ended"
         )
         .into());
     }
-    if admission == Admission::Draining
-        && backend.asked_admission() == Admission::Draining
+    backend.set_admission(Admission::Ready);
+    marked(call);
+    Ok(call.changed(&backend, "ready", &[("admission", json!("ready"))]))
+}
+
+pub(super) fn drain(call: &Call<'_>) -> Result<Step, Refusal> {
+    let (words, time) = match call.arguments {
+        [words @ .., "for", time] if !words.is_empty() => (words, Some(drain_time(time)?)),
+        words => (words, None),
+    };
+    let backend = call.backend(words)?;
+    let until = time.map(|time| Instant::now() + time);
+    if backend.asked_admission() == Admission::Draining
         && let Some(earlier) = backend.drain()
+        && lasts_as_long(&earlier, until)
     {
         return Ok(already_drained(call, &backend, &earlier));
     }
-    backend.set_admission(admission);
-    if admission == Admission::Draining {
-        backend.note_drain(Drain { by: call.who.to_string(), at: SystemTime::now() });
-    }
+    backend.note_drain(Drain { by: call.who.to_string(), at: SystemTime::now(), until });
     marked(call);
-    Ok(match admission {
-        Admission::Draining => {
-            let left = backend.in_flight.load(Relaxed);
-            let change = match left {
-                0 => "drained: no new sessions, none is open".to_owned(),
-                left => format!(
-                    "draining: no new sessions, {left} still open (penstock ctl backends shows when none is)"
-                ),
-            };
-            call.changed(&backend, &change, ("admission", json!("draining")))
-        }
-        Admission::Ready => call.changed(&backend, "ready", ("admission", json!("ready"))),
-    })
+    let lasts = time.map_or(String::new(), |time| format!(" for {}", text::units::duration(time)));
+    let change = match backend.in_flight.load(Relaxed) {
+        0 => format!("drained{lasts}: no new sessions, none is open"),
+        left => format!(
+            "draining{lasts}: no new sessions, {left} still open (penstock ctl backends shows when none is)"
+        ),
+    };
+    let left = json!(time.map(|time| time.as_secs_f64()));
+    Ok(call.changed(&backend, &change, &[("admission", json!("draining")), ("seconds_left", left)]))
+}
+
+fn drain_time(time: &str) -> Result<Duration, Refusal> {
+    let read = config::duration(time).map_err(|why| format!("for {time}: {why}"))?;
+    if read.is_zero() || read > LONGEST_DRAIN {
+        let days = LONGEST_DRAIN.as_secs() / 86_400;
+        return Err(format!(
+            "for {time}: a drain with an end lasts {days}d at most, and longer than 0; without `for` it lasts until `ready`"
+        )
+        .into());
+    }
+    Ok(read)
+}
+
+/// Whether a drain does not end before `until`: a second operator may make it longer, and end it by `ready`.
+fn lasts_as_long(earlier: &Drain, until: Option<Instant>) -> bool {
+    match (earlier.until, until) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(earlier), Some(new)) => earlier >= new,
+    }
 }
 
 /// Answers the second operator who drains a backend: the first operator and the time of that drain are kept.
 fn already_drained(call: &Call<'_>, backend: &BackendState, earlier: &Drain) -> Step {
     let ago = text::units::ago(earlier.at.elapsed().unwrap_or_default());
-    let left = backend.in_flight.load(Relaxed);
+    let left = earlier.until.map(|until| until.saturating_duration_since(Instant::now()));
+    let open = backend.in_flight.load(Relaxed);
     call.answer(
         || {
             let (name, pool) = (text::terminal::line(&backend.name), text::terminal::line(&backend.pool));
             let by = text::terminal::line(&earlier.by);
-            let open = text::units::count(left as usize, "session");
-            format!("{name} of pool {pool}: already drained by {by}, {ago}: no new sessions, {open} open")
+            let left =
+                left.map_or(String::new(), |left| format!(", for {} more", text::units::duration(left)));
+            let open = text::units::count(open as usize, "session");
+            format!(
+                "{name} of pool {pool}: already drained by {by}, {ago}{left}: no new sessions, {open} open"
+            )
         },
         || {
-            let drained = json!({ "by": earlier.by, "at": state::events::timestamp(earlier.at) });
+            let drained = json!({
+                "by": earlier.by,
+                "at": state::events::timestamp(earlier.at),
+                "seconds_left": left.map(|left| left.as_secs_f64()),
+            });
             json!({
                 "pool": &*backend.pool,
                 "backend": &*backend.name,
@@ -148,5 +186,5 @@ pub(super) fn weight(call: &Call<'_>) -> Result<Step, Refusal> {
     backend.set_weight_override(weight);
     marked(call);
     let change = weight.map_or("weight as configured".to_owned(), |weight| format!("weight {weight}"));
-    Ok(call.changed(&backend, &change, ("weight", json!(weight))))
+    Ok(call.changed(&backend, &change, &[("weight", json!(weight))]))
 }

@@ -201,7 +201,10 @@ fn words(backend: &BackendStep, reason: &str) -> String {
         "half-open" => "half-open: it has all the sessions that it may have on trial".to_owned(),
         "draining" => match &backend.drained {
             Some(drain) => {
-                format!("draining: by {}, {}", drain.by, units::ago(Duration::from_secs(drain.seconds)))
+                let ago = units::ago(Duration::from_secs(drain.seconds));
+                let left = drain.seconds_left.map(|left| units::duration(Duration::from_secs(left.max(1))));
+                let left = left.map_or(String::new(), |left| format!(", for {left} more"));
+                format!("draining: by {}, {ago}{left}", drain.by)
             }
             None => reason.to_owned(),
         },
