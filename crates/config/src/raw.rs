@@ -250,6 +250,10 @@ pub(crate) struct RawShares {
     /// address in the header counts, unless it is in `trusted-proxies`.
     #[schemars(extend("default" = 50, "minimum" = 1, "maximum" = 100))]
     pub(crate) source: Key<i64>,
+    /// Prefix length of IPv4 networks: all IPv4 addresses of one network count as one address, for these shares and for the
+    /// limits of a source that a listener has.
+    #[schemars(extend("default" = 32, "minimum" = 1, "maximum" = 32))]
+    pub(crate) ipv4_prefix: Key<i64>,
     /// Prefix length of IPv6 networks: all IPv6 addresses of one network count as one address.
     #[schemars(extend("default" = 64, "minimum" = 1, "maximum" = 128))]
     pub(crate) ipv6_prefix: Key<i64>,
@@ -372,8 +376,8 @@ pool = "app"
     ))]
     pub(crate) max_connections: Key<i64>,
     /// Connections that one source may open: `burst` at once, then `per-second`. One more is closed; an HTTP client without
-    /// TLS gets 429 with `Retry-After` first. A source is an IPv4 address, or an IPv6 network of
-    /// `process.shares.ipv6-prefix`: behind a PROXY header the one in the header. `trusted-proxies` and Unix sockets have
+    /// TLS gets 429 with `Retry-After` first. A source is an address, or a network of
+    /// `process.shares.ipv4-prefix` or `ipv6-prefix`: behind a PROXY header that of the address in it. `trusted-proxies` and Unix sockets have
     /// no such limit. The last 65,536 sources are remembered.
     #[schemars(extend("x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] }), "x-example" = r#"[listener.web]
 bind = ":80"
@@ -450,7 +454,7 @@ health = { dns = "example.org" }
         "x-default" = "16384, with `dsr` 1000000", "minimum" = 1, "maximum" = 16_777_216, "x-only" = json!({ "protocol": ["udp", "dsr"] })
     ))]
     pub(crate) max_flows: Key<i64>,
-    /// Largest number of flows of one source: of an IPv4 address, or an IPv6 network of `process.shares.ipv6-prefix`. Each
+    /// Largest number of flows of one source: of an address, or a network of `process.shares.ipv4-prefix` or `ipv6-prefix`. Each
     /// worker has an equal part of it, for each address in `bind`, and at least one flow: the kernel distributes the
     /// source's ports among workers. One more flow takes the place of another one of the same source, as with `max-flows`,
     /// or is dropped.

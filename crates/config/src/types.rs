@@ -10,7 +10,7 @@ use hosts::tunnel::plan::{Endpoint, Tunnel};
 use logic::account::Shares;
 use logic::acl::AccessList;
 pub use logic::balance::AllDown;
-use logic::balance::{Bound, HashKey, Policy};
+use logic::balance::{Bound, HashKey, Policy, Prefixes};
 use logic::bandwidth::Bandwidth;
 pub use logic::discovery::Standing;
 use logic::health::{Check, PassiveRule, Rule};
@@ -96,8 +96,8 @@ pub struct Process {
     pub max_connections: MaxConnections,
     /// Largest parts of the descriptors for one client connection and for one address.
     pub shares: Shares,
-    /// Prefix length of IPv6 networks: all addresses of one network count as one source.
-    pub source_ipv6_prefix: u8,
+    /// Networks whose addresses count as one source.
+    pub source_prefixes: Prefixes,
     /// File with the number of the process.
     pub pid_file: Option<PathBuf>,
     /// Directory for data that outlives the process; `None`: the default directory if it exists.

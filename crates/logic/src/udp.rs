@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::balance::StickyKey;
+use crate::balance::{Prefixes, StickyKey};
 
 pub(crate) mod chain;
 mod course;
@@ -76,8 +76,8 @@ pub struct Rules {
     pub flows: usize,
     /// Largest number of flows of one source.
     pub per_source: usize,
-    /// All IPv6 addresses with this prefix length are one source.
-    pub ipv6_prefix: u8,
+    /// All addresses of a network with one of these prefixes are one source.
+    pub sources: Prefixes,
     /// Time without a datagram in either direction after which a flow ends.
     pub idle: Duration,
     pub replies: Replies,
@@ -326,7 +326,7 @@ impl<T> FlowTable<T> {
     }
 
     fn source(&self, key: &FlowKey) -> StickyKey {
-        StickyKey::new(key.client().ip(), self.rules.ipv6_prefix)
+        StickyKey::in_network(key.client().ip(), self.rules.sources)
     }
 
     /// Adds the flow of a datagram for which [`Self::handle_datagram`] has returned a new [`Arrival`]. The caller has

@@ -362,7 +362,7 @@ fn rules(worker: &Worker, current: &Current, plan: &ListenerPlan) -> Option<Rule
     Some(Rules {
         flows: settings.max_flows.div_ceil(sockets),
         per_source: settings.flows_per_source.div_ceil(sockets),
-        ipv6_prefix: current.config.process.source_ipv6_prefix,
+        sources: current.config.process.source_prefixes,
         idle: settings.idle_timeout,
         replies: settings.replies,
     })

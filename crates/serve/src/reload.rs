@@ -88,7 +88,7 @@ pub struct Supervisor {
 pub fn set_limits(state: &State, config: &Config, descriptors: &Needs, division: Division) {
     let (process, account) = (&config.process, &state.account);
     account.set(descriptors.limit, division, process.shares, wanted(config), backend_slots(config));
-    account.sources.set_ipv6_prefix(process.source_ipv6_prefix);
+    account.sources.set_prefixes(process.source_prefixes);
     let possible = division.clients(account.client_slots());
     let most = match process.max_connections {
         MaxConnections::Auto => possible,
@@ -334,7 +334,7 @@ impl Supervisor {
             drain_timeout: _,
             max_connections: _,
             shares: _,
-            source_ipv6_prefix: _,
+            source_prefixes: _,
         } = process;
         let old = &*self.started_with;
         // Whether others may connect is fixed with the socket; who they are is not.

@@ -1,5 +1,5 @@
-//! Clients of one listener by source: how many connections are open, and how fast they came. An IPv4 address is a source,
-//! and an IPv6 network of `process.shares.ipv6-prefix`.
+//! Clients of one listener by source: how many connections are open, and how fast they came. A source is a network of
+//! `process.shares.ipv4-prefix` or `ipv6-prefix`.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

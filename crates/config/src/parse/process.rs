@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 
 use logic::account::{Percent, Shares};
+use logic::balance::Prefixes;
 
 use super::duration;
 use super::parser::{Parser, Zero, count};
@@ -42,7 +43,7 @@ impl Parser<'_> {
             drain_timeout: drain_timeout?,
             max_connections: max_connections?,
             shares: shares?.0,
-            source_ipv6_prefix: shares?.1,
+            source_prefixes: shares?.1,
             pid_file: pid_file?,
             state_directory: state_directory?,
             state_interval: state_interval?,
@@ -65,9 +66,9 @@ impl Parser<'_> {
 }
 
 /// The schema limits the numbers, so the conversions cannot fail.
-fn shares_of(raw: &RawShares) -> Option<(Shares, u8)> {
+fn shares_of(raw: &RawShares) -> Option<(Shares, Prefixes)> {
     let number = |key: &Key<i64>| key.as_ref().and_then(|key| u8::try_from(key.value).ok());
     let percent = |key: &Key<i64>| number(key).and_then(Percent::new);
     let shares = Shares { connection: percent(&raw.connection)?, source: percent(&raw.source)? };
-    Some((shares, number(&raw.ipv6_prefix)?))
+    Some((shares, Prefixes { ipv4: number(&raw.ipv4_prefix)?, ipv6: number(&raw.ipv6_prefix)? }))
 }

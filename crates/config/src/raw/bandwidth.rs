@@ -22,7 +22,7 @@ pub(crate) struct RawBandwidth {
     #[schemars(extend("x-default" = "what the limit allows in a second", "examples" = ["64KiB"]))]
     pub(crate) burst: Key<SizeText>,
     /// Which sessions share the limit. `"session"`: none; with HTTP each request has its own, otherwise each connection.
-    /// `"source"`: all sessions of one address (an IPv6 network of `process.shares.ipv6-prefix` counts as one; behind a
+    /// `"source"`: all sessions of one address (a network of `process.shares.ipv4-prefix` or `ipv6-prefix` counts as one; behind a
     /// PROXY header or `trusted-proxies` the client behind it). The sessions of a Unix socket then have a limit each.
     /// `"listener"`: all sessions of the listener. Sessions that share a limit get equal parts.
     #[schemars(extend("default" = Per::default().as_str(), "enum" = Per::WORDS))]

@@ -11,7 +11,7 @@ use config::types::{
 use config::{
     Environment, Faults, Loaded, MAX_VARIABLE_FILE, Quick, Severity, Source, control_socket, load, quick,
 };
-use logic::balance::{HashKey, Policy};
+use logic::balance::{HashKey, Policy, Prefixes};
 use logic::health::Check;
 use logic::route::{Action, HostPattern, PoolId};
 use proptest::prelude::*;
@@ -58,6 +58,7 @@ user = "penstock"
 group = "www-data"
 drain-timeout = "1m"
 max-connections = 5000
+shares = { ipv4-prefix = 24, ipv6-prefix = 56 }
 state-directory = "/srv/penstock"
 
 [access-log]
@@ -214,6 +215,7 @@ fn every_key_reaches_the_configuration() {
     let config = &loaded.config;
     assert_eq!(config.process.drain_timeout, Duration::from_secs(60));
     assert_eq!(config.process.state_directory.as_deref(), Some(Path::new("/srv/penstock")));
+    assert_eq!(config.process.source_prefixes, Prefixes { ipv4: 24, ipv6: 56 });
     let web = &config.listeners[0];
     assert_eq!(web.binds[2], BindAddress::AnyIp(8081));
     assert_eq!(web.max_connections, Some(100));

@@ -26,7 +26,7 @@ pub use choose::{
 pub use hash::hash_bytes;
 use hash::mix;
 pub use policy::{ChoosesBy, HashKey, HashKeyError, Policy};
-pub use sticky::{StickyKey, StickyTable};
+pub use sticky::{Prefixes, StickyKey, StickyTable};
 
 /// State of one backend at the moment of the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,13 @@ pub struct StickyKey {
     network: u128,
 }
 
+/// Lengths of the prefixes of networks whose addresses count as one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefixes {
+    pub ipv4: u8,
+    pub ipv6: u8,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum Family {
     #[default]
@@ -28,10 +35,19 @@ impl StickyKey {
 
     /// Key of a complete IPv4 address (also IPv4-mapped), or of the first `v6_prefix` bits of an IPv6 address.
     pub fn new(ip: IpAddr, v6_prefix: u8) -> Self {
+        Self::in_network(ip, Prefixes { ipv4: 32, ipv6: v6_prefix })
+    }
+
+    /// Key of the network of an address.
+    pub fn in_network(ip: IpAddr, prefixes: Prefixes) -> Self {
         match ip.to_canonical() {
-            IpAddr::V4(v4) => StickyKey { family: Family::V4, network: u128::from(u32::from(v4)) },
+            IpAddr::V4(v4) => {
+                let host_bits = 32_u32.saturating_sub(u32::from(prefixes.ipv4));
+                let mask = u32::MAX.checked_shl(host_bits).unwrap_or(0);
+                StickyKey { family: Family::V4, network: u128::from(u32::from(v4) & mask) }
+            }
             IpAddr::V6(v6) => {
-                let host_bits = 128_u32.saturating_sub(u32::from(v6_prefix));
+                let host_bits = 128_u32.saturating_sub(u32::from(prefixes.ipv6));
                 let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
                 StickyKey { family: Family::V6, network: u128::from(v6) & mask }
             }
@@ -260,6 +276,12 @@ mod tests {
         assert_ne!(key("2001:db8::1", 128), key("2001:db8::2", 128));
         assert_eq!(key("2001:db8::1", 0), key("fe80::2", 0));
         assert_ne!(key("::c000:201", 255), key("192.0.2.1", 255), "the families do not meet");
+        let source =
+            |text: &str, ipv4| StickyKey::in_network(text.parse().unwrap(), Prefixes { ipv4, ipv6: 64 });
+        assert_eq!(source("192.0.2.1", 24), source("::ffff:192.0.2.200", 24));
+        assert_ne!(source("192.0.2.1", 24), source("192.0.3.1", 24));
+        assert_ne!(source("192.0.2.1", 32), source("192.0.2.2", 32));
+        assert_eq!(source("192.0.2.1", 0), source("10.0.0.1", 0));
     }
 
     #[test]

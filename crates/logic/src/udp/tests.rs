@@ -3,7 +3,7 @@ use super::*;
 const IDLE: Duration = Duration::from_secs(30);
 
 fn rules(flows: usize, per_source: usize) -> Rules {
-    Rules { flows, per_source, ipv6_prefix: 64, idle: IDLE, replies: Replies::Any }
+    Rules { flows, per_source, sources: Prefixes { ipv4: 32, ipv6: 64 }, idle: IDLE, replies: Replies::Any }
 }
 
 fn key(client: &str) -> FlowKey {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use logic::balance::Availability;
+use logic::balance::{Availability, Prefixes};
 use logic::udp::{
     AfterReply, Arrival, Course, Ended, FlowId, FlowKey, FlowTable, Hearing, Membership, Progress, Replies,
     Rules,
@@ -166,7 +166,8 @@ impl World {
 }
 
 fn rules(flows: usize, per_source: usize, replies: Replies) -> Rules {
-    Rules { flows, per_source, ipv6_prefix: 64, idle: Duration::from_secs(10), replies }
+    let sources = Prefixes { ipv4: 32, ipv6: 64 };
+    Rules { flows, per_source, sources, idle: Duration::from_secs(10), replies }
 }
 
 fn client(network: u8, number: u64) -> SocketAddr {

@@ -92,3 +92,76 @@ fn requests_of_a_source_count_together_and_behind_a_trusted_proxy_each_client_ha
     }
     eventually("the connection goes on", secs(10), || (ask(&mut clients[0], &[]).0 == 200).then_some(()));
 }
+
+/// A server whose sources are networks of these prefixes, behind a load balancer at 127.0.0.9.
+fn start_with_networks(limits: &str) -> (Scripted, Server) {
+    let backend = Scripted::answering("app");
+    let server = Server::start(&format!(
+        "[process]\nworkers = 2\nshares = {{ ipv4-prefix = 24, ipv6-prefix = 64 }}\n\
+         [control]\nsocket = \"@DIR@/control.sock\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\nproxy-protocol-from = [\"127.0.0.9\"]\n{limits}\n\
+         [pool.app]\nbackends = [\"{}\"]\n",
+        backend.address
+    ));
+    (backend, server)
+}
+
+/// A client that a load balancer names by a PROXY header.
+fn named(address: &str, server: &Server) -> Client {
+    let mut client = client_from("127.0.0.9", server);
+    let (family, ours) = if address.contains(':') { ("TCP6", "::1") } else { ("TCP4", "127.0.0.1") };
+    client.send(format!("PROXY {family} {address} {ours} 4711 80\r\n"));
+    client
+}
+
+#[test]
+fn addresses_of_a_network_have_its_connections_together() {
+    let (_backend, server) = start_with_networks("connections-per-source = 2");
+    let mut open = ["127.0.2.1", "127.0.2.9"].map(|address| client_from(address, &server));
+    assert!(open.iter_mut().all(|client| ask(client, &[]).0 == 200));
+    for address in ["127.0.2.1", "127.0.2.200"] {
+        assert_eq!(ask(&mut client_from(address, &server), &[]), (429, Some(5)), "{address}");
+    }
+    assert_eq!(ask(&mut client_from("127.0.3.1", &server), &[]).0, 200, "another network");
+    let mut kept = ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2"].map(|address| named(address, &server));
+    assert!(kept.iter_mut().all(|client| ask(client, &[]).0 == 200));
+    assert_eq!(ask(&mut named("2001:db8:0:1::3", &server), &[]).0, 429);
+    assert_eq!(ask(&mut named("2001:db8:0:2::1", &server), &[]).0, 200, "another /64");
+    assert_eq!(ended(&server, "source-full"), 3);
+    drop(open);
+    eventually("a place is free again", secs(10), || {
+        (ask(&mut client_from("127.0.2.77", &server), &[]).0 == 200).then_some(())
+    });
+}
+
+#[test]
+fn addresses_of_a_network_have_its_rates_together() {
+    let (_backend, server) = start_with_networks(
+        "connection-rate = { burst = 2, per-second = 1 }\nrequest-rate = { burst = 3, per-second = 1 }",
+    );
+    let mut first = client_from("127.0.2.1", &server);
+    assert_eq!(ask(&mut first, &[]).0, 200);
+    let mut second = client_from("127.0.2.9", &server);
+    assert_eq!(ask(&mut second, &[]).0, 200);
+    assert_eq!(ask(&mut client_from("127.0.2.17", &server), &[]).0, 429, "the third connection of the /24");
+    assert_eq!(ask(&mut first, &[]).0, 200);
+    assert_eq!(ask(&mut second, &[]).0, 429, "the fourth request of the /24");
+    assert_eq!(ask(&mut client_from("127.0.3.1", &server), &[]).0, 200, "another network");
+    for (address, status) in [
+        ("2001:db8:0:1::1", 200),
+        ("2001:db8:0:1:ffff::2", 200),
+        ("2001:db8:0:1::3", 429),
+        ("2001:db8:0:2::1", 200),
+    ] {
+        assert_eq!(ask(&mut named(address, &server), &[]).0, status, "{address}");
+    }
+    assert_eq!((ended(&server, "connection-rate"), ended(&server, "request-rate")), (2, 1));
+}
+
+#[test]
+fn without_a_prefix_each_ipv4_address_has_its_own() {
+    let (_backend, server) = start("connections-per-source = 1");
+    let mut open = ["127.0.2.1", "127.0.2.9"].map(|address| client_from(address, &server));
+    assert!(open.iter_mut().all(|client| ask(client, &[]).0 == 200));
+    assert_eq!(ask(&mut client_from("127.0.2.1", &server), &[]).0, 429);
+}

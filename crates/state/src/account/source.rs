@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use logic::account::{Refusal, Shares, SourceUsage, Usage};
-use logic::balance::StickyKey;
+use logic::balance::{Prefixes, StickyKey};
 use logic::flood_delay::FloodDelay;
 
 use crate::lock::lock;
@@ -20,6 +20,7 @@ const PARTS: usize = 16;
 /// Sources with slots, and sources that have held slots since the last sweep.
 pub struct Sources {
     parts: [Mutex<HashMap<StickyKey, Arc<Source>, Keyed>>; PARTS],
+    ipv4_prefix: AtomicU8,
     ipv6_prefix: AtomicU8,
 }
 
@@ -76,7 +77,7 @@ impl Hasher for Keyed {
 /// Maximum number of connections of one source that are being closed for others at the same time.
 const MOST_LEAVING: usize = 8;
 
-/// An IPv4 address or an IPv6 network.
+/// An address, or a network whose addresses count as one.
 #[derive(Debug, Default)]
 pub struct Source {
     held: AtomicUsize,
@@ -106,19 +107,25 @@ impl Source {
 
 impl Default for Sources {
     fn default() -> Self {
-        Self { parts: Default::default(), ipv6_prefix: AtomicU8::new(StickyKey::DEFAULT_V6_PREFIX) }
+        Self {
+            parts: Default::default(),
+            ipv4_prefix: AtomicU8::new(32),
+            ipv6_prefix: AtomicU8::new(StickyKey::DEFAULT_V6_PREFIX),
+        }
     }
 }
 
 impl Sources {
-    /// Sets the prefix length in bits that identifies an IPv6 client, for new connections.
-    pub fn set_ipv6_prefix(&self, prefix: u8) {
-        self.ipv6_prefix.store(prefix, Relaxed);
+    /// Sets the networks that identify a client, for new connections.
+    pub fn set_prefixes(&self, prefixes: Prefixes) {
+        self.ipv4_prefix.store(prefixes.ipv4, Relaxed);
+        self.ipv6_prefix.store(prefixes.ipv6, Relaxed);
     }
 
     /// Key of the source of an address.
     pub fn key(&self, address: IpAddr) -> StickyKey {
-        StickyKey::new(address, self.ipv6_prefix.load(Relaxed))
+        let (ipv4, ipv6) = (self.ipv4_prefix.load(Relaxed), self.ipv6_prefix.load(Relaxed));
+        StickyKey::in_network(address, Prefixes { ipv4, ipv6 })
     }
 
     pub fn of(&self, address: IpAddr) -> Arc<Source> {
