@@ -194,7 +194,7 @@ impl Command {
         Prio: "", "the servers of the lowest priority number first", Keys("`priority` of the backends"),
             "prio\nserver 1 address 10.0.0.2 port 80 prio 3", "priority = 3";
         Recent: "[N]", "shows clients of the last N seconds",
-            Elsewhere("it is for a running Pen; `penstock ctl clients`: the latest first, each with the time since it was seen"),
+            Elsewhere("it is for a running Pen; `penstock ctl clients --within 300s`: the latest first, each with the time since it was seen"),
             "recent 60", "dropped: pen.cfg:1: it is for a running Pen";
         RoundRobin: "", "as `-r`", Keys("`balance = \"round-robin\"`"),
             "roundrobin\nserver 1 address 10.0.0.2 port 80", "balance = \"round-robin\"";

@@ -69,6 +69,9 @@ enum Command {
         /// Only clients of this pool: NAME of [pool.NAME]
         #[arg(value_parser = parse_word)]
         pool: Option<String>,
+        /// Only clients that were seen in this time, such as 300s
+        #[arg(long, value_name = "TIME", value_parser = parse_word)]
+        within: Option<String>,
     },
     /// Events of the server: health changes, reloads, degraded parts
     Events {
@@ -231,7 +234,10 @@ impl Command {
             Command::Status => ("status", Vec::new()),
             Command::Backends { pool } => ("backends", pool.iter().map(String::as_str).collect()),
             Command::Certs { name } => ("certs", name.iter().map(String::as_str).collect()),
-            Command::Clients { pool } => ("clients", pool.iter().map(String::as_str).collect()),
+            Command::Clients { pool, within } => {
+                let within = within.iter().flat_map(|time| ["within", time.as_str()]);
+                ("clients", pool.iter().map(String::as_str).chain(within).collect())
+            }
             Command::Events { follow, count: wanted } => {
                 count = wanted.map(|count| count.to_string());
                 ("events", count.as_deref().into_iter().chain(follow.then_some("follow")).collect())
@@ -425,6 +431,7 @@ mod tests {
         (&["certs", "a.example", "--json"], "certs a.example json"),
         (&["clients"], "clients"),
         (&["clients", "app", "--json"], "clients app json"),
+        (&["clients", "--within", "300s", "app"], "clients app within 300s"),
         (&["show"], "show"),
         (&["show", "pool.app", "--json"], "show pool.app json"),
         (&["set", "pool.app.balance", "hash"], "set pool.app.balance hash"),

@@ -23,6 +23,7 @@ mod live_load;
 mod operator;
 mod pending;
 mod pid_file;
+mod recent;
 mod reload;
 mod rights;
 mod running;

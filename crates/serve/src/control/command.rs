@@ -175,8 +175,8 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "clients",
-        arguments: "[POOL]",
-        help: "clients of sticky pools, each with its backend, the latest first",
+        arguments: "[POOL] [within TIME]",
+        help: "clients of sticky pools, each with its backend, the latest first; all, or those seen within a time",
         run: clients,
     },
     Command {
@@ -429,12 +429,25 @@ fn certificates(call: &Call<'_>) -> Result<Step, Refusal> {
 }
 
 fn clients(call: &Call<'_>) -> Result<Step, Refusal> {
-    call.expect_arguments(1)?;
-    let pool = call.arguments.first().copied();
+    let (words, within) = match call.arguments {
+        [words @ .., "within", time] => {
+            let within = config::duration(time).map_err(|why| format!("within {time}: {why}"))?;
+            if within.is_zero() {
+                return Err(format!("within {time}: it is longer than 0").into());
+            }
+            (words, Some(within))
+        }
+        words => (words, None),
+    };
+    let pool = match words {
+        [] => None,
+        [pool] => Some(*pool),
+        _ => return Err(call.usage()),
+    };
     if let Some(pool) = pool {
         call.expect_pool(pool)?;
     }
-    let clients = report::clients::read(call.front, pool);
+    let clients = report::clients::read(call.front, pool, within);
     if clients.is_empty() {
         let which = pool.map_or("no pool".to_owned(), |pool| format!("pool {}", text::terminal::line(pool)));
         let verb = if pool.is_some() { "does not balance" } else { "balances" };

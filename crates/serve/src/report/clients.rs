@@ -1,6 +1,6 @@
 //! The clients that pools remember, and which backend each one has.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proxy::front::Front;
 use proxy::snapshot::PoolPlan;
@@ -35,18 +35,19 @@ pub struct ClientReport {
     pub left_seconds: u64,
 }
 
-/// Reports the clients of all sticky pools, or of the pool named `only`.
-pub fn read(front: &Front, only: Option<&str>) -> Vec<ClientsReport> {
+/// Reports the clients of all sticky pools, or of the pool named `only`: all, or those seen within a time.
+pub fn read(front: &Front, only: Option<&str>, within: Option<Duration>) -> Vec<ClientsReport> {
     let now = Instant::now();
     let snapshot = front.snapshot.load();
     let pools = snapshot.pools.iter().filter(|pool| only.is_none_or(|only| *pool.settings.name == *only));
-    pools.filter_map(|pool| Some(of_pool(pool, pool.sticky.as_ref()?, now))).collect()
+    pools.filter_map(|pool| Some(of_pool(pool, pool.sticky.as_ref()?, within, now))).collect()
 }
 
-fn of_pool(pool: &PoolPlan, table: &SharedTable, now: Instant) -> ClientsReport {
+fn of_pool(pool: &PoolPlan, table: &SharedTable, within: Option<Duration>, now: Instant) -> ClientsReport {
     let (remembered, seen) = {
         let table = lock(table);
-        (table.len(), table.latest(now).take(MOST).collect::<Vec<_>>())
+        let recent = table.latest(now).take_while(|seen| within.is_none_or(|within| seen.ago <= within));
+        (table.len(), recent.take(MOST).collect::<Vec<_>>())
     };
     let prefix = pool.settings.sticky.ipv6_prefix;
     let clients = seen.into_iter().map(|seen| ClientReport {
@@ -73,7 +74,7 @@ pub fn text(pools: &[ClientsReport]) -> String {
         let mut table = Table::indented("  ");
         table.header(["client", "backend", ">seen", ">left"]);
         for client in &pool.clients {
-            let duration = |seconds| units::lasting(std::time::Duration::from_secs(seconds));
+            let duration = |seconds| units::lasting(Duration::from_secs(seconds));
             table.row([
                 client.client.clone(),
                 client.backend.as_deref().map_or_else(|| "(gone)".to_owned(), line),
