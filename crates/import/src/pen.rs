@@ -62,3 +62,5 @@ fn translate(
 mod generated;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod words;

@@ -13,7 +13,7 @@ fn all_here(_: NewKey) -> State {
 }
 
 /// Translates a command line; `~` is a blank inside a word, and `/etc/pen.cfg` has one command.
-fn run(line: &str, file: &str, keys: fn(NewKey) -> State) -> Result<Translation, Faults> {
+pub(super) fn run(line: &str, file: &str, keys: fn(NewKey) -> State) -> Result<Translation, Faults> {
     let read = |path: &Path| match path.to_str() {
         Some("/etc/pen.cfg") => Ok("# a comment\nblacklist 7\n".to_owned()),
         Some("/here/pen.cfg") => Ok(file.to_owned()),
@@ -29,7 +29,7 @@ fn good(line: &str) -> Translation {
     run(line, "", keys::of_this_version).unwrap_or_else(|faults| panic!("{line}: {faults}"))
 }
 
-fn parse(toml: &str) -> config::Config {
+pub(super) fn parse(toml: &str) -> config::Config {
     let source = Source { name: "pen".into(), text: toml.to_owned() };
     match config::load(&source, &Environment::default()) {
         Ok(loaded) => loaded.config,
@@ -38,7 +38,7 @@ fn parse(toml: &str) -> config::Config {
 }
 
 /// What the translation says: the configuration and the notes.
-fn said(result: &Result<Translation, Faults>) -> String {
+pub(super) fn said(result: &Result<Translation, Faults>) -> String {
     match result {
         Ok(Translation { toml, notes }) => {
             let notes: Vec<_> = notes.iter().map(ToString::to_string).collect();

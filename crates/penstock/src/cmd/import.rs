@@ -190,3 +190,43 @@ fn read(path: &Path) -> Result<String, String> {
     let bytes = sys::file::read(path, config::MAX_TEXT as u64).map_err(|error| error.to_string())?;
     String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use clap::error::ErrorKind;
+
+    use crate::Cli;
+
+    /// Texts in backquotes.
+    fn code(text: &str) -> impl Iterator<Item = &str> {
+        text.split('`').skip(1).step_by(2)
+    }
+
+    /// A text names a command, not all of its arguments.
+    fn can_be_typed(command: &str) -> Result<(), String> {
+        let words = command.split_whitespace().map(|word| if word == "ID" { "7" } else { word });
+        match Cli::try_parse_from(words) {
+            Ok(_) => Ok(()),
+            Err(error) => match error.kind() {
+                ErrorKind::MissingRequiredArgument
+                | ErrorKind::MissingSubcommand
+                | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Ok(()),
+                kind => Err(format!("{command}: {kind}")),
+            },
+        }
+    }
+
+    #[test]
+    fn every_command_that_the_tables_of_pen_name_can_be_typed() {
+        let tables = import::pen::inventory::options() + &import::pen::inventory::commands();
+        let commands: Vec<_> = code(&tables).filter(|text| text.starts_with("penstock ")).collect();
+        assert!(commands.len() > 15, "{commands:?}");
+        let wrong: Vec<_> = commands.iter().filter_map(|command| can_be_typed(command).err()).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        for wrong in ["penstock ctl client", "penstock ctl clients --within", "penstock ctl drain a --in 3s"]
+        {
+            assert!(can_be_typed(wrong).is_err(), "{wrong}");
+        }
+    }
+}

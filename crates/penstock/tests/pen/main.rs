@@ -8,5 +8,6 @@ mod awaited;
 mod command;
 mod differences;
 mod doors;
+mod programs;
 mod same;
 mod settings;
