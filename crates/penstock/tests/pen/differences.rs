@@ -1,13 +1,16 @@
 //! Where Penstock differs from Pen on purpose. Each difference has its reason, which docs/pen.md prints, and a check that
 //! it is there: a variant without one does not compile.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::net::UdpSocket;
 use std::path::Path;
 
 use testing::client::request;
 use testing::{Client, Recorder, Scripted, eventually, port, secs};
 
 use crate::doors::{Door, Which, answer, greeter};
+use crate::same::echo;
 
 text::words! {
     /// A difference.
@@ -23,8 +26,8 @@ text::words! {
         LastServer = "the only server, after it failed once",
         WeightsOfNothing = "-W without a weight",
         NoAclAlone = "`no acl` without a number",
-        FirstInTurn = "the first client of -r",
         ErrorPage = "-H while no server answers",
+        FirstDatagrams = "-U -r, and a client that sends several datagrams at once",
     }
 }
 
@@ -51,13 +54,13 @@ impl Difference {
             ],
             Self::WeightsOfNothing => ["all weights are 0, and no client is served", "all weigh the same"],
             Self::NoAclAlone => ["Pen crashes (SIGSEGV)", "an error says what is missing"],
-            Self::FirstInTurn => [
-                "it goes to the second server",
-                "it goes to the first; with several workers each of them counts for itself",
-            ],
             Self::ErrorPage => {
                 ["the connection is closed without an answer", "the client gets an answer with 502 or 503"]
             }
+            Self::FirstDatagrams => [
+                "each of the first ones is that of a new client: they are spread over the servers",
+                "all are those of one client, and go to one server",
+            ],
         }
     }
 
@@ -90,14 +93,11 @@ impl Difference {
                 let output = Door::fails(which, "-O no~acl @ 127.0.0.1:9");
                 output.status.to_string().split(" (").next().unwrap().to_owned()
             }
-            Self::FirstInTurn => {
-                let servers = ["a", "b"].map(Scripted::answering);
-                Door::open(which, &format!("-r @ {} {}", servers[0].address, servers[1].address)).ask()
-            }
             Self::ErrorPage => {
                 let answer = Door::open(which, &format!("-H @ 127.0.0.1:{}", port::free())).ask();
                 if ["502", "503"].contains(&&*answer) { "an error page".to_owned() } else { answer }
             }
+            Self::FirstDatagrams => first_datagrams(which),
         }
     }
 
@@ -114,8 +114,8 @@ impl Difference {
             Self::LastServer => ["closed", "a"],
             Self::WeightsOfNothing => ["closed", "a"],
             Self::NoAclAlone => ["signal: 11", "exit status: 2"],
-            Self::FirstInTurn => ["b", "a"],
             Self::ErrorPage => ["closed", "an error page"],
+            Self::FirstDatagrams => ["10 answers of 2 servers", "10 answers of 1 server"],
         }
     }
 }
@@ -244,4 +244,25 @@ fn half_closed(which: Which) -> String {
     };
     // As with a Unix socket, Pen loses what arrives together with the end.
     (0..30).map(|_| answer()).find(|answer| answer != "4 bytes").unwrap_or_else(|| "4 bytes".to_owned())
+}
+
+/// Which servers answer a client that sends ten datagrams at once.
+fn first_datagrams(which: Which) -> String {
+    let door = Door::open(which, &format!("-U -r @ {} {}", echo("a"), echo("b")));
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(&door.address).unwrap();
+    client.set_read_timeout(Some(secs(2))).unwrap();
+    for _ in 0..10 {
+        client.send(b"x").unwrap();
+    }
+    let answers: Vec<_> = std::iter::from_fn(|| {
+        let mut room = [0; 100];
+        let length = client.recv(&mut room).ok()?;
+        Some(room[..length].to_vec())
+    })
+    .take(10)
+    .collect();
+    let servers: BTreeSet<_> = answers.iter().collect();
+    let noun = if servers.len() == 1 { "server" } else { "servers" };
+    format!("{} answers of {} {noun}", answers.len(), servers.len())
 }

@@ -228,7 +228,7 @@ fn datagrams_of_a_client_stay_at_one_server_and_come_back() {
 }
 
 /// A server for datagrams that answers with its name for as long as the process lives.
-fn echo(name: &'static str) -> String {
+pub(crate) fn echo(name: &'static str) -> String {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap().to_string();
     std::thread::spawn(move || {

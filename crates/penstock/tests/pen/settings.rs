@@ -1,12 +1,125 @@
-//! Settings of Pen that `-O` gives: what clients of both see alike.
+//! Settings of Pen that a file or `-O` gives: what clients of both see alike.
 
+use std::fs;
+use std::io::Write;
+use std::net::{IpAddr, TcpListener};
 use std::sync::mpsc;
 
 use testing::client::End;
 use testing::peers::Latch;
-use testing::{Scripted, millis, secs};
+use testing::{Client, Scripted, eventually, millis, secs};
 
-use crate::doors::{Door, Which, same};
+use crate::doors::{Door, Which, greeter, numbered, same};
+
+/// The port of an address on 127.0.0.1.
+fn port(server: &Scripted) -> &str {
+    server.address.rsplit(':').next().unwrap()
+}
+
+#[test]
+fn servers_of_a_file_are_used_in_turn() {
+    let servers = ["a", "b"].map(Scripted::answering);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pen.cfg");
+    let [a, b] = [port(&servers[0]), port(&servers[1])];
+    let text = format!(
+        "# two servers\nserver 0 address 127.0.0.1 port {a}\nserver 1 address 127.0.0.1 port {b} max 9\n\
+         roundrobin\nno stubborn\nno http\n"
+    );
+    fs::write(&file, text).unwrap();
+    let order = same(|which| {
+        let order = Door::open(which, &format!("-F {} @", file.display())).asks(4);
+        numbered(&order)
+    });
+    assert_eq!(order, [0, 1, 0, 1]);
+}
+
+#[test]
+fn the_server_with_the_lowest_priority_number_gets_the_clients_and_then_the_next_one() {
+    let after = same(|which| {
+        let [second, last] = ["second", "last"].map(Scripted::answering);
+        let first = Scripted::answering("first");
+        let (one, two, three) = (&second.address, &first.address, &last.address);
+        let line = format!("-r -O prio -O poll @ {one}:0:0:0:2 {two}:0:0:0:1 {three}:0:0:0:3");
+        let door = Door::open(which, &line);
+        let before = door.asks(3);
+        let place = first.address.clone();
+        drop(first);
+        eventually("the server is gone", secs(5), || Client::try_connect(&place).is_err().then_some(()));
+        // Pen gives the client that finds it dead the next server in the order of the command line.
+        door.ask();
+        (before, door.asks(3))
+    });
+    assert_eq!(after, (vec!["first".to_owned(); 3], vec!["second".to_owned(); 3]));
+}
+
+#[test]
+fn servers_are_connected_to_from_the_source_address() {
+    let seen = same(|which| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, seen) = mpsc::channel();
+        std::thread::spawn(move || {
+            if let Ok((mut stream, from)) = listener.accept() {
+                let _ = stream.write_all(b"hello\n");
+                let _ = sender.send(from.ip());
+            }
+        });
+        let door = Door::open(which, &format!("-r -O source~127.0.0.7 @ {address}"));
+        let held = door.hold(secs(8));
+        assert!(held.is_some(), "{which:?}");
+        seen.recv_timeout(secs(8)).unwrap()
+    });
+    assert_eq!(seen, "127.0.0.7".parse::<IpAddr>().unwrap());
+}
+
+#[test]
+fn a_client_that_is_silent_is_closed_after_the_idle_timeout() {
+    let server = greeter("a");
+    let end = same(|which| {
+        let door = Door::open(which, &format!("-r -O idle_timeout~1 @ {}", server.address));
+        let (mut client, _) = door.hold(secs(8)).unwrap();
+        client.read_to_end_within(secs(15)).1
+    });
+    assert_eq!(end, End::Closed);
+}
+
+#[test]
+fn a_client_is_forgotten_after_the_tracking_time() {
+    let servers = ["a", "b"].map(greeter);
+    let moved = same(|which| {
+        let line = format!("-T 2 @ {} {}", servers[0].address, servers[1].address);
+        let door = Door::open(which, &line);
+        let ask = || door.hold_from(1, secs(8)).unwrap().1;
+        let first = ask();
+        // After this a new client gets the other server from both: it is the next one, and the one with fewer clients.
+        let [other, again] = [2, 3].map(|client| door.hold_from(client, secs(8)).unwrap());
+        assert!(other.1 != first && again.1 == first, "{which:?}: {first} {} {}", other.1, again.1);
+        drop(other);
+        let stays = ask() == first;
+        // The time itself is the subject; each question would begin it anew.
+        std::thread::sleep(millis(3200));
+        (stays, ask() == first)
+    });
+    assert_eq!(moved, (true, false));
+}
+
+#[test]
+fn a_list_of_one_server_sends_the_clients_that_it_denies_to_the_others() {
+    let servers = ["a", "b"].map(Scripted::answering);
+    let line = format!(
+        "-r -O acl~1~deny~127.0.0.1 -O server~0~acl~1 @ {} {}",
+        servers[0].address, servers[1].address
+    );
+    let seen = same(|which| {
+        let door = Door::open(which, &line);
+        let denied: Vec<_> = (0..4).map(|_| door.ask_from(1)).collect();
+        let mut other: Vec<_> = (0..4).map(|_| door.ask_from(2)).collect();
+        other.sort();
+        (denied, other)
+    });
+    assert_eq!(seen, (vec!["b".to_owned(); 4], ["a", "a", "b", "b"].map(str::to_owned).to_vec()));
+}
 
 #[test]
 fn tcp_fastclose_ends_the_session_with_the_side_that_it_names() {
@@ -56,4 +169,12 @@ fn client_ends(which: Which, word: &str) -> &'static str {
 
 fn said(end: End) -> &'static str {
     if end == End::Open { "goes on" } else { "ended" }
+}
+
+/// Neither is wrong: it is no fault of Pen.
+#[test]
+fn the_first_client_in_turn_gets_the_second_server_of_pen_and_the_first_here() {
+    let servers = ["a", "b"].map(Scripted::answering);
+    let line = format!("-r @ {} {}", servers[0].address, servers[1].address);
+    assert_eq!(Which::BOTH.map(|which| Door::open(which, &line).ask()), ["b", "a"]);
 }
