@@ -495,6 +495,71 @@ mod tests {
         assert_eq!(tried, all, "LINES has a line for each");
     }
 
+    /// Arguments of which one is missing, one too many or one wrong.
+    fn wrong_arguments(command: &str) -> &'static [&'static str] {
+        match command {
+            "status" | "begin" | "diff" | "confirm" | "reload" | "stop" => &["now"],
+            "backends" | "certs" => &["a b"],
+            "clients" => &["a b", "--within", "a --within 5s --within 6s"],
+            "events" => &["5", "-n", "-n x", "-n -1", "-n 1025", "--follow=yes"],
+            "sessions" => {
+                &["x", "--sort", "--sort x", "--limit x", "--limit -1", "--longer-than x", "--client"]
+            }
+            "kill" => &["", "--client", "--longer-than x", "--sort age"],
+            "top" => &["x", "--once x"],
+            "why" => &["", "a b", "--session", "--from", "--header http://a/"],
+            "dsr" => &[
+                "",
+                "x",
+                "status x",
+                "explain",
+                "explain a",
+                "explain a b tcp x",
+                "trace",
+                "trace --packets x",
+            ],
+            "drain" => &["", "a b c", "--for 5s", "a --for", "a --for 5s --for 6s"],
+            "ready" => &["", "a b c", "a --for 5s"],
+            "weight" => &["", "a", "a b c d"],
+            "show" => &["a b"],
+            "set" | "add" => &["", "a", "a b c"],
+            "remove" => &["", "a b c"],
+            "commit" => &["now", "--confirm", "--confirm soon", "--confirm 0", "--confirm 25h"],
+            "abort" => &["now", "--force=yes"],
+            "undo" => &["x", "-1", "1 2", "--and-later"],
+            "history" => &["x", "-1", "1 2"],
+            "save" => &["a b"],
+            "capture" => &[
+                "",
+                "web",
+                "--listener web",
+                "--listener web --to x --max-size x",
+                "--listener web --to x --for x",
+            ],
+            "health" => &["--pool"],
+            "log-level" => &["a b", "--for 5m", "debug --for"],
+            other => panic!("{other} has no line here"),
+        }
+    }
+
+    #[test]
+    fn every_command_refuses_arguments_that_are_missing_too_many_or_wrong() {
+        for command in Alone::command().get_subcommands().map(|command| command.get_name().to_owned()) {
+            let many = "one two three four five six seven eight nine ten";
+            // These take any number of words, and the server knows which of them are right.
+            let takes_many = ["health", "kill"].contains(&&*command);
+            let wrong = wrong_arguments(&command).iter().copied();
+            for arguments in wrong.chain(["--nothing"]).chain((!takes_many).then_some(many)) {
+                let words: Vec<_> = std::iter::once(&*command).chain(arguments.split(' ')).collect();
+                let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+                assert!(parse(&words).is_err(), "{command} {arguments}");
+            }
+        }
+        for words in [&["status", "--timeout", "0"][..], &["status", "--timeout", "x"], &[], &["nothing"]] {
+            assert!(parse(words).is_err(), "{words:?}");
+        }
+    }
+
     #[test]
     fn words_that_would_change_the_command_are_refused() {
         for bad in ["", "a\nstop", "a\u{1b}"] {

@@ -562,6 +562,7 @@ enum Follows {
 }
 
 fn help(call: &Call<'_>) -> Result<Step, Refusal> {
+    call.expect_arguments(0)?;
     let list = || {
         let list = COMMANDS.iter().map(|command| {
             format!("{:<34}{}", format!("{} {}", command.name, command.arguments), command.help)

@@ -183,6 +183,127 @@ fn what_is_not_clear_is_refused_with_a_hint_and_changes_nothing() {
     assert!(snapshot.pools[0].backends.iter().all(|backend| backend.state.admission() == Admission::Ready));
 }
 
+/// Arguments of which one is missing, one too many or one wrong, for every command. None of them reaches the supervisor.
+fn wrong_arguments(command: &str) -> &'static [&'static str] {
+    match command {
+        "status" | "begin" | "diff" | "confirm" | "reload" | "stop" | "help" => &["now", "app", "json now"],
+        "backends" => &["ap", "app app", "\"\""],
+        // A name that no certificate has is an answer.
+        "certs" => &["a b"],
+        "clients" => {
+            &["ap", "app app", "within", "within soon", "within 0s", "app within", "within 5s app", "app"]
+        }
+        "events" => &["x", "-1", "5 5", "follow follow", "99999999999999999999999"],
+        "sessions" => &[
+            "x",
+            "--sort",
+            "--sort x",
+            "--limit x",
+            "--limit -1",
+            "--listener nobody",
+            "--client x",
+            "--nothing",
+        ],
+        "kill" => &[
+            "",
+            "--yes",
+            "--client",
+            "--client x",
+            "--listener nobody --yes",
+            "--longer-than x --yes",
+            "7 --sort age",
+            "--nothing",
+        ],
+        "why" => &[
+            "",
+            "x y",
+            "--session",
+            "--from",
+            "--from x http://a/",
+            "--from ::1",
+            "ftp://a/",
+            "--header x http://a/",
+        ],
+        "dsr" => &[
+            "",
+            "x",
+            "status x",
+            "explain",
+            "explain a",
+            "explain a b tcp",
+            "explain 192.0.2.1:1 192.0.2.2:2 sctp",
+            "trace x",
+        ],
+        "drain" => &[
+            "",
+            "a b c",
+            "x",
+            "ap 10.0.0.1:80",
+            "10.0.0.1:80 for",
+            "10.0.0.1:80 for x",
+            "10.0.0.1:80 for 0s",
+            "10.0.0.1:80 for 31d",
+            "10.0.0.1:80 for 5s 5s",
+            "for 5s",
+            "10.0.0.1:80 until 5s",
+        ],
+        "ready" => &["", "a b c", "x", "ap 10.0.0.1:80", "80", "10.0.0.1:80 for 5s"],
+        "weight" => {
+            &["", "5", "x 5", "10.0.0.1:80", "10.0.0.1:80 x", "10.0.0.1:80 -1", "10.0.0.1:80 1001", "a b c 5"]
+        }
+        "show" => &["a b"],
+        "set" => &["", "pool.app.retries", "pool.app.retries 1 2"],
+        "add" => &["", "pool.app.backends", "pool.app.backends 10.0.0.9:80 10.0.0.8:80"],
+        "remove" => &["", "pool.app.backends a b"],
+        "commit" => &["now", "confirm", "confirm soon", "confirm 5s 5s"],
+        "abort" => &["now", "force force"],
+        "undo" => &["x", "-1", "1 2", "1 and-later x", "and-later"],
+        "history" => &["x", "-1", "1 2"],
+        "save" => &["x", "done done"],
+        "capture" => &[
+            "",
+            "web",
+            "web for 5s",
+            "web for x size 1000",
+            "web for 5s size x",
+            "nobody for 5s size 100000",
+            "web for 5s size 100000 client x",
+            "web for 5s size 100000 x",
+        ],
+        "health" => &["ap", "app ap"],
+        "log-level" => {
+            &["loud", "debug for", "debug for x", "debug for 0s", "debug for 25h", "debug 5m", "default now"]
+        }
+        other => panic!("{other} has no line here"),
+    }
+}
+
+#[test]
+fn every_command_refuses_arguments_that_are_missing_too_many_or_wrong_and_changes_nothing() {
+    let mut server = server();
+    let mut client = Client::connect(&server);
+    let many = " one two three four five six seven eight nine ten";
+    for name in command::names() {
+        let wrong = wrong_arguments(name).iter().map(|arguments| format!("{name} {arguments}"));
+        // Any number of sessions can be named, and there are none.
+        let too_many = (name != "kill").then(|| format!("{name}{many}"));
+        for line in wrong.chain(too_many) {
+            for line in [line.clone(), format!("{line} json")] {
+                let (first, _) = client.ask(&line);
+                assert!(first.starts_with("error "), "{line}: {first}");
+                assert!(first.len() < 300, "{line}: {first}");
+            }
+        }
+    }
+    assert!(server.requests.try_recv().is_err(), "nobody asked the supervisor for anything");
+    assert_eq!(server.front.state.events.last(100).len(), 0, "nothing happened");
+    let snapshot = server.front.snapshot.load();
+    for backend in &snapshot.pools[0].backends {
+        assert_eq!((backend.state.admission(), backend.state.weight_override()), (Admission::Ready, None));
+    }
+    assert_eq!(client.ask("help").0, "ok");
+}
+
 #[test]
 fn garbage_and_half_lines_are_answered_or_closed() {
     let server = server();
