@@ -42,6 +42,7 @@ fn document(random: &mut Random) -> String {
     for name in ["a", "b"] {
         sections.push(listener(random, name));
     }
+    sections.extend([acl(random), datagrams(random), encrypted(random)]);
     for at in (1..sections.len()).rev() {
         sections.swap(at, random.below(at + 1));
     }
@@ -127,6 +128,39 @@ fn listener(random: &mut Random, name: &str) -> String {
     text
 }
 
+fn acl(random: &mut Random) -> String {
+    let entries: Vec<_> = (0..1 + random.below(3))
+        .map(|at| format!("\"{} 10.{at}.0.0/16\"", random.one(&["permit", "deny"])))
+        .collect();
+    let entries = match random.may() {
+        true => format!("entries = [{}]  # c-entries\n", entries.join(random.one(&[", ", ","]))),
+        false => format!("entries = [\n    {}{}\n]\n", entries.join(",\n    "), random.one(&[",", ""])),
+    };
+    let default = "default = \"deny\"  # c-default\n";
+    match random.may() {
+        true => format!("[acl.office]\n{entries}{default}"),
+        false => format!("[acl.office]\n{default}{entries}"),
+    }
+}
+
+fn datagrams(random: &mut Random) -> String {
+    let mut text =
+        "[listener.u]\nbind = \"127.0.0.1:9053\"\nprotocol = \"udp\"  # c-udp\npool = \"y\"\n".to_owned();
+    text.push_str(random.one(&["", "acl = \"office\"\n", "replies = 1  # c-replies\n"]));
+    text.push_str(random.one(&["", "max-flows = 100\n"]));
+    text
+}
+
+fn encrypted(random: &mut Random) -> String {
+    let text = "[listener.s]\nbind = \"127.0.0.1:9443\"\npool = \"x\"\n".to_owned();
+    text + match random.below(4) {
+        0 => "tls = { certificates = \"/c\", min-version = \"1.3\" }  # c-tls\n",
+        1 => "tls.certificates = '/c'\nacl = \"office\"\n",
+        2 => "\n[listener.s.tls]\ncertificates = \"/c\"  # c-certificates\nhandshake-timeout = \"5s\"\n",
+        _ => "acl = \"office\"\n\n[listener.s.tls]\ncertificates = \"/c\"\n",
+    }
+}
+
 /// A change, what it does to the values, and the comments that go with what it removes.
 struct Step {
     edit: Edit,
@@ -155,7 +189,7 @@ fn step(random: &mut Random, values: &Table, number: usize) -> Option<Step> {
     let put_list = |model: &mut Table, list: Vec<Value>| {
         keys(model, &["pool", &pool]).insert("backends".to_owned(), Value::Array(list));
     };
-    let edit = match random.below(11) {
+    let edit = match random.below(16) {
         0 => {
             let value = random.one(&["hash", "round-robin", "two-choices"]);
             keys(&mut model, &["pool", &pool]).insert("balance".to_owned(), value.into());
@@ -257,6 +291,41 @@ fn step(random: &mut Random, values: &Table, number: usize) -> Option<Step> {
             value.insert("bind".to_owned(), Value::Array(binds));
             Edit::Add { path: path(format!("listener.{listener}.bind")), value: port }
         }
+        10 => {
+            let value = random.one(&["permit", "deny"]);
+            keys(&mut model, &["acl", "office"]).insert("default".to_owned(), value.into());
+            Edit::Set { path: path("acl.office.default".to_owned()), value: value.to_owned() }
+        }
+        11 => {
+            let entry = format!("{} 192.0.2.{number}", random.one(&["permit", "deny"]));
+            let section = keys(&mut model, &["acl", "office"]);
+            section.get_mut("entries")?.as_array_mut()?.push(entry.clone().into());
+            Edit::Add { path: path("acl.office.entries".to_owned()), value: entry }
+        }
+        12 => {
+            let entries = keys(&mut model, &["acl", "office"]).get_mut("entries")?.as_array_mut()?;
+            let at = random.below(entries.len().max(1));
+            let entry = entries.get(at)?.as_str()?.to_owned();
+            entries.remove(at);
+            match random.may() {
+                true => Edit::RemoveEntry { path: path("acl.office.entries".to_owned()), value: entry },
+                false => Edit::Remove { path: path(format!("acl.office.entries.{}", at + 1)) },
+            }
+        }
+        13 => {
+            let (key, value) = match random.may() {
+                true => ("handshake-timeout", "7s"),
+                false => ("min-version", "\"1.3\""),
+            };
+            keys(&mut model, &["listener", "s", "tls"])
+                .insert(key.to_owned(), value.trim_matches('"').into());
+            Edit::Set { path: path(format!("listener.s.tls.{key}")), value: value.to_owned() }
+        }
+        14 => {
+            let key = random.one(&["max-flows", "flows-per-source", "replies"]);
+            keys(&mut model, &["listener", "u"]).insert(key.to_owned(), 50.into());
+            Edit::Set { path: path(format!("listener.u.{key}")), value: "50".to_owned() }
+        }
         _ => {
             keys(&mut model, &["pool"]).remove(&pool);
             if ["x", "y"].contains(&&*pool) {
@@ -324,7 +393,9 @@ proptest! {
                 let source = Source { name: "test".to_owned(), text: text.to_owned() };
                 load(&source, &Environment::default())
             };
-            if let Ok(loaded) = load(&text) {
+            let loaded = load(&text);
+            prop_assert!(number > 1 || loaded.is_ok(), "the first document is refused:\n{}", text);
+            if let Ok(loaded) = loaded {
                 let printed = load(&loaded.print()).unwrap();
                 prop_assert_eq!(format!("{:?}", printed.config), format!("{:?}", loaded.config));
                 prop_assert_eq!(loaded.text(), &*text);

@@ -197,3 +197,48 @@ fn without_a_terminal_there_is_one_picture_or_an_error() {
     let output = testing::server::penstock(&["ctl", "--socket", "/nonexistent/socket", "top", "--once"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
+
+/// Whether the first address is above the second one in the last picture that is sorted so.
+fn is_above(top: &OnTerminal, sort: &str, first: &str, second: &str) -> bool {
+    let shown = String::from_utf8_lossy(&top.shown.lock().unwrap()).into_owned();
+    let Some(end) = shown.rfind(&format!(" by {sort}")) else { return false };
+    let picture = &shown[..end];
+    picture.rfind(first).zip(picture.rfind(second)).is_some_and(|(first, second)| first < second)
+}
+
+#[test]
+fn the_key_s_sorts_the_sessions_by_the_next_order() {
+    let backend = Scripted::start(|talk| {
+        talk.rest();
+    });
+    let server = Server::start(&format!(
+        "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\n[pool.app]\nbackends = [\"{}\"]\n",
+        backend.address
+    ));
+    let open = |length: usize| {
+        let mut client = server.client("web");
+        client.send(vec![b'x'; length]);
+        let Stream::Tcp(stream) = &client.stream else { panic!("the listener has a TCP address") };
+        let address = stream.local_addr().unwrap().to_string();
+        eventually("its bytes are counted", secs(10), || {
+            let all = server.ctl_json(&["sessions"]);
+            let all = all["sessions"].as_array().unwrap();
+            let mine = all.iter().find(|session| session["client"] == address.as_str())?;
+            (mine["bytes_in"] == length).then_some(())
+        });
+        (client, address)
+    };
+    let (_old, old) = open(10);
+    let (_heavy, heavy) = open(50_000);
+    let mut top = top(&server);
+    eventually("the oldest is first", secs(20), || is_above(&top, "age", &old, &heavy).then_some(()));
+    top.type_in("s");
+    eventually("the heaviest is first", secs(20), || is_above(&top, "bytes", &heavy, &old).then_some(()));
+    top.type_in("sss");
+    eventually("the newest is first", secs(20), || is_above(&top, "newest", &heavy, &old).then_some(()));
+    top.type_in("s");
+    eventually("the oldest is first again", secs(20), || is_above(&top, "age", &old, &heavy).then_some(()));
+    top.type_in("q");
+    top.assert_ended_cleanly();
+}
