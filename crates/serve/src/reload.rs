@@ -15,6 +15,7 @@ use proxy::front::Front;
 use proxy::snapshot::{Facts, Snapshot, adopt, compile, http_settings};
 use proxy::worker::Command;
 use state::State;
+use state::claim::Claim;
 use state::events::Level;
 use state::listen::{self, BindError, Bound, BoundKey, Changed, Holder, OpenAddress, Passed, Socket};
 use state::lock::lock;
@@ -117,9 +118,9 @@ pub fn tell_division(state: &State, descriptors: &Needs, division: Division) {
     }
 }
 
-/// Sockets opened for a configuration that is not yet served.
+/// Sockets opened for a configuration that is not yet served, and claims of addresses that stay open.
 #[derive(Debug, Default)]
-pub struct Opened(Vec<Bound>);
+pub struct Opened(Vec<Bound>, Vec<(BoundKey, Claim)>);
 
 impl Opened {
     pub fn take_for_worker(&mut self, worker: usize) -> Vec<(BoundKey, Socket)> {
@@ -151,7 +152,7 @@ impl Opened {
     }
 }
 
-/// Listens on every address of `config` that is not open yet. Returns all errors, not only the first.
+/// Listens on every address of `config` that is not open yet, and claims those that have another interface now. Returns all errors, not only the first.
 /// Sockets of `leaving` addresses may still be open.
 pub fn open_new(
     config: &Config,
@@ -165,7 +166,11 @@ pub fn open_new(
     for listener in &config.listeners {
         for bind in &listener.binds {
             let key = BoundKey::new(listener, bind);
-            if open.contains_key(&key) {
+            if let Some(known) = open.get(&key) {
+                match listen::moved(listener, bind, known) {
+                    Ok(claim) => opened.1.extend(claim.map(|claim| (key, claim))),
+                    Err(error) => errors.push(error),
+                }
                 continue;
             }
             let ours = open.values().chain(leaving.iter().map(|(address, _)| address));
@@ -223,9 +228,15 @@ impl Supervisor {
                 waiting.push(told);
             }
         }
+        let moved = std::mem::take(&mut opened.1);
         self.open.extend(opened.into_open());
         for told in waiting {
             let _ = told.await;
+        }
+        for (key, claim) in moved {
+            if let Some(open) = self.open.get_mut(&key) {
+                open.set_claim(claim);
+            }
         }
         for key in &close {
             // Dropping the last handle of our Unix socket removes its file, unless another listener uses the path.

@@ -16,6 +16,8 @@ use crate::lock::lock;
 /// The right to forward, as long as it is kept.
 #[derive(Debug)]
 pub struct Claim {
+    interface: String,
+    transports: Transports,
     _sockets: Vec<Arc<UnixDatagram>>,
 }
 
@@ -40,7 +42,12 @@ impl Claim {
             ours.insert(name, Arc::downgrade(&socket));
             sockets.push(socket);
         }
-        Ok(Self { _sockets: sockets })
+        Ok(Self { interface: interface.to_owned(), transports, _sockets: sockets })
+    }
+
+    /// Whether the claim is about what comes in there.
+    pub fn is_for(&self, interface: &str, transports: Transports) -> bool {
+        (&*self.interface, self.transports) == (interface, transports)
     }
 }
 

@@ -20,6 +20,10 @@ use sys::socket::{DualStack, Inherited, InheritedError, ListenAddress};
 use crate::claim::Claim;
 use crate::data_path::{self, DataPath};
 
+mod moves;
+
+pub use moves::moved;
+
 /// Identifies a bound address across reloads: the same listener on the same address keeps its socket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BoundKey {
@@ -92,7 +96,7 @@ pub struct OpenAddress {
     /// Duplicate of Penstock's own Unix socket, for a listener that takes over its path.
     shared: Option<UnixListener>,
     /// Of an address whose packets are forwarded.
-    _claim: Option<Claim>,
+    claim: Option<Claim>,
     // Last field, because the socket above must be closed first.
     /// Path of Penstock's own Unix socket.
     pub file: Option<Arc<SocketPath>>,
@@ -353,7 +357,7 @@ fn open_packets(key: BoundKey, settings: &DsrSettings, workers: usize) -> Result
         addresses: vec![ListenAddress::Packets(vip)],
         shared: None,
         file: None,
-        _claim: Some(claim),
+        claim: Some(claim),
     };
     Ok(Bound { key, sockets, open })
 }
@@ -434,7 +438,7 @@ fn open_udp(
         sockets.push(vec![Socket::Udp(sys::datagram::listen_udp(address, dual)?)]);
     }
     let open =
-        OpenAddress { addresses: vec![ListenAddress::Udp(address)], shared: None, file: None, _claim: None };
+        OpenAddress { addresses: vec![ListenAddress::Udp(address)], shared: None, file: None, claim: None };
     Ok(Bound { key, sockets, open })
 }
 
@@ -458,7 +462,7 @@ fn open_tcp(
         sockets.push(vec![Socket::Tcp(sys::socket::listen_tcp(address, dual, backlog)?)]);
     }
     let open =
-        OpenAddress { addresses: vec![ListenAddress::Tcp(address)], shared: None, file: None, _claim: None };
+        OpenAddress { addresses: vec![ListenAddress::Tcp(address)], shared: None, file: None, claim: None };
     Ok(Bound { key, sockets, open })
 }
 
@@ -470,7 +474,7 @@ fn share_passed(key: BoundKey, passed: Vec<(Socket, ListenAddress)>, workers: us
         share(socket, &mut sockets)?;
         addresses.push(address);
     }
-    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None, _claim: None } })
+    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None, claim: None } })
 }
 
 /// Gives each socket to one worker.
@@ -482,7 +486,7 @@ fn distribute_passed(key: BoundKey, passed: Vec<(Socket, ListenAddress)>, worker
         sockets[at % workers.max(1)].push(socket);
         addresses.push(address);
     }
-    Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None, _claim: None } }
+    Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None, claim: None } }
 }
 
 fn share_unix(
@@ -496,7 +500,7 @@ fn share_unix(
     let shared = Some(socket.try_clone()?);
     share(Socket::Unix(socket), &mut sockets)?;
     let addresses = vec![ListenAddress::Unix(file.path().to_owned())];
-    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared, file: Some(file), _claim: None } })
+    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared, file: Some(file), claim: None } })
 }
 
 /// Gives each worker a duplicate of the socket.

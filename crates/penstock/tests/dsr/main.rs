@@ -9,6 +9,7 @@ mod downloads;
 mod every_port;
 mod kernel;
 mod link;
+mod moves;
 mod network;
 mod operators;
 mod paths;
