@@ -8,7 +8,8 @@
 //!    `crates/logic/src/dsr/fragments.rs` those of IP fragments, which have no ports.
 //! 3. `crates/logic/src/dsr/ring.rs` has a backend for every other flow, by Maglev hashing with a secret key: the same on
 //!    every node with the same key and configuration.
-//! 4. `crates/logic/src/dsr/owner.rs` answers the questions of the network who has the VIP (ARP, neighbour discovery).
+//! 4. `crates/logic/src/dsr/owner.rs` answers the questions of the network who has the VIP (ARP, neighbour discovery), once
+//!    `crates/logic/src/dsr/holding.rs` holds it.
 //!
 //! `crates/logic/src/dsr/image.rs` has the same decision for programs in the kernel, which hold flows themselves.
 //! `crates/logic/src/dsr/probe.rs` finds out whether backends accept the VIP.
@@ -30,7 +31,9 @@ pub mod filter;
 pub mod finding;
 mod flows;
 mod fragments;
+pub mod holding;
 pub mod image;
+pub mod machine;
 pub mod owner;
 pub mod packet;
 pub mod path;

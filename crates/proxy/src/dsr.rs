@@ -6,7 +6,8 @@
 //! 3. Or a program in the kernel does all that, and the socket receives the questions alone:
 //!    `crates/proxy/src/dsr/kernel.rs` tells it what it must know, and counts what it does.
 //! 4. Ten times a second, and when a backend's health changes, `crates/proxy/src/dsr/backends.rs` tells the decision which
-//!    backends there are; it looks up their Ethernet addresses. `crates/proxy/src/dsr/link.rs` follows the network interface.
+//!    backends there are; it looks up their Ethernet addresses. `crates/proxy/src/dsr/link.rs` follows the network interface,
+//!    and `crates/proxy/src/dsr/machine.rs` what else of this machine keeps packets from the service.
 //! 5. `crates/proxy/src/dsr/tunnel.rs` sends what is to travel in other packets, and tells clients what is too long for that.
 //! 6. `crates/proxy/src/dsr/probe.rs` asks backends whether they accept the address, and `crates/proxy/src/dsr/report.rs`
 //!    tells operators how the service stands; `crates/proxy/src/dsr/trace.rs` shows them packets.
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::types::DsrSettings;
+use logic::dsr::holding::Holding;
 use logic::dsr::owner::Ownership;
 use logic::dsr::{Director, Progress, Rules, Service, Verdict, rewrite};
 use state::data_path::DataPath;
@@ -28,6 +30,7 @@ use state::ending::Ending;
 use state::events::Level;
 use state::listen::BoundKey;
 use state::metrics::ListenerCounters;
+use sys::interfaces::Link;
 use sys::neighbour::Neighbours;
 use sys::packet::{FrameBatch, Interface, PacketSocket, SLOTS, send_frame};
 use tokio::io::Interest;
@@ -42,6 +45,7 @@ use crate::worker::{Current, Worker};
 mod backends;
 mod kernel;
 mod link;
+mod machine;
 mod next_hop;
 mod ownership;
 mod path;
@@ -143,12 +147,6 @@ pub(crate) async fn run(
     worker.accepting.set(worker.accepting.get() - 1);
 }
 
-/// Another machine that claims the address.
-struct Conflict {
-    seen: Instant,
-    told: Instant,
-}
-
 /// Forwards the packets for one address in `bind`.
 struct Server {
     worker: Rc<Worker>,
@@ -166,8 +164,10 @@ struct Server {
     interface: Option<Interface>,
     /// The group of questions about an IPv6 address.
     group: Option<UdpSocket>,
-    /// Announcements of the address that are due.
-    announcements: u32,
+    /// Whether the address is announced and answered for.
+    holding: Holding,
+    /// Link of the interface: without it nothing is known of backends.
+    link: Link,
     neighbours: Neighbours,
     gauges: Gauges,
     probes: Probes,
@@ -179,7 +179,6 @@ struct Server {
     desk: mpsc::Sender<Question>,
     questions: mpsc::Receiver<Question>,
     ticks: u32,
-    conflict: Option<Conflict>,
     /// `None` before the first look.
     ownership: Option<Ownership>,
 }
@@ -210,7 +209,8 @@ async fn serve(
         batch: FrameBatch::default(),
         interface: None,
         group: None,
-        announcements: 0,
+        holding: Holding::default(),
+        link: Link::Up,
         neighbours: Neighbours::open()?,
         gauges: Gauges::default(),
         probes: Probes::default(),
@@ -221,7 +221,6 @@ async fn serve(
         desk,
         questions,
         ticks: 0,
-        conflict: None,
         ownership: None,
         worker,
         key,
@@ -340,6 +339,7 @@ impl Server {
         if is_all || self.interface.is_none() {
             self.follow_interface(round);
         }
+        self.look_at_machine(round);
         self.follow_ownership(now);
         // Operators drain and weigh backends.
         self.set_backends(now);
@@ -350,9 +350,7 @@ impl Server {
         self.probe(round, now);
         self.look_at_losses();
         self.tick_tarpit(round, now);
-        if is_all {
-            self.announce(round, now);
-        }
+        self.announce(now);
         self.gauges.show(&self.director);
         if is_all {
             // Told when the trace began, if it fails.
@@ -397,13 +395,13 @@ impl Server {
                     (forwarded, bytes) = (forwarded + 1, bytes + length);
                     began += u64::from(flow == Progress::Began);
                 }
-                Verdict::Answer(_) | Verdict::Conflict(_) if !self.is_owner() => {}
+                Verdict::Answer(_) if !self.holding.answers() => {}
                 Verdict::Answer(frame) => {
                     // Who asked asks again.
                     let _ = send_frame(self.socket.get_ref().as_fd(), &frame);
                     self.totals.answered += 1;
                 }
-                Verdict::Conflict(other) => self.tell_conflict(other, now),
+                Verdict::Conflict(other) => self.take_claim(other, now),
             }
         }
         self.totals.packets += forwarded;

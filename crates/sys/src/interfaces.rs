@@ -137,6 +137,29 @@ pub fn driver(interface: &str) -> io::Result<(String, String)> {
     Ok((text(4), text(100)))
 }
 
+/// State of the link of an interface, as it is at this moment. The flag of [`all`] follows a lost link up to a second later.
+pub fn link(interface: &str) -> io::Result<Link> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let mut asked = request(interface)?;
+    // SAFETY: the kernel reads the name and writes the flags, both within the struct, which lives until the call returns.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as _, &raw mut asked) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call above has written this field; it is an integer, of which all values are valid.
+    let flags = libc::c_int::from(unsafe { asked.ifr_ifru.ifru_flags });
+    if flags & libc::IFF_UP == 0 {
+        return Ok(Link::Down);
+    }
+    let mut value = [ETHTOOL_GLINK, 0];
+    let has_carrier = match ethtool(&socket, interface, value.as_mut_ptr().cast()) {
+        Ok(()) => value[1] != 0,
+        // A driver that does not tell.
+        Err(_) => flags & libc::IFF_RUNNING != 0,
+    };
+    Ok(if has_carrier { Link::Up } else { Link::NoCarrier })
+}
+
 /// Longest packet of an interface.
 pub fn mtu(interface: &str) -> io::Result<u32> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -155,7 +178,7 @@ pub fn mtu(interface: &str) -> io::Result<u32> {
 fn ethtool(socket: &UdpSocket, interface: &str, data: *mut libc::c_char) -> io::Result<()> {
     let mut request = request(interface)?;
     request.ifr_ifru.ifru_data = data;
-    // SAFETY: both callers give memory that lives until the call returns and has the length of the struct of its command:
+    // SAFETY: all callers give memory that lives until the call returns and has the length of the struct of its command:
     // `ethtool_value` (8 bytes) or `ethtool_drvinfo` (196 bytes).
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -178,6 +201,7 @@ fn request(interface: &str) -> io::Result<libc::ifreq> {
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 
 // linux/ethtool.h
+const ETHTOOL_GLINK: u32 = 0x0a;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GTSO: u32 = 0x1e;
 const ETHTOOL_GGSO: u32 = 0x23;
@@ -197,6 +221,8 @@ mod tests {
         assert!(mtu(&loopback.name).unwrap() >= 1280);
         let address = Address { ip: Ipv4Addr::LOCALHOST.into(), prefix: 8 };
         assert!(loopback.link == Link::Down || loopback.addresses.contains(&address), "{loopback:?}");
+        assert_eq!(link(&loopback.name).unwrap(), loopback.link);
+        assert!(link("no-such").is_err());
         assert!(mtu("no-such").is_err() && offloads("no-such").is_err());
         assert!(mtu("a-name-that-is-too-long").is_err());
     }

@@ -19,8 +19,15 @@ fn a_backend_that_answers_arp_for_the_vip_is_named_until_it_does_not() {
     let server = network.balancer(&config(&format!("\"{VIP}:80\""), "", "health = \"off\""));
     let other = network.ethernet(SERVERS[0]);
     eventually("the other machine is named", secs(30), || {
-        degraded(&server).contains(&format!("{other} claims {VIP}:80")).then_some(())
+        let part = format!("{other} claims {VIP}:80: it is the backend 10.77.0.14:80");
+        degraded(&server).contains(&part).then_some(())
     });
+    // Clients come here all the same, if they hear this machine last.
+    assert!(
+        server.ctl_json(&["status"])["degraded"]
+            .to_string()
+            .contains("penstock backend setup --vip 10.77.0.100")
+    );
     network.run(SERVERS[0], &["sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1"]);
     eventually("the conflict is over", secs(60), || (degraded(&server) == "[]").then_some(()));
 }

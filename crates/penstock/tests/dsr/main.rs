@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod backend_host;
+mod balancer;
 mod changes;
 mod commit_confirm;
 mod doctor;

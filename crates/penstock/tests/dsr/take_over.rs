@@ -145,3 +145,45 @@ fn two_hundred_downloads_stay_where_they_are_when_the_other_balancer_takes_over(
         assert!(!server.said(&["events"]).contains("claims"), "both never answered at once");
     }
 }
+
+#[test]
+fn a_planned_take_over_is_at_once_and_neither_balancer_tells_of_a_conflict() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let mut network = Network::new();
+    let machines = [BALANCER, network.add_balancer()];
+    let network = network;
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let listener = format!("owner-address = \"{OWNER}\"");
+    let config = config(&format!("\"{VIP}:80\""), &listener, "health = \"off\"");
+    let servers = machines.map(|machine| network.machine(machine).setup(&config).start());
+    servers.iter().for_each(|server| becomes(server, "standby"));
+    let give = |machine: usize, verb: &str| {
+        network.ip(machine, &["addr", verb, &format!("{OWNER}/32"), "dev", "lo"]);
+    };
+    give(machines[0], "add");
+    becomes(&servers[0], "owner");
+    eventually("it serves", secs(20), || visits(&network, VIP).then_some(()));
+    for (from, to) in [(0, 1), (1, 0)] {
+        // For a moment both have it.
+        give(machines[to], "add");
+        eventually("the client knows the new owner", secs(20), || {
+            (known(&network)? == network.ethernet(machines[to])).then_some(())
+        });
+        give(machines[from], "del");
+        becomes(&servers[from], "standby");
+        becomes(&servers[to], "owner");
+        assert!((0..10).all(|_| visits(&network, VIP)));
+    }
+    for server in &servers {
+        let events = server.said(&["events"]);
+        assert!(!events.contains("claims"), "{events}");
+    }
+    // Two owners that stay are one.
+    give(machines[1], "add");
+    eventually("the conflict is told", secs(30), || {
+        let all = servers.iter().map(|server| server.ctl_json(&["status"])["degraded"].to_string());
+        all.into_iter().any(|text| text.contains("claims 10.77.0.100:80")).then_some(())
+    });
+}

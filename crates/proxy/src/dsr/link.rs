@@ -3,23 +3,14 @@
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use logic::dsr::holding::{Begin, Claimant, Send, Told};
 use logic::dsr::packet::shown;
 use logic::dsr::{Mac, owner};
-use state::events::Level;
 use sys::packet::{self, PacketError, send_frame};
 
-use super::{Conflict, Round, Server};
-
-/// Announcements of the address after a start, one a second: one may be lost.
-const ANNOUNCEMENTS: u32 = 3;
-
-/// Shortest time between two events about another machine that claims the address.
-const CONFLICT_EVERY: Duration = Duration::from_secs(60);
-
-/// Time without a claim after which the conflict is over: a few questions were not answered.
-const CONFLICT_LASTS: Duration = Duration::from_secs(30);
+use super::{Round, Server};
 
 impl Server {
     /// Binds the socket to the interface of the configuration, if it is not bound to it.
@@ -33,7 +24,7 @@ impl Server {
             && packet::index_of(&name) == Some(now.index)
         {
             if known != now {
-                self.announcements = ANNOUNCEMENTS;
+                self.holding.announce_anew(Instant::now());
             }
             self.interface = Some(now);
             if self.follow_mtu(&name) && self.kernel.is_some() {
@@ -52,11 +43,12 @@ impl Server {
             Ok(interface) => {
                 self.worker.front.state.restore(&self.interface_subject());
                 self.interface = Some(interface);
-                self.announcements = ANNOUNCEMENTS;
+                if self.is_owner() {
+                    self.holding.begin(Begin::Ask, Instant::now());
+                }
                 // Machines of another network may have the same addresses.
                 self.forget_neighbours();
                 self.join(&name, interface.index);
-                self.tell_forwarding(&name);
             }
             Err(error) => {
                 self.interface = None;
@@ -77,7 +69,7 @@ impl Server {
         match packet::join(owner::solicited_node(vip), index) {
             Ok(group) => {
                 if self.group.replace(group).is_none() {
-                    self.announcements = ANNOUNCEMENTS;
+                    self.holding.announce_anew(Instant::now());
                 }
                 state.restore(&self.interface_subject());
             }
@@ -91,44 +83,32 @@ impl Server {
         }
     }
 
-    /// Warns of a kernel that forwards packets itself: it would look for the address, too, and tell clients that no machine has it.
-    fn tell_forwarding(&self, name: &str) {
-        let family = if self.director.service().vip.is_ipv4() { "ipv4" } else { "ipv6" };
-        // A few bytes that the kernel makes: this does not block.
-        let is_on = std::fs::read(format!("/proc/sys/net/{family}/conf/{name}/forwarding"));
-        if is_on.is_ok_and(|text| text.trim_ascii() == b"1") {
-            let message = format!(
-                "the kernel forwards packets on {name}, those of this service as well, and tells clients that no machine has the address: `sysctl -w net/{family}/conf/{name}/forwarding=0`"
-            );
-            self.worker.front.state.events.record(Level::Warning, self.subject(), message);
+    /// Asks for the address, announces it and ends conflicts, as far as that is due.
+    pub(super) fn announce(&mut self, now: Instant) {
+        if self.holding.poll_over(now) {
+            self.worker.front.state.restore(&self.conflict_subject());
         }
-    }
-
-    /// The network is to be told where the address is.
-    pub(super) fn announce_anew(&mut self) {
-        self.announcements = ANNOUNCEMENTS;
-    }
-
-    /// Tells the network where the address is, if that is due, and asks whether another machine has it.
-    pub(super) fn announce(&mut self, round: Round, now: Instant) {
-        if self.conflict.as_ref().is_some_and(|it| now.duration_since(it.seen) >= CONFLICT_LASTS) {
-            self.end_conflict();
+        if let Some(other) = self.holding.yields_to()
+            && let Some(backend) = self.backend_at(other)
+        {
+            self.holding.take(now);
+            self.degrade_for(other, Some(&backend));
         }
-        let Some(interface) = self.interface.filter(|_| self.is_owner()) else { return };
+        let Some(interface) = self.interface else { return };
         let vip = self.director.service().vip;
-        let is_due = self.announcements > 0;
-        // Each may be lost: the next one is sent, and questions are answered in any case.
-        if is_due || round == Round::Rare {
-            let _ = send_frame(self.socket.get_ref().as_fd(), &owner::probe(vip, interface.mac));
-        }
-        if is_due {
-            self.announcements -= 1;
-            let _ = send_frame(self.socket.get_ref().as_fd(), &owner::announcement(vip, interface.mac));
+        while let Some(send) = self.holding.poll(now) {
+            let frame = match send {
+                Send::Question => owner::probe(vip, interface.mac),
+                Send::Announcement => owner::announcement(vip, interface.mac),
+            };
+            // Each may be lost: the next one is sent, and questions are answered in any case.
+            let _ = send_frame(self.socket.get_ref().as_fd(), &frame);
         }
     }
 
-    pub(super) fn end_conflict(&mut self) {
-        if self.conflict.take().is_some() {
+    /// Releases the address.
+    pub(super) fn release(&mut self) {
+        if self.holding.release() {
             self.worker.front.state.restore(&self.conflict_subject());
         }
     }
@@ -137,19 +117,36 @@ impl Server {
         format!("{}.conflict", self.subject())
     }
 
-    pub(super) fn tell_conflict(&mut self, other: Mac, now: Instant) {
-        if let Some(conflict) = &mut self.conflict {
-            conflict.seen = now;
-            if now.duration_since(conflict.told) < CONFLICT_EVERY {
-                return;
-            }
+    /// The backend with this Ethernet address, if packets go to backends without a router between.
+    fn backend_at(&self, mac: Mac) -> Option<String> {
+        if self.director.room().is_some() {
+            return None;
         }
-        self.conflict = Some(Conflict { seen: now, told: now });
-        let message = format!(
-            "the machine with the Ethernet address {} claims {}: is it a backend that answers ARP for it, or another balancer?",
-            shown(other),
-            self.key.bind
-        );
+        self.director.views().into_iter().find(|view| view.mac == Some(mac)).map(|view| view.name)
+    }
+
+    /// Another machine claims the address.
+    pub(super) fn take_claim(&mut self, other: Mac, now: Instant) {
+        let backend = self.backend_at(other);
+        let claimant = if backend.is_some() { Claimant::Backend } else { Claimant::Other };
+        if self.holding.handle(other, claimant, now) == Told::Conflict {
+            self.degrade_for(other, backend.as_deref());
+        }
+    }
+
+    fn degrade_for(&self, other: Mac, backend: Option<&str>) {
+        let (mac, bind, vip) = (shown(other), &self.key.bind, self.director.service().vip);
+        let message = match backend {
+            Some(backend) => format!(
+                "the machine with the Ethernet address {mac} claims {bind}: it is the backend {backend}, and clients that hear it do not come here: `penstock backend setup --vip {vip} --apply` on it"
+            ),
+            None if self.holding.answers() => format!(
+                "the machine with the Ethernet address {mac} claims {bind}: is it a backend that answers ARP for it, or another balancer?"
+            ),
+            None => format!(
+                "the machine with the Ethernet address {mac} claims {bind} and had it before: this one neither announces it nor answers for it until that machine has given it up"
+            ),
+        };
         self.worker.front.state.degrade(&self.conflict_subject(), &message);
     }
 }

@@ -5,10 +5,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
+use logic::dsr::holding::{Begin, Moves};
 use logic::dsr::owner::Ownership;
 use state::events::Level;
 
-use super::{Round, Server};
+use super::Server;
 
 /// Any port will do: nothing is sent.
 const DISCARD: u16 = 9;
@@ -18,6 +19,7 @@ impl Server {
     pub(super) fn follow_ownership(&mut self, now: Instant) {
         let Some(settings) = self.settings() else { return };
         let asked = settings.owner_address;
+        self.holding.set_moves(if asked.is_some() { Moves::AsPlanned } else { Moves::Never });
         let is = match asked.map(is_here) {
             None => Ownership::Owner,
             Some(Some(is)) => is,
@@ -31,13 +33,15 @@ impl Server {
         let vip = self.director.service().vip;
         let message = match (is, asked) {
             (Ownership::Owner, asked) => {
-                self.announce_anew();
+                // The machine that was the owner until now may still answer: it is releasing the address.
+                let is_take_over = before == Some(Ownership::Standby) && asked.is_some();
+                self.holding.begin(if is_take_over { Begin::AtOnce } else { Begin::Ask }, now);
+                self.announce(now);
                 let Some(address) = asked else { return };
-                self.announce(Round::Usual, now);
                 format!("takes {vip} over: this machine has {address} now")
             }
             (Ownership::Standby, asked) => {
-                self.end_conflict();
+                self.release();
                 let address = asked.map_or(String::new(), |address| address.to_string());
                 match before {
                     None => format!(
