@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::Transports;
 use super::packet::{Mac, Transport};
+use super::tunnel::Mode;
 use crate::health::{Cause, Check, Event, Health, PassiveRule, Rule, Source, State, Verdict, VerdictOutcome};
 
 mod frames;
@@ -48,7 +49,7 @@ pub struct Moment {
     pub at: SystemTime,
 }
 
-/// What a verdict has changed.
+/// What a verdict has changed. A backend that is down already goes down again when it is for another reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub backend: Arc<str>,
@@ -64,6 +65,7 @@ pub struct Prober {
     transport: Transport,
     rule: Rule,
     vip: IpAddr,
+    mode: Mode,
     backends: HashMap<Arc<str>, Probed>,
 }
 
@@ -73,6 +75,17 @@ struct Probed {
     /// Sequence number of each SYN to it.
     sequence: u32,
     asked: Option<Asked>,
+    own: OwnAddress,
+    /// Whether operators were told that it is silent.
+    told: OwnAddress,
+}
+
+/// What the check of the pool says of a backend's own address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OwnAddress {
+    #[default]
+    Answers,
+    Fails,
 }
 
 /// A probe without a verdict.
@@ -98,7 +111,12 @@ const PASSIVE: PassiveRule = PassiveRule { failures: 0, ..PassiveRule::DEFAULT }
 
 impl Prober {
     pub fn new(check: Check, transport: Transport, rule: Rule, vip: IpAddr) -> Self {
-        Self { check, transport, rule, vip, backends: HashMap::new() }
+        Self { check, transport, rule, vip, mode: Mode::default(), backends: HashMap::new() }
+    }
+
+    /// Sets how packets go to the backends.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
     }
 
     pub fn transport(&self) -> Transport {
@@ -162,6 +180,8 @@ impl Prober {
             health: Health::new(Some(self.rule), PASSIVE, now, 0.0),
             sequence: random as u32,
             asked: None,
+            own: OwnAddress::default(),
+            told: OwnAddress::default(),
         };
         if !self.backends.contains_key(name) {
             self.backends.insert(name.clone(), new());
@@ -234,6 +254,26 @@ impl Prober {
         self.backends.iter().find(|(_, probed)| is_it(probed)).map(|(name, _)| name.clone())
     }
 
+    /// Backends whose probes [`Self::expire`] will end.
+    pub fn overdue(&self, now: Instant) -> Vec<Arc<str>> {
+        let limit = self.rule.timeout;
+        let is_over = |asked: &Asked| now.saturating_duration_since(asked.since) >= limit;
+        let over = self.backends.iter().filter(|(_, probed)| probed.asked.as_ref().is_some_and(is_over));
+        over.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Sets what is known of a backend's own address: a machine that is off does not lack the VIP alone.
+    pub fn set_own(&mut self, name: &str, own: OwnAddress) {
+        if let Some(probed) = self.backends.get_mut(name) {
+            probed.own = own;
+        }
+    }
+
+    /// Ends all probes without a verdict: nothing can arrive, whatever the backends do.
+    pub fn forget_asked(&mut self) {
+        self.backends.values_mut().for_each(|probed| probed.asked = None);
+    }
+
     /// Ends one probe that has got no reply in time.
     pub fn expire(&mut self, moment: Moment, jitter: f64) -> Expired {
         let limit = self.rule.timeout;
@@ -243,8 +283,11 @@ impl Prober {
         let cause = match &probed.asked {
             Some(Asked { wrong: Wrong::Yes, .. }) => Cause::WrongReply,
             asked => {
-                let port = asked.as_ref().map_or(0, |asked| asked.port);
-                Cause::NoVip { vip: SocketAddr::new(self.vip, port), after: limit }
+                let vip = SocketAddr::new(self.vip, asked.as_ref().map_or(0, |asked| asked.port));
+                match probed.own {
+                    OwnAddress::Answers => Cause::NoVip { vip, after: limit, mode: self.mode },
+                    OwnAddress::Fails => Cause::Silent { vip, after: limit },
+                }
             }
         };
         Expired::One(judge(name, probed, cause, moment, jitter))
@@ -269,6 +312,14 @@ fn judge(
     let took = probed.asked.take().map_or(Duration::ZERO, |asked| now.saturating_duration_since(asked.since));
     let outcome = if cause == Cause::Passed { VerdictOutcome::Pass } else { VerdictOutcome::Fail };
     let verdict = Verdict { at, source: Source::Probe, outcome, cause: cause.clone(), took };
-    let event = probed.health.handle_probe(verdict, now, jitter)?;
+    let event = probed.health.handle_probe(verdict, now, jitter);
+    let own = match cause {
+        Cause::Silent { .. } => OwnAddress::Fails,
+        _ => OwnAddress::Answers,
+    };
+    // Which of the two it is may come out later.
+    let is_down = probed.health.state() == State::Down && cause != Cause::Passed;
+    let event = event.or((is_down && own != probed.told).then_some(Event::WentDown))?;
+    probed.told = own;
     Some(Change { backend: name.clone(), event, cause })
 }

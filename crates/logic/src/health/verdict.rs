@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use super::check::DurationText;
+use crate::dsr::tunnel::Mode;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -94,6 +95,14 @@ pub enum Cause {
         vip: SocketAddr,
         /// Time limit of the answer.
         after: Duration,
+        /// How packets go to the backend.
+        mode: Mode,
+    },
+    /// Nothing answers for the virtual address of a `dsr` listener, nor for the backend's own one.
+    Silent {
+        vip: SocketAddr,
+        /// Time limit of the answer.
+        after: Duration,
     },
     /// The backend has the virtual address of a `dsr` listener, and nothing listens there.
     VipRefused(SocketAddr),
@@ -152,9 +161,20 @@ impl fmt::Display for Cause {
             Cause::WrongReply => f.write_str("it answers, but not as the check expects"),
             Cause::ClosedEarly => f.write_str("connection closed before an answer came"),
             Cause::BadResponse(why) => write!(f, "not a valid HTTP response: {}", OneLine(why, SHORT)),
-            Cause::NoVip { vip, after } => write!(
+            Cause::NoVip { vip, after, mode: Mode::Ipip } => write!(
+                f,
+                "no answer from {vip} within {}: it has no tunnel device that is up, its loopback lacks the address, or a filter drops the packets (`penstock backend verify --vip {} --mode ipip` there tells which)",
+                DurationText(*after),
+                vip.ip()
+            ),
+            Cause::NoVip { vip, after, mode: Mode::L2 } => write!(
                 f,
                 "no answer from {vip} within {}: its loopback lacks the address, or a filter drops the packets",
+                DurationText(*after)
+            ),
+            Cause::Silent { vip, after } => write!(
+                f,
+                "no answer from {vip} within {}, and its own address fails the check, too: it is off, its link is down, or a filter drops the packets",
                 DurationText(*after)
             ),
             Cause::VipRefused(vip) => write!(f, "no process listens on {vip}"),

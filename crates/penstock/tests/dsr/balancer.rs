@@ -5,6 +5,9 @@ use testing::{Server, eventually, secs};
 
 use super::network::{BALANCER, CLIENT, Network, SERVERS, VIP, VIP6, config};
 
+const CHECKED: &str =
+    "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
+
 fn degraded(server: &Server) -> String {
     server.ctl_json(&["status"])["degraded"].to_string()
 }
@@ -97,4 +100,57 @@ fn the_address_of_another_machine_is_neither_announced_nor_answered_until_it_is_
         assert_eq!(network.visit(VIP), "3");
         is_well(&server);
     }
+}
+
+#[test]
+fn our_own_link_and_a_silent_backend_are_not_told_as_a_missing_address() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let server = network.balancer(&config(&format!("\"{VIP}:80\""), "", CHECKED));
+    let health = |state: &str| {
+        let all = ["10.77.0.14:80", "10.77.0.15:80"];
+        all.iter().all(|backend| server.health(backend) == state).then_some(())
+    };
+    eventually("both are up", secs(20), || health("up"));
+    eventually("it serves", secs(20), || serves(&network));
+    is_well(&server);
+    network.set_link(BALANCER, "down");
+    says(&server, "eth0 is up and has no link");
+    eventually("both are down", secs(20), || health("down"));
+    says(&server, "no healthy backend: packets of the dsr listeners are dropped");
+    network.set_link(BALANCER, "up");
+    network.run(BALANCER, &["ip", "link", "set", "eth0", "down"]);
+    says(&server, "eth0 is down, and nothing is known of its backends: `ip link set eth0 up`");
+    network.run(BALANCER, &["ip", "link", "set", "eth0", "up"]);
+    network.ip(BALANCER, &["addr", "replace", "fd77::13/64", "dev", "eth0"]);
+    is_well(&server);
+    eventually("it serves again", secs(20), || serves(&network));
+    let events = server.said(&["events"]);
+    assert!(!events.contains("loopback lacks") && !events.contains("no machine on eth0"), "{events}");
+    // The link of a backend.
+    network.set_link(SERVERS[0], "down");
+    let subject = format!("listener.web.{VIP}:80.backend.10.77.0.14:80");
+    eventually("the backend is told as silent", secs(20), || {
+        let all = server.ctl_json(&["status"])["degraded"].clone();
+        let one = all.as_array()?.iter().find(|one| one["subject"] == *subject)?.clone();
+        one["reason"].as_str()?.contains("its own address fails the check, too").then_some(())
+    });
+    network.set_link(SERVERS[0], "up");
+    is_well(&server);
+}
+
+#[test]
+fn a_backend_that_is_the_balancer_itself_is_told() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _server = network.nginx(SERVERS[1]);
+    let text = config(&format!("\"{VIP}:80\""), "", "health = \"off\"");
+    let server = network.balancer(&text.replace("10.77.0.14", "10.77.0.13"));
+    says(&server, "10.77.0.13 is an address of this machine: packets reach only backends on other machines");
+    eventually("the other one serves", secs(20), || serves(&network));
 }

@@ -1,6 +1,7 @@
 //! The backends of a service: which of them take flows, their Ethernet addresses, and what is counted for them.
 
 use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -10,6 +11,7 @@ use logic::balance::{Admission, Availability, Unhealthy};
 use logic::dsr::{Backend, BackendId, Director, Progress, Standing};
 use logic::health::State as HealthState;
 use state::BackendState;
+use sys::interfaces::Link;
 use sys::neighbour::Neighbour;
 
 use super::Server;
@@ -69,6 +71,10 @@ impl Server {
 
     /// Looks up Ethernet addresses of backends.
     pub(super) fn look_up_neighbours(&mut self, which: Which) {
+        if self.link != Link::Up {
+            // No backend could answer.
+            return;
+        }
         let (Some(pool), Some(interface)) = (self.pool(), self.interface) else { return };
         let state = self.worker.front.state.clone();
         for plan in &pool.backends {
@@ -110,6 +116,9 @@ impl Server {
                         self.director.forget_mac(&plan.state.name);
                         let name = self.plan.settings.dsr().map_or("", |settings| &*settings.interface);
                         let message = match next {
+                            Next::Itself(_) if is_own(ip) => format!(
+                                "{ip} is an address of this machine: packets reach only backends on other machines; take it out of the pool"
+                            ),
                             Next::Itself(_) if self.director.room().is_some() => format!(
                                 "no machine on {name} answers for {ip}: it is off, or a route to its network is missing"
                             ),
@@ -142,6 +151,12 @@ impl Server {
             gauge.missing = gauge.missing.max(1);
         }
     }
+}
+
+/// Whether this machine has the address.
+fn is_own(ip: IpAddr) -> bool {
+    // Nothing is sent to the port.
+    sys::datagram::is_local(SocketAddr::new(ip, 9)).unwrap_or(false)
 }
 
 pub(super) fn missing_subject(listener: &str, backend: &str) -> String {

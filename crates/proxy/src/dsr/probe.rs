@@ -18,10 +18,12 @@ use std::time::{Instant, SystemTime};
 use config::types::BackendAddress;
 use logic::dsr::Service;
 use logic::dsr::packet::Transport;
-use logic::dsr::probe::{self, Change, Ends, Expired, Moment, Prober, Question};
-use logic::health::Event;
+use logic::dsr::probe::{self, Change, Ends, Expired, Moment, OwnAddress, Prober, Question};
+use logic::health::{Event, Source, State as HealthState, Verdict, VerdictOutcome};
+use state::BackendState;
 use state::events::Level;
 use state::listen::filter;
+use sys::interfaces::Link;
 use sys::packet::{PacketSocket, PortKind, own_address, receive_frame, reserve, send_frame};
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
@@ -47,6 +49,10 @@ impl Server {
         let Some(pool) = self.pool() else { return };
         self.follow_check(&pool, round, now);
         self.open_probe_socket(&pool, round);
+        if self.link != Link::Up {
+            self.probes.prober.iter_mut().for_each(Prober::forget_asked);
+            return;
+        }
         self.expire_probes(now);
         let (Some(prober), Some(way)) = (&mut self.probes.prober, &self.probes.way) else { return };
         let service = self.director.service();
@@ -244,7 +250,14 @@ impl Server {
     }
 
     fn expire_probes(&mut self, now: Instant) {
+        let pool = self.pool();
         let Some(prober) = &mut self.probes.prober else { return };
+        prober.set_mode(self.plan.settings.dsr().map(|settings| settings.mode).unwrap_or_default());
+        let members = pool.iter().flat_map(|pool| &pool.backends);
+        let overdue = prober.overdue(now);
+        for plan in members.filter(|plan| overdue.contains(&plan.state.name)) {
+            prober.set_own(&plan.state.name, own_address_of(&plan.state));
+        }
         let mut changes = Vec::new();
         while let Expired::One(change) = prober.expire(moment(now), fastrand::f64()) {
             changes.extend(change);
@@ -277,6 +290,19 @@ impl Server {
 
     fn is_degraded(&self, subject: &str) -> bool {
         self.worker.front.state.degraded().iter().any(|(degraded, _)| degraded == subject)
+    }
+}
+
+/// What the check of the pool has found last.
+fn own_address_of(backend: &BackendState) -> OwnAddress {
+    if backend.health_state() == HealthState::Down {
+        return OwnAddress::Fails;
+    }
+    // Its tasks hold the lock for moments, and a worker waits for none of them: the next probe tells.
+    let Ok(health) = backend.health.try_lock() else { return OwnAddress::Answers };
+    match health.verdicts().find(|verdict| verdict.source == Source::Probe) {
+        Some(Verdict { outcome: VerdictOutcome::Fail, .. }) => OwnAddress::Fails,
+        _ => OwnAddress::Answers,
     }
 }
 

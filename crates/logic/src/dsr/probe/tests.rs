@@ -211,6 +211,33 @@ fn a_backend_that_does_not_answer_is_down_and_returns_by_the_rule_of_the_check()
         "no answer from 192.0.2.10:80 within 1 s: its loopback lacks the address, or a filter drops the packets"
     );
     assert!(prober.is_down("b1") && ask(&mut prober, 8020).is_some());
+    assert_eq!(prober.overdue(moment(9020).now), [name(1)]);
+    prober.set_own("b1", OwnAddress::Fails);
+    let Expired::One(Some(change)) = expire(&mut prober, 9020) else {
+        panic!("the reason is another one now")
+    };
+    let cause = change.cause.to_string();
+    assert!(
+        change.event == Event::WentDown && cause.contains("its own address fails the check, too"),
+        "{cause}"
+    );
+    assert!(ask(&mut prober, 12_020).is_some());
+    assert_eq!(expire(&mut prober, 13_020), Expired::One(None), "that is known");
+    assert!(ask(&mut prober, 16_020).is_some());
+    prober.set_own("b1", OwnAddress::Answers);
+    prober.set_mode(Mode::Ipip);
+    let Expired::One(Some(change)) = expire(&mut prober, 17_020) else {
+        panic!("it lacks the address again")
+    };
+    let cause = change.cause.to_string();
+    assert!(cause.contains("it has no tunnel device that is up, its loopback lacks the address"), "{cause}");
+    assert!(ask(&mut prober, 20_020).is_some());
+    prober.forget_asked();
+    assert_eq!(expire(&mut prober, 30_000), Expired::None, "without a link no backend is blamed");
+    assert!(ask(&mut prober, 30_020).is_some());
+    let accept = |prober: &mut Prober, millis: u64| accept(prober, millis + 22_000);
+    let ask = |prober: &mut Prober, millis: u64| ask(prober, millis + 22_000);
+    let expire = |prober: &mut Prober, millis| expire(prober, millis + 22_000);
     assert_eq!(accept(&mut prober, 8030), None);
     assert!(ask(&mut prober, 10_030).is_some());
     assert_eq!(accept(&mut prober, 10_040), Some(Event::WentUp));
