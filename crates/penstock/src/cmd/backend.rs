@@ -231,6 +231,14 @@ fn setup(arguments: &Setup) -> Result<(), Failure> {
         }
     }
     let interface = arguments.vips.interface.clone();
+    // Of another machine, for which a script may be, nothing is known here.
+    let here = backend_host::facts(None).unwrap_or_default();
+    if let Some(own) = ips.iter().find_map(|ip| verify::own_address(&here, *ip)) {
+        return Err(Failure::usage(format_args!(
+            "{}\n  hint: --vip is the address of the service, which clients know and the balancer answers for",
+            plain(&own)
+        )));
+    }
     if !arguments.apply {
         if let Some(name) = interface.as_deref().filter(|name| !logic::dsr::backend_host::undo::is_conf(name))
         {

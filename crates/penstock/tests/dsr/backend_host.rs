@@ -105,6 +105,27 @@ fn verify_names_each_fault_with_the_command_that_mends_it() {
     assert!(text.contains("serves 10.77.0.100:80 (tcp)"), "{text}");
 }
 
+#[test]
+fn the_only_address_of_a_machine_is_no_vip_and_nothing_advises_to_delete_it() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let server = SERVERS[0];
+    let own = network.address(server);
+    let before = network.run(server, &["ip", "-o", "address"]);
+    let text = format!("{own} is the only IPv4 address of eth0: it is this machine's own one, and no VIP");
+    for words in [&["setup", "--vip", &own, "--apply"][..], &["setup", "--vip", &own]] {
+        let output = penstock(&network, server, words);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(said(&output).contains(&text), "{output:?}");
+    }
+    let output = penstock(&network, server, &["verify", "--vip", &own]);
+    let told = said(&output);
+    assert!(told.contains(&text) && !told.contains("address del"), "{told}");
+    assert_eq!(network.run(server, &["ip", "-o", "address"]), before);
+}
+
 /// Everything that a set-up may change on a machine.
 fn state(network: &Network, machine: usize) -> String {
     let script = "ip -o address show dev lo | sed 's/ *valid_lft.*//'\nsysctl net.ipv4.conf.all net.ipv4.conf.eth0 | grep -E 'arp_|rp_filter'";

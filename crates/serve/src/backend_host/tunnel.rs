@@ -37,11 +37,23 @@ pub(super) fn make(lacks: Lacks) -> Result<(), HostError> {
         Lacks::Device(ip) => {
             let name = device(ip);
             if sys::packet::index_of(name).is_none() {
-                program("modprobe", &[module(ip)], "kmod")?;
+                program("modprobe", &[module(ip)], "kmod").map_err(without_module)?;
             }
             program("ip", &["link", "set", name, "up"], "iproute2").map(drop)
         }
         Lacks::Rule(ip, segment) => program("nft", &[&rules(ip, segment)], "nftables").map(drop),
+    }
+}
+
+/// Says what can be done without the module of a tunnel.
+fn without_module(error: HostError) -> HostError {
+    match error {
+        HostError::Program(words, said) => {
+            let hint = "this kernel has no such tunnels: install its further modules (linux-modules-extra), load the module \
+                        outside of the container, or set mode = \"l2\" for a server on the balancer's network";
+            HostError::Program(words, format!("{said} ({hint})"))
+        }
+        error => error,
     }
 }
 

@@ -102,7 +102,12 @@ fn each_fault_of_an_address_has_the_command_that_mends_it() {
         address(&wide, &vip, None)[0].mend,
         ["ip address add 192.0.2.10/32 dev lo", "ip address del 192.0.2.10/24 dev lo"]
     );
-    let elsewhere = with(good, "eth0", VIP, 24);
+    let own = with(good.clone(), "eth0", VIP, 24);
+    let found = address(&own, &vip, Some(Listening::Yes));
+    assert!(found[1].text.contains("192.0.2.10 is the only IPv4 address of eth0"), "{found:?}");
+    assert!(found[1].mend.iter().all(|line| line.starts_with('#')), "nothing deletes it: {found:?}");
+    let elsewhere = with(with(good, "eth0", VIP, 24), "eth0", "192.0.2.9", 24);
+    assert_eq!(verify::own_address(&elsewhere, ip(VIP)), None);
     let found = address(&elsewhere, &vip, Some(Listening::Yes));
     assert_eq!(faults(&found), ["other-interface"]);
     assert_eq!(found[1].mend, ["ip address del 192.0.2.10/24 dev eth0"]);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::settings::{self, announces_own, drops_clients, ignores_others};
 use super::setup::add;
-use super::{ALL, Facts, Key, LOOPBACK, Vip, single};
+use super::{ALL, Address, Facts, Key, LOOPBACK, Vip, single};
 use crate::dsr::finding::Finding;
 
 /// Whether a process has the port of a service.
@@ -107,6 +107,9 @@ fn elsewhere(facts: &Facts, ip: IpAddr) -> Finding {
     let Some(first) = there.first() else {
         return Finding::ok("other-interface", format!("no other interface has {ip}"));
     };
+    if let Some(own) = own_address(facts, ip) {
+        return Finding::fault("other-interface", own.clone(), vec![NAME_ANOTHER.to_owned()]);
+    }
     Finding::fault(
         "other-interface",
         format!(
@@ -115,6 +118,31 @@ fn elsewhere(facts: &Facts, ip: IpAddr) -> Finding {
         ),
         there.iter().map(|one| delete(ip, one.prefix, &one.interface)).collect(),
     )
+}
+
+const NAME_ANOTHER: &str =
+    "# name the VIP of the service instead, which clients know and the balancer answers for";
+
+/// Says that an address is the machine's own one: the only one of its family on an interface other than loopback. Without
+/// it the machine would be cut off.
+pub fn own_address(facts: &Facts, ip: IpAddr) -> Option<String> {
+    let is_global = |one: &&Address| match one.ip {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+    };
+    // Some have virtual addresses on an interface of their own, where clients do not come in.
+    let is_real = |one: &&Address| facts.interfaces.contains(&one.interface) || one.prefix < single(ip);
+    let there =
+        facts.addresses.iter().filter(is_real).find(|one| one.ip == ip && one.interface != LOOPBACK)?;
+    let same = |one: &&Address| one.interface == there.interface && one.ip.is_ipv4() == ip.is_ipv4();
+    let others = facts.addresses.iter().filter(same).filter(is_global).any(|one| one.ip != ip);
+    (!others).then(|| {
+        let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+        format!(
+            "{ip} is the only {family} address of {}: it is this machine's own one, and no VIP",
+            there.interface
+        )
+    })
 }
 
 fn port(facts: &Facts, vip: &Vip, listening: Option<Listening>) -> Option<Finding> {

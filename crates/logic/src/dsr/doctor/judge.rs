@@ -31,6 +31,21 @@ impl Examination {
     fn owner(&self) -> Finding {
         let vip = self.vip.ip();
         let question = if vip.is_ipv4() { "ARP requests" } else { "neighbour solicitations" };
+        if let (Some(lacks), true) = (self.lacks, self.owners.is_empty()) {
+            let text = format!(
+                "no machine on {} answers for {vip}: this one stands by, because it does not have {lacks}, and there is no other owner: clients find nobody",
+                self.interface
+            );
+            let mend = [
+                "systemctl status keepalived   # on both balancers: it gives one of them the address"
+                    .to_owned(),
+                format!(
+                    "ip address add {lacks}/{} dev lo   # on one of them, without keepalived",
+                    if lacks.is_ipv4() { 32 } else { 128 }
+                ),
+            ];
+            return Finding::fault("vip-owner", text, mend.into());
+        }
         if self.owners.is_empty() {
             return Finding::ok(
                 "vip-owner",
@@ -171,7 +186,8 @@ impl Examination {
             (None, false) => Finding::fault(
                 check,
                 format!(
-                    "{name} does not answer packets to {vip}: its loopback interface lacks the address, or a filter drops them"
+                    "{name} does not answer packets to {vip}: {}its loopback interface lacks the address, or a filter drops them",
+                    if one.target.leg == Leg::Near { "" } else { "it has no tunnel device that is up, " }
                 ),
                 vec![format!(
                     "penstock backend setup --vip {}{} --apply   # on {}",

@@ -236,6 +236,9 @@ fn one_other_balancer_may_answer_while_this_one_stands_by() {
         let mut examination = examination(text, Transports::Tcp);
         examination.stand_by("169.254.77.10".parse().unwrap());
         examination.handle(&claim("192.0.2.21", SERVER));
+        let found = examination.findings().swap_remove(0);
+        assert!(found.is_fault() && found.text.contains("clients find nobody"), "both stand by: {found:?}");
+        assert!(found.mend[1].starts_with("ip address add 169.254.77.10/32 dev lo"), "{found:?}");
         examination.handle(&claim(&ip, STRANGER));
         let found = examination.findings().swap_remove(0);
         assert!(found.state == State::Ok && found.text.contains("stands by: it does not have 169.254.77.10"));
