@@ -159,6 +159,29 @@ fn what_no_backend_takes_is_in_the_trace_of_drops_alone() {
 }
 
 #[test]
+fn packets_to_the_address_that_are_not_for_the_service_are_seen_when_they_are_asked_for() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    for path in ["af_packet", "tc"] {
+        let listener = format!("data-path = \"{path}\"");
+        let server = network.balancer(&config(&format!("\"{VIP}:80\""), &listener, "health = \"off\""));
+        served(&network, &[VIP]);
+        let file = network.directory.path().join(format!("{path}-passed.pcapng"));
+        let child = trace(&server, &file, &["--verdict", "passed", "--packets", "2"]);
+        network.visit(VIP);
+        let _ = network.curl(&["-m", "4", &format!("http://{VIP}:81/")]);
+        ended(child);
+        for packet in fields(&file, &["tcp.dstport", "frame.comment"]) {
+            assert_eq!(packet[0], "81", "{path}: {packet:?}");
+            assert!(packet[1].starts_with("passed over: it is not for this service"), "{path}: {packet:?}");
+        }
+    }
+}
+
+#[test]
 fn a_program_in_the_driver_shows_only_what_it_passes_on_and_the_trace_says_so() {
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;

@@ -1,15 +1,16 @@
 //! Traces of the packets of a service (`crates/state/src/dsr/trace.rs`). Packets that this process forwards are told as
 //! they are decided. Those that a program in the kernel forwards come to a further packet socket, which is open only as
 //! long as there is a trace: it has them before `tc`, and what that decides is known by its table of flows. A program of
-//! XDP is before all sockets: what it forwards or drops is not seen here.
+//! XDP is before all sockets: what it forwards or drops is not seen here. The same socket has packets that are not for the
+//! service, if an operator asks for them.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Instant;
 
-use logic::dsr::trace::{Memory, Told};
-use logic::dsr::{Director, Mac};
+use logic::dsr::trace::{Memory, Told, Traced};
+use logic::dsr::{Director, Mac, Service, Transports};
 use state::events::Level;
 use state::listen::filter;
 use sys::bpf::coarse_now;
@@ -18,7 +19,7 @@ use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 use super::Server;
-use super::tracer::Tap;
+use super::tracer::{Reach, Tap};
 
 impl Server {
     /// Takes the list of traces that want packets of this service, after one has begun or ended.
@@ -34,13 +35,15 @@ impl Server {
 
     /// Opens the socket of the trace of a program in the kernel, and closes it at the end.
     pub(super) fn follow_tap(&mut self) -> Result<(), String> {
-        let wanted = self.interface.filter(|_| self.kernel.is_some() && self.tracer.is_on());
+        let reach = self.tracer.reach();
+        let is_needed = self.kernel.is_some() && self.tracer.is_on() || reach == Reach::Address;
+        let wanted = self.interface.filter(|_| is_needed);
         let Some(interface) = wanted else {
             self.tracer.tap = None;
             return Ok(());
         };
         if let Some(tap) = &self.tracer.tap
-            && tap.interface == interface.index
+            && (tap.interface, tap.reach) == (interface.index, reach)
         {
             if let Ok(lost @ 1..) = tap.socket.get_ref().lost() {
                 self.tracer.traces.iter().for_each(|trace| trace.miss(lost.into()));
@@ -50,21 +53,33 @@ impl Server {
         self.tracer.tap = None;
         let socket = PacketSocket::new().map_err(|error| error.to_string())?;
         let name = self.settings().map_or("", |it| &*it.interface);
-        let bound =
-            socket.bind(name, &filter(&self.director.service())).map_err(|error| error.to_string())?;
+        let service = self.director.service();
+        let seen = match reach {
+            Reach::Service => service,
+            Reach::Address => Service { port: 0, transports: Transports::TcpAndUdp, ..service },
+        };
+        let bound = socket.bind(name, &filter(&seen)).map_err(|error| error.to_string())?;
         #[expect(
             deprecated,
             reason = "its successor is unsafe; `PacketSocket` keeps the one descriptor it owns"
         )]
         let socket = AsyncFd::with_interest(socket, Interest::READABLE).map_err(|error| error.to_string())?;
-        self.tracer.tap =
-            Some(Tap { socket: Rc::new(socket), batch: FrameBatch::default(), interface: bound.index });
+        self.tracer.tap = Some(Tap {
+            socket: Rc::new(socket),
+            batch: FrameBatch::default(),
+            interface: bound.index,
+            reach,
+        });
         Ok(())
     }
 
     /// Records a frame of the batch that is about to be decided about.
     pub(super) fn trace(&mut self, slot: usize, own: Mac, now: Instant) {
         let told = self.director.tell(self.batch.frame(slot), own, Memory::Here(now));
+        if told.verdict == Traced::Passed && self.tracer.tap.is_some() {
+            // That socket has it, too.
+            return;
+        }
         let (interface, place) = self.place();
         self.tracer.record(&interface, self.batch.frame(slot), &told, &place);
     }
@@ -86,6 +101,10 @@ impl Server {
             let frame = tap.batch.frame(slot);
             if !frame.is_empty() {
                 let told = self.tell_of_kernel(frame);
+                if self.kernel.is_none() && told.verdict != Traced::Passed {
+                    // The socket of the service has it, too.
+                    continue;
+                }
                 self.tracer.record(&interface, frame, &told, &place);
             }
         }

@@ -18,12 +18,22 @@ pub(super) struct Tracer {
     pub(super) tap: Option<Tap>,
 }
 
-/// Packets that a program in the kernel decides about.
+/// Packets that the socket of the service does not have: a program in the kernel decides about them, or they are for
+/// something else.
 pub(super) struct Tap {
     pub(super) socket: Rc<Frames>,
     pub(super) batch: FrameBatch,
     /// Index of the interface.
     pub(super) interface: u32,
+    pub(super) reach: Reach,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Packets of the service, as its own socket has them.
+    Service,
+    /// All that comes to the address.
+    Address,
 }
 
 impl Tracer {
@@ -37,6 +47,11 @@ impl Tracer {
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         !self.traces.is_empty()
+    }
+
+    pub(super) fn reach(&self) -> Reach {
+        let wants_passed = self.traces.iter().any(|trace| trace.wants_passed());
+        if wants_passed { Reach::Address } else { Reach::Service }
     }
 
     pub(super) fn count(&self) -> usize {

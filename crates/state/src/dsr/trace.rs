@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use logic::dsr::trace::{Told, Wanted};
+use logic::dsr::trace::{Told, Traced, Wanted};
 use logic::pcapng::frames;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
@@ -92,6 +92,11 @@ impl Trace {
             // Workers that record at the same time may send a few more, which the operator leaves out.
             let _ = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
         }
+    }
+
+    /// Whether packets are wanted that are for nothing of this service, which the filter of its sockets leaves out.
+    pub fn wants_passed(&self) -> bool {
+        self.wanted.verdict.as_deref() == Some(Traced::Passed.as_str())
     }
 
     /// Counts packets that the service could not look at.
