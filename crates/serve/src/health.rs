@@ -26,11 +26,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use config::types::{ActiveCheck, AllDown};
+use config::Config;
+use config::types::{ActiveCheck, AllDown, Listener, Protocol};
 use logic::balance::Availability;
 use logic::health::{
     DurationText, Event, PassiveRule, Source, State as HealthState, Verdict, VerdictOutcome,
 };
+use logic::route::PoolId;
 use proxy::snapshot::Snapshot;
 use state::account::Purpose;
 use state::events::Level;
@@ -64,6 +66,7 @@ impl Checker {
         for pool in &snapshot.pools {
             let watch = Arc::new(PoolWatch {
                 subject: format!("pool.{}", pool.settings.name),
+                gets: Gets::of(&snapshot.config, &pool.settings.name),
                 all_down: pool.settings.all_down,
                 most_failures: pool.settings.passive.failures,
                 state: self.state.clone(),
@@ -403,6 +406,7 @@ impl Target {
 /// shows in their number.
 struct PoolWatch {
     subject: String,
+    gets: Gets,
     all_down: AllDown,
     /// Failed sessions in a row that eject a backend; 0 disables ejection.
     most_failures: u32,
@@ -411,6 +415,35 @@ struct PoolWatch {
     members: Vec<(Arc<BackendState>, u32)>,
     /// Serializes the tasks: an older result must not overwrite a newer one.
     turn: Mutex<()>,
+}
+
+/// What listeners give to a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gets {
+    Sessions,
+    /// All listeners that may use it are `dsr` ones.
+    Packets,
+    Both,
+}
+
+impl Gets {
+    fn of(config: &Config, pool: &str) -> Self {
+        let is_pool = |id: PoolId| config.pools.get(id.0).is_some_and(|it| &*it.name == pool);
+        let packets =
+            config.listeners.iter().filter_map(|listener| listener.dsr()).any(|it| is_pool(it.pool));
+        let may_use = |listener: &Listener| match &listener.protocol {
+            Protocol::Dsr(_) => false,
+            Protocol::Tcp(settings) => is_pool(settings.pool),
+            Protocol::Udp(settings) => is_pool(settings.pool),
+            // By any of their routes.
+            Protocol::Http(_) | Protocol::TlsPassthrough(_) => true,
+        };
+        match (packets, config.listeners.iter().any(may_use)) {
+            (true, false) => Self::Packets,
+            (true, true) => Self::Both,
+            (false, _) => Self::Sessions,
+        }
+    }
 }
 
 impl PoolWatch {
@@ -423,10 +456,21 @@ impl PoolWatch {
             .peekable();
         if healthy.peek().is_none() {
             let reason = match self.all_down {
-                AllDown::ErrorPage => {
-                    "no healthy backend: answering 503, closing TCP sessions, dropping datagrams"
-                }
-                AllDown::FailOpen => "no healthy backend: failing open, all of them get sessions",
+                AllDown::ErrorPage => match self.gets {
+                    Gets::Packets => "no healthy backend: packets of the dsr listeners are dropped",
+                    Gets::Sessions => {
+                        "no healthy backend: answering 503, closing TCP sessions, dropping datagrams"
+                    }
+                    Gets::Both => {
+                        "no healthy backend: answering 503, closing TCP sessions, dropping datagrams and packets of the dsr listeners"
+                    }
+                },
+                AllDown::FailOpen => match self.gets {
+                    Gets::Packets => "no healthy backend: failing open, all of them get packets",
+                    Gets::Sessions | Gets::Both => {
+                        "no healthy backend: failing open, all of them get sessions"
+                    }
+                },
             };
             self.state.degrade(&self.subject, reason);
             return;

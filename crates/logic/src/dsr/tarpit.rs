@@ -313,6 +313,11 @@ impl Tarpit {
     }
 }
 
+/// Whether a network, as it is written, has an address that a tarpit may answer for.
+pub fn has(network: &str, address: IpAddr) -> bool {
+    network.parse().is_ok_and(|network| is_host(&network, address))
+}
+
 /// Whether an address is one of a machine in the network: neither the network itself nor its broadcast address.
 fn is_host(network: &IpNet, address: IpAddr) -> bool {
     let is_edge = match network {

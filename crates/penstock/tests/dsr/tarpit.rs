@@ -158,6 +158,14 @@ fn a_machine_with_such_an_address_keeps_it_also_one_that_comes_later() {
     let neighbour = |address: &str| network.run(CLIENT, &["ip", "neigh", "show", address]);
     assert!(neighbour("10.77.0.201").contains(&machine), "{}", neighbour("10.77.0.201"));
     // That of the balancer itself refuses, as nothing listens there.
+    let explained = |to: &str, transport: &str| {
+        let text = server.said(&["dsr", "explain", "10.77.0.12:40000", to, transport]);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let text = explained("10.77.0.203:80", "tcp");
+    assert!(text.contains("=> to the tarpit of listener.web (10.77.0.192/26): it answers a SYN"), "{text}");
+    assert!(explained("10.77.0.203:80", "udp").contains("which answers TCP alone"));
+    assert!(explained("10.77.0.60:80", "tcp").contains("no dsr listener has the address"));
     let refused = network.curl(&["-m", "5", "http://10.77.0.202:81/"]);
     assert_eq!(refused.status.code(), Some(7), "{refused:?}");
     assert_eq!(number(&server, "tarpitted"), 0);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use logic::transaction::Ask;
 use proxy::front::Front;
 use serde_json::{Value, json};
+use state::dsr::start_confirmation::Phase;
 use state::events::Event;
 use state::{BackendState, State};
 use text::nearest::nearest;
@@ -477,7 +478,11 @@ fn services(call: &Call<'_>) -> Result<Step, Refusal> {
     match dsr::read(call.arguments).map_err(|wrong| wrong.map_or_else(|| call.usage(), Refusal::from))? {
         dsr::Asked::Status => {
             let all: Vec<_> = call.front.state.services.all().into_iter().map(|(report, _)| report).collect();
-            Ok(call.answer(|| report::dsr::services(&all), || json!({ "services": all }).to_string()))
+            let start = &call.front.state.services.start_confirmation;
+            let is_given_up = all.is_empty() && start.phase() == Phase::GivenUp;
+            let text =
+                || if is_given_up { report::dsr::GIVEN_UP.to_owned() } else { report::dsr::services(&all) };
+            Ok(call.answer(text, || json!({ "services": all, "given_up": is_given_up }).to_string()))
         }
         dsr::Asked::Explain(flow) => {
             let (front, format) = (call.front.clone(), call.format);

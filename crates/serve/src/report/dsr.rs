@@ -13,7 +13,11 @@ use text::wrap::wrapped;
 
 use super::tables::{WIDTH, push_line};
 
-/// Lists the services with their backends.
+/// What is said instead after a start that nobody has confirmed.
+pub const GIVEN_UP: &str = "the services of dsr listeners are given up: the start was not confirmed in time (--commit-confirm)\n  \
+                            hint: start penstock again, and confirm it with `penstock ctl confirm`\n";
+
+/// Lists the services with their backends, as they were up to a second ago.
 pub fn services(services: &[ServiceReport]) -> String {
     if services.is_empty() {
         return "no dsr listener is served: protocol = \"dsr\" makes one\n".to_owned();
@@ -112,7 +116,7 @@ pub struct ExplainReport {
     pub to: String,
     /// `tcp` or `udp`.
     pub transport: &'static str,
-    /// `forward`, `drop` or `pass`: no service has the destination.
+    /// `forward`, `drop`, `tarpit`, or `pass`: no service has the destination.
     pub verdict: &'static str,
     /// Why, in a sentence.
     pub reason: String,
@@ -180,6 +184,22 @@ impl ExplainReport {
             backends: Vec::new(),
             memory: Memory::Read,
         }
+    }
+
+    /// A packet to an address that a tarpit may answer for.
+    pub(crate) fn held(flow: &Flow, service: &ServiceReport, network: &str) -> Self {
+        let reason = match flow.transport {
+            Transport::Tcp => format!(
+                "to the tarpit of listener.{} ({network}): it answers a SYN, and holds the client, unless a machine has the address",
+                service.listener
+            ),
+            Transport::Udp => format!(
+                "passed over: the address is in the tarpit of listener.{} ({network}), which answers TCP alone",
+                service.listener
+            ),
+        };
+        let verdict = if flow.transport == Transport::Tcp { "tarpit" } else { "pass" };
+        Self { listener: Some(service.listener.clone()), ..Self::new(flow, verdict, reason) }
     }
 
     /// A packet that no service takes.

@@ -17,7 +17,7 @@ pub(super) struct Dsr {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Each service: what forwards its packets, flows, packets and drops, and its backends with Ethernet addresses and
-    /// whether they accept the virtual address
+    /// whether they accept the virtual address, as of up to a second ago
     Status,
     /// What would happen with a packet now, and why: whether its flow is remembered, which backend the table has for it,
     /// and the state of the backends; changes nothing

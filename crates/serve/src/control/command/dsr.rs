@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use logic::dsr::packet::{Flow, Transport};
+use logic::dsr::tarpit;
 use proxy::front::Front;
 use state::dsr::{Question, Served, ServiceReport};
 use tokio::sync::oneshot;
@@ -52,7 +53,13 @@ pub(super) async fn explain(front: &Front, flow: Flow) -> Result<ExplainReport, 
     let all = front.state.services.all();
     let (service, desk) = match found(&all, &flow) {
         Ok(found) => found,
-        Err(why) => return Ok(ExplainReport::passed(&flow, why)),
+        Err(why) => {
+            let held = all.iter().find_map(|(report, _)| Some((report, network_of(report, &flow)?)));
+            return Ok(match held {
+                Some((report, network)) => ExplainReport::held(&flow, report, network),
+                None => ExplainReport::passed(&flow, why),
+            });
+        }
     };
     let (answer, answered) = oneshot::channel();
     let busy = || {
@@ -65,6 +72,13 @@ pub(super) async fn explain(front: &Front, flow: Flow) -> Result<ExplainReport, 
     desk.try_send(Question { flow, answer }).map_err(|_| busy())?;
     let explained = timeout(ANSWER_TIME, answered).await.map_err(|_| busy())?.map_err(|_| busy())?;
     Ok(ExplainReport::read(&flow, service, explained))
+}
+
+/// The network of a service's tarpit that has the destination.
+fn network_of<'a>(report: &'a ServiceReport, flow: &Flow) -> Option<&'a str> {
+    let networks = &report.tarpit.as_ref()?.networks;
+    let has = |network: &&String| tarpit::has(network, flow.vip);
+    networks.iter().find(has).map(String::as_str)
 }
 
 /// The service that takes a packet; the error says why none does.

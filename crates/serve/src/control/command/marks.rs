@@ -25,6 +25,8 @@ impl Call<'_> {
     fn changed(&self, backend: &BackendState, change: &str, facts: &[(&str, Value)]) -> Step {
         // The number of usable backends may have changed: wake the task that evaluates the pool.
         backend.wake_health.notify_one();
+        // Services of packets follow at once, and not with their next look at all backends.
+        self.front.state.health_changes.send_replace(());
         let warning = self.warning_after(backend);
         let mut said = format!("{}: {change}", self.who);
         let mut level = Level::Info;
@@ -105,6 +107,14 @@ pub(super) fn drain(call: &Call<'_>) -> Result<Step, Refusal> {
     marked(call);
     let lasts = time.map_or(String::new(), |time| format!(" for {}", text::units::duration(time)));
     let change = match backend.in_flight.load(Relaxed) {
+        left if gets_packets(call, &backend) => format!(
+            "draining{lasts}: no new flows; {} remembered, among them those of connections that have ended within the last minute (penstock ctl backends shows when none is)",
+            match left {
+                0 => "none is".to_owned(),
+                1 => "1 is".to_owned(),
+                left => format!("{left} are"),
+            }
+        ),
         0 => format!("drained{lasts}: no new sessions, none is open"),
         left => format!(
             "draining{lasts}: no new sessions, {left} still open (penstock ctl backends shows when none is)"
@@ -133,6 +143,12 @@ fn lasts_as_long(earlier: &Drain, until: Option<Instant>) -> bool {
         (Some(_), None) => false,
         (Some(earlier), Some(new)) => earlier >= new,
     }
+}
+
+/// Whether a `dsr` listener has the pool: what is open is counted as flows, whose end is seen late.
+fn gets_packets(call: &Call<'_>, backend: &BackendState) -> bool {
+    let services = call.front.state.services.all();
+    services.iter().any(|(report, _)| *report.pool == *backend.pool)
 }
 
 /// Answers the second operator who drains a backend: the first operator and the time of that drain are kept.
