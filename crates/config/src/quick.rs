@@ -142,7 +142,12 @@ impl Quick {
 impl Quick {
     /// A backend of a `dsr` listener has the port of the service, unless it is written.
     fn with_port<'t>(&self, backend: &'t str) -> Cow<'t, str> {
-        let port = self.listen.first().and_then(|listen| listen.rsplit_once(':')?.1.parse().ok());
+        let port = match self.listen.first().and_then(|listen| listen.rsplit_once(':')) {
+            // Only the check of the backend has one.
+            Some((_, "*")) => None,
+            // A mistake there is told, and is none of the backends.
+            written => Some(written.and_then(|(_, port)| port.parse().ok()).unwrap_or(80)),
+        };
         let (Some(_), Some(port)) = (&self.dsr, port) else { return backend.into() };
         let (address, options) = backend.split_at(backend.find(',').unwrap_or(backend.len()));
         let inside = address.strip_prefix('[').and_then(|inside| inside.strip_suffix(']'));

@@ -64,7 +64,14 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if is_test_option(&error) => return Failure::usage(TEST_OPTION).report(),
-        Err(error) => return usage::answer(&error).report(),
+        Err(mut error) => {
+            usage::suggest(
+                &mut error,
+                Cli::command(),
+                std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()),
+            );
+            return usage::answer(&error).report();
+        }
     };
     if let Command::Run(_)
     | Command::Put(_)

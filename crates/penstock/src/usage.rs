@@ -2,9 +2,30 @@
 
 use std::io::IsTerminal as _;
 
-use clap::error::ErrorKind;
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use text::nearest::nearest;
 
 use crate::output::{Failure, complain, print};
+
+/// Adds the option that was meant by one that is not there: with two letters swapped it is none of those that clap finds.
+pub(crate) fn suggest(error: &mut clap::Error, mut command: Command, words: impl Iterator<Item = String>) {
+    let Some(ContextValue::String(written)) = error.get(ContextKind::InvalidArg) else { return };
+    if error.kind() != ErrorKind::UnknownArgument || error.get(ContextKind::SuggestedArg).is_some() {
+        return;
+    }
+    for word in words {
+        if let Some(found) = command.find_subcommand(&word) {
+            command = found.clone();
+        }
+    }
+    let Some(written) = written.strip_prefix("--") else { return };
+    let known = command.get_arguments().filter(|one| !one.is_hide_set()).filter_map(clap::Arg::get_long);
+    if let Some(meant) = nearest(written, known) {
+        let meant = format!("--{meant}");
+        error.insert(ContextKind::SuggestedArg, ContextValue::String(meant));
+    }
+}
 
 /// Prints help, the version, or what is wrong. Returns how the program ends.
 pub(crate) fn answer(error: &clap::Error) -> Failure {
@@ -33,3 +54,25 @@ const FAULTS: [(&str, &str); 5] = [
     ("number too small to fit in target type", "it is too small"),
     ("invalid float literal", "it is not a number"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_with_swapped_letters_is_found_among_those_of_its_command() {
+        let command = || {
+            let serve = Command::new("serve").arg(clap::Arg::new("dsr").long("dsr"));
+            Command::new("penstock").subcommand(serve)
+        };
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        for (line, is_found) in
+            [(["penstock", "serve", "--drs"], true), (["penstock", "serve", "--dxyz"], false)]
+        {
+            let mut error = command().try_get_matches_from(line).unwrap_err();
+            suggest(&mut error, command(), words(&line).into_iter().skip(1));
+            let text = error.to_string();
+            assert_eq!(text.contains("a similar argument exists: '--dsr'"), is_found, "{text}");
+        }
+    }
+}

@@ -48,7 +48,9 @@ pub enum PacketError {
     NoInterface(String),
     #[error("{0} is no Ethernet interface: name one that `ip link` shows with link/ether")]
     NotEthernet(String),
-    #[error("the kernel gives no packet socket: {0}; it needs CAP_NET_RAW at the start of the process")]
+    #[error(
+        "the kernel gives no packet socket: {0}; it needs CAP_NET_RAW at the start of the process: of root, by AmbientCapabilities=CAP_NET_RAW in its unit of systemd, or by `setcap cap_net_raw+ep` on its program"
+    )]
     NotPermitted(#[source] io::Error),
     #[error(
         "the kernel gives no packet socket: {0}; under systemd, RestrictAddressFamilies= of the unit must name AF_PACKET"

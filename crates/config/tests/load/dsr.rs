@@ -28,6 +28,14 @@ fn with_dsr_flags_make_a_service_whose_backends_need_no_port() {
     assert_eq!(config.pools[0].backends[1].weight, 2);
     let again = good(&loaded.print(), &[]);
     assert_eq!(format!("{:?}", config), format!("{:?}", again.config));
+    for listen in ["192.0.2.10", "192.0.2.10:http", "unix:/run/x"] {
+        let wrong = Quick { listen: vec![listen.into()], ..flags.clone() };
+        let rendered = quick(&wrong, &Environment::default()).unwrap_err().render();
+        assert!(
+            rendered.contains("error: --listen") && rendered.contains("1 error"),
+            "no backend is blamed: {rendered}"
+        );
+    }
     let wrong = Quick { dsr: Some("eth 1".into()), ..flags };
     let rendered = quick(&wrong, &Environment::default()).unwrap_err().render();
     assert!(rendered.contains("error: --dsr: listener.main.interface"), "{rendered}");

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use config::types::BindAddress;
+use config::{Config, Environment, Quick};
 use logic::dsr::finding::Finding;
 use serde_json::json;
 use serve::doctor::{self, Report};
@@ -38,6 +39,18 @@ struct Dsr {
     /// The configuration of the balancer; without it the one that PENSTOCK_CONFIG names, or /etc/penstock/penstock.toml
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Without a file: the network interface, as of `penstock serve`
+    #[arg(long, value_name = "INTERFACE", requires_all = ["listen", "backend"], conflicts_with = "config")]
+    dsr: Option<String>,
+    /// Without a file: the virtual address with its port; may be repeated
+    #[arg(long, short, value_name = "ADDRESS", requires = "dsr")]
+    listen: Vec<String>,
+    /// Without a file: a backend; may be repeated
+    #[arg(long, short, value_name = "ADDRESS", requires = "dsr")]
+    backend: Vec<String>,
+    /// Without a file: tcp, udp or tcp-and-udp
+    #[arg(long, value_name = "PROTOCOL", requires = "dsr")]
+    protocol: Option<String>,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
@@ -51,6 +64,7 @@ const DSR_EXAMPLES: &str = "\
 Examples:
   penstock doctor dsr
   penstock doctor dsr --config /etc/penstock/penstock.toml --json
+  penstock doctor dsr --dsr eth1 --listen 192.0.2.10:80 --backend 192.0.2.21 --backend 192.0.2.22
 
 Exit codes: 0 all is well; 1 something is not, or nothing could be asked; 2 wrong usage, or a wrong configuration.";
 
@@ -58,10 +72,35 @@ const USUAL: &str = "/etc/penstock/penstock.toml";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Command::Dsr(arguments) = &arguments.command;
+    let reports = match &arguments.dsr {
+        Some(interface) => doctor::examine(&of_flags(arguments, interface)?),
+        None => doctor::examine(&of_file(arguments)?),
+    };
+    let reports = reports.map_err(Failure::runtime)?;
+    report(arguments, &reports)
+}
+
+/// What `penstock serve` would serve with these flags.
+fn of_flags(arguments: &Dsr, interface: &str) -> Result<Config, Failure> {
+    let quick = Quick {
+        listen: arguments.listen.clone(),
+        backends: arguments.backend.clone(),
+        dsr: Some(interface.to_owned()),
+        protocol: arguments.protocol.clone(),
+        ..Quick::default()
+    };
+    let loaded = config::quick(&quick, &Environment::default());
+    loaded.map(|loaded| loaded.config).map_err(|faults| Failure::Usage(faults.render()))
+}
+
+fn of_file(arguments: &Dsr) -> Result<Config, Failure> {
     let named = std::env::var_os("PENSTOCK_CONFIG").filter(|name| !name.is_empty()).map(PathBuf::from);
     let usual = || Path::new(USUAL).exists().then(|| PathBuf::from(USUAL));
     let Some(file) = arguments.config.clone().or(named).or_else(usual) else {
-        return Err(Failure::usage("no configuration is named\n  hint: penstock doctor dsr --config FILE"));
+        return Err(Failure::usage(
+            "no configuration is named\n  hint: penstock doctor dsr --config FILE, or the flags of `penstock serve`: \
+             penstock doctor dsr --dsr eth1 --listen 192.0.2.10:80 --backend 192.0.2.21",
+        ));
     };
     let loaded = load::file(&file, &load::environment())?;
     if !loaded.config.listeners.iter().any(|listener| listener.dsr().is_some()) {
@@ -70,7 +109,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             plain(&file.display().to_string())
         )));
     }
-    let reports = doctor::examine(&loaded.config).map_err(Failure::runtime)?;
+    Ok(loaded.config)
+}
+
+fn report(arguments: &Dsr, reports: &[Report]) -> Result<(), Failure> {
     let faults = reports.iter().flat_map(|report| &report.findings).filter(|one| one.is_fault()).count();
     if arguments.json {
         let services: Vec<_> = reports.iter().map(as_json).collect();

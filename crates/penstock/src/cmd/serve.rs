@@ -187,9 +187,11 @@ fn configuration(
         match (quick.listen.is_empty(), quick.backends.is_empty()) {
             (true, true) => {}
             (false, true) => {
-                return Err(Failure::usage(missing("--listen", "--backend", "PENSTOCK_BACKEND")));
+                return Err(Failure::usage(missing(&quick, "--listen", "--backend", "PENSTOCK_BACKEND")));
             }
-            (true, false) => return Err(Failure::usage(missing("--backend", "--listen", "PENSTOCK_LISTEN"))),
+            (true, false) => {
+                return Err(Failure::usage(missing(&quick, "--backend", "--listen", "PENSTOCK_LISTEN")));
+            }
             (false, false) => {
                 let loaded = config::quick(&quick, environment);
                 let loaded = loaded.map_err(|faults| Failure::Usage(faults.render()))?;
@@ -199,7 +201,8 @@ fn configuration(
     }
     if let Some(flag) = of_quick(arguments) {
         return Err(Failure::usage(format_args!(
-            "{flag} goes with --listen and --backend: a configuration file says this itself"
+            "{flag} goes with --listen and --backend: a configuration file says this itself{}",
+            if flag == "--dsr" { format!("\n  hint: {DSR_EXAMPLE}") } else { String::new() }
         )));
     }
     if let Some(socket) = &arguments.control {
@@ -227,11 +230,16 @@ fn configuration(
     }
 }
 
-fn missing(given: &str, flag: &str, variable: &str) -> String {
-    format!(
-        "{given} needs {flag}, or the variable {variable}\n  hint: penstock serve --listen :8080 --backend 10.0.0.11:8000"
-    )
+fn missing(quick: &Quick, given: &str, flag: &str, variable: &str) -> String {
+    let example = match quick.dsr {
+        Some(_) => DSR_EXAMPLE,
+        None => "penstock serve --listen :8080 --backend 10.0.0.11:8000",
+    };
+    format!("{given} needs {flag}, or the variable {variable}\n  hint: {example}")
 }
+
+const DSR_EXAMPLE: &str =
+    "penstock serve --dsr eth1 --listen 192.0.2.10:80 --backend 192.0.2.21 --backend 192.0.2.22";
 
 /// Returns a flag that was given and has a meaning only without a file. For --control there is a better message.
 fn of_quick(arguments: &Arguments) -> Option<&'static str> {
@@ -387,6 +395,8 @@ mod tests {
             (&["--listen", ":80"][..], "--listen needs --backend, or the variable PENSTOCK_BACKEND"),
             (&["--backend", "127.0.0.1:1"], "--backend needs --listen, or the variable PENSTOCK_LISTEN"),
             (&["/none.toml", "--health", "tcp"], "--health goes with --listen and --backend"),
+            (&["--dsr", "eth1"], "hint: penstock serve --dsr eth1 --listen 192.0.2.10:80"),
+            (&["--dsr", "eth1", "--backend", "192.0.2.21"], "hint: penstock serve --dsr eth1 --listen"),
         ] {
             let environment = Environment::default();
             let Err(Failure::Usage(text)) = configuration(&parse(words).unwrap(), None, &environment) else {

@@ -156,6 +156,37 @@ fn each_broken_leg_has_its_sentence_and_a_way_to_mend_it() {
 }
 
 #[test]
+fn two_balancers_that_both_stand_by_are_a_fault_and_flags_are_enough_for_the_doctor() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let mut network = Network::new();
+    let other = network.add_balancer();
+    let network = network;
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let text = config(&format!("\"{VIP}:80\""), "owner-address = \"169.254.77.10\"", "health = \"off\"");
+    let doctor = Doctor::new(&network, &text);
+    let server = network.machine(other).setup(&text).start();
+    eventually("the service is there", secs(20), || {
+        (server.ctl_json(&["dsr", "status"])["services"].as_array()?.len() == 1).then_some(())
+    });
+    doctor.expect_now(
+        "nobody has the address",
+        &[("vip-owner", "no machine on eth0 answers for 10.77.0.100: this one stands by")],
+    );
+    network.ip(other, &["addr", "add", "169.254.77.10/32", "dev", "lo"]);
+    doctor.expect_health("the other one became the owner");
+    let flags =
+        ["--dsr", "eth0", "--listen", "10.77.0.100:80", "--backend", "10.77.0.14", "--backend", "10.77.0.15"];
+    let output = network.output(BALANCER, &[&[binary(), "doctor", "dsr"][..], &flags].concat());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        said.contains("another machine (") && said.contains("10.77.0.14:80 takes TCP connections"),
+        "{said}"
+    );
+}
+
+#[test]
 fn ipv6_is_asked_by_neighbour_discovery_and_udp_services_by_datagrams() {
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
