@@ -21,6 +21,7 @@ use proxy::worker::{self, Command};
 use sd_notify::NotifyState;
 use state::State;
 use state::access_log::AccessLog;
+use state::data_path::StalePrograms;
 use state::event_log::EventLog;
 use state::events::Level;
 use state::listen::{BindError, OpenAddress, Passed};
@@ -187,7 +188,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let descriptors = Needs { limit, base: base + OF_PROCESS, workers, services: services(&config) };
     let division = descriptors.divide(&config)?;
-    let stale = state::data_path::remove_stale_programs(&config).map_err(StartError::StaleProgram)?;
+    let stale = StalePrograms::find(&config, options.source.file()).map_err(StartError::StaleProgram)?;
     let mut opened =
         reload::open_new(&config, &HashMap::new(), &[], workers, &mut passed).map_err(StartError::Bind)?;
     let admin = config.admin.as_ref().map(|admin| admin::bind(&admin.bind)).transpose()?;
@@ -197,14 +198,13 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let needs = paths::of(&config, options.source.file());
     let mut state = State::new(workers);
     state.log_level = LogLevel::new(options.log_level);
-    let programs = opened.programs();
+    let programs = [opened.programs(), stale.directories()].concat();
     state.confinement = confinement::drop_privileges(&config, &needs, &programs)?;
     open_state_directory(&config, &mut state);
     let helper = helper::start(&config).map_err(system("start the helper that runs acme commands"))?;
     state.confinement.commands = helper.commands().to_vec();
     confinement::restrict(&mut state.confinement, &config, &needs, &programs, options.sandbox);
     confinement::tell(&state);
-    stale.into_iter().for_each(|said| state.events.record(Level::Warning, "process", said));
     let (files, found) = Files::open(config.process.state_directory.as_deref(), &state);
     let threads = workers + OTHER_THREADS + config.listeners.iter().filter(|it| it.tls.is_some()).count();
     sys::threads::try_out(threads).map_err(|source| StartError::Threads { threads, source })?;
@@ -299,6 +299,9 @@ pub fn run(options: Options) -> Result<(), StartError> {
             Some(bound) => Some(bound.run(front.clone()).map_err(StartError::Control)?),
             None => None,
         };
+        // Nothing of the start can fail any more.
+        let events = &front.state.events;
+        stale.remove().into_iter().for_each(|said| events.record(Level::Warning, "process", said));
         let file = options.source.file().map(Path::to_owned);
         let mut live = Live::new(options.config.clone(), options.environment.clone(), file);
         live.try_start(&front.state, options.commit_confirm);

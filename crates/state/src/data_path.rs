@@ -9,9 +9,11 @@ use config::types::DsrSettings;
 use logic::dsr::path::{Card, Refusal, Rung, ladder};
 use sys::bpf::{AttachedProgram, BpfError, Hook, Pins, Program, Unpinned};
 
+use crate::lock::lock;
+
 mod stale;
 
-pub use stale::remove_stale_programs;
+pub use stale::StalePrograms;
 
 /// The rung of an address.
 #[derive(Debug)]
@@ -31,6 +33,15 @@ pub struct PathReport {
     pub refused: Vec<Refusal>,
     /// Why the program ends with the process, if it does.
     pub unpinned: Option<String>,
+    pub before: Before,
+}
+
+/// What an earlier process had left in the place of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    Nothing,
+    /// A program, whose flows go on.
+    Program,
 }
 
 impl PathReport {
@@ -42,7 +53,11 @@ impl PathReport {
             Rung::AfPacket => "this process (af_packet)".to_owned(),
             rung => format!("the kernel ({rung})"),
         };
-        format!("packets are forwarded by {by}{}", refused.chain(unpinned).collect::<String>())
+        let before = match self.before {
+            Before::Nothing => "",
+            Before::Program => ", in the place of the program that an earlier start had left",
+        };
+        format!("packets are forwarded by {by}{before}{}", refused.chain(unpinned).collect::<String>())
     }
 }
 
@@ -61,7 +76,7 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
             Rung::Tc => Hook::Tc,
             Rung::AfPacket => {
                 let earlier = Pins::open_existing(&name).ok();
-                let report = PathReport { rung, refused, unpinned: None };
+                let report = PathReport { rung, refused, unpinned: None, before: Before::Nothing };
                 return Ok(DataPath { attached: None, earlier, report });
             }
         };
@@ -73,7 +88,11 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
         }
         match open_program(&name, hook, settings, index) {
             Ok((attached, unpinned)) => {
-                let report = PathReport { rung, refused, unpinned };
+                let before = match attached.goes_on() {
+                    true => Before::Program,
+                    false => Before::Nothing,
+                };
+                let report = PathReport { rung, refused, unpinned, before };
                 return Ok(DataPath { attached: Some(attached), earlier: None, report });
             }
             Err(reason) => refused.push(Refusal { rung, reason }),
@@ -96,12 +115,17 @@ fn open_program(
     index: u32,
 ) -> Result<(AttachedProgram, Option<String>), String> {
     let (pins, unpinned) = match Pins::open(name) {
-        Ok(pins) => (Some(pins), None),
+        Ok(pins) => {
+            // Without it a later start leaves the program alone.
+            let _ = lock(&stale::START).owner.as_deref().map(|owner| pins.set_owner(owner));
+            (Some(pins), None)
+        }
         Err(taken @ Unpinned::Taken(_)) => return Err(taken.to_string()),
         Err(error @ Unpinned::Io(..)) => (None, Some(error.to_string())),
     };
     let flows = u32::try_from(settings.max_flows).unwrap_or(u32::MAX);
     let is_pinned = pins.is_some();
+    let start = lock(&stale::START);
     let program = match Program::load(hook, flows, pins) {
         // Maps of another form: what is in them is lost.
         Err(BpfError::Maps(_)) if is_pinned => {
@@ -111,7 +135,7 @@ fn open_program(
         }
         loaded => loaded,
     };
-    let attached = program.and_then(|program| program.attach(&settings.interface, index));
+    let attached = program.and_then(|program| program.attach(&settings.interface, index, &start.stale));
     attached.map(|attached| (attached, unpinned)).map_err(|error| error.to_string())
 }
 

@@ -22,10 +22,11 @@ mod earlier;
 mod memory;
 mod pins;
 
-pub use calls::{Look, READING, coarse_now};
-use earlier::Earlier;
+pub use calls::{AFTER_START, Look, coarse_now};
+use earlier::{Earlier, Taken};
 use memory::Memory;
-pub use pins::{Pins, Removed, StalePins, Unpinned};
+use pins::FlowsName;
+pub use pins::{Pins, StalePins, Unpinned, remove_empty};
 
 static TC: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-tc.bpf.o");
 static XDP: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-xdp.bpf.o");
@@ -58,7 +59,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    const fn pin(self) -> &'static str {
+    pub(in crate::bpf) const fn pin(self) -> &'static str {
         match self {
             Self::Tc => "link-tc",
             Self::Xdp => "link-xdp",
@@ -67,7 +68,7 @@ impl Hook {
     }
 
     /// Kind and flags of a link (linux/bpf.h, linux/if_link.h).
-    const fn attach(self) -> (u32, u32) {
+    pub(in crate::bpf) const fn attach(self) -> (u32, u32) {
         match self {
             // BPF_TCX_INGRESS
             Self::Tc => (46, 0),
@@ -138,7 +139,7 @@ pub struct Program {
     ebpf: Ebpf,
     hook: Hook,
     maps: Maps,
-    pins: Option<Pins>,
+    pins: Option<(Pins, FlowsName)>,
 }
 
 struct Maps {
@@ -148,6 +149,7 @@ struct Maps {
     counters: Memory,
     tallies: Memory,
     flows: OwnedFd,
+    fragments: OwnedFd,
     cpus: usize,
 }
 
@@ -156,11 +158,14 @@ impl Program {
     /// one go on.
     pub fn load(hook: Hook, flows: u32, pins: Option<Pins>) -> Result<Self, BpfError> {
         let flows = flows.max(FEWEST_FLOWS);
-        if let Some(pins) = &pins {
-            pins.forget_unless("flows", flows)?;
-        }
+        let pins = pins.map(|pins| {
+            let name = FlowsName::choose(&pins, flows);
+            (pins, name)
+        });
         let cpus = calls::cpus()?;
-        let paths = pins.as_ref().map(|pins| MAPS.map(|name| (name, pins.path(name))));
+        let paths = pins.as_ref().map(|(pins, flows)| {
+            MAPS.map(|name| (name, pins.path(if name == "flows" { &flows.name } else { name })))
+        });
         let mut loader = EbpfLoader::new();
         loader
             .btf(None)
@@ -190,58 +195,109 @@ impl Program {
             counters: mapped(&ebpf, "counters", cpus * COUNTERS)?,
             tallies: mapped(&ebpf, "tallies", cpus * BACKENDS * TALLY)?,
             flows: descriptor(&ebpf, "flows")?,
+            fragments: descriptor(&ebpf, "fragments")?,
             cpus,
         };
         Ok(Self { ebpf, hook, maps, pins })
     }
 
     /// Puts the program on an interface. One that an earlier process of this service has left there is replaced, without a
-    /// moment between them; one of another owner is not. Until [`AttachedProgram::keep`] this is undone when the value is dropped.
-    pub fn attach(self, interface: &str, index: u32) -> Result<AttachedProgram, BpfError> {
+    /// moment between them, and so is one of XDP that is `stale`; one of another owner is not. Until [`AttachedProgram::keep`]
+    /// this is undone when the value is dropped.
+    pub fn attach(
+        self,
+        interface: &str,
+        index: u32,
+        stale: &[StalePins],
+    ) -> Result<AttachedProgram, BpfError> {
+        let attached = self.put_on(interface, index, stale);
+        match attached {
+            Ok((link, before)) => Ok(AttachedProgram {
+                hook: self.hook,
+                index,
+                maps: self.maps,
+                pins: self.pins,
+                before: Some(before),
+                link,
+            }),
+            Err(error) => {
+                if let Some((pins, flows)) = &self.pins {
+                    flows.undo(pins);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn put_on(
+        &self,
+        interface: &str,
+        index: u32,
+        stale: &[StalePins],
+    ) -> Result<(OwnedFd, Earlier), BpfError> {
         let wrong = |error: io::Error| attach_error(interface, self.hook, error);
         let program = self.ebpf.program(NAME).ok_or_else(unknown)?;
         let program = program.fd().map_err(load_error)?.as_fd();
-        // One that was on an interface that is gone is on none.
-        let earlier = self.pins.as_ref().and_then(|pins| calls::get(&pins.path(self.hook.pin())).ok());
-        let earlier =
-            earlier.filter(|link| calls::interface_of(link.as_fd()).is_ok_and(|found| found == index));
-        let (link, before) = match earlier {
-            Some(link) => {
-                let before = Earlier::of(link.as_fd());
-                calls::replace(link.as_fd(), program).map_err(wrong)?;
-                (link, before)
-            }
-            None => {
-                self.leave_other_mode()?;
-                let (kind, flags) = self.hook.attach();
-                let link = calls::attach(program, index, kind, flags).map_err(wrong)?;
-                if let Some(pins) = &self.pins {
-                    let path = pins.path(self.hook.pin());
-                    let _ = std::fs::remove_file(&path);
-                    calls::pin(link.as_fd(), &path)?;
+        if let Some((_, link)) = self.own_link(self.hook, index) {
+            let before = Earlier::Program(calls::program_of(link.as_fd()).ok());
+            calls::replace(link.as_fd(), program).map_err(wrong)?;
+            return Ok((link, before));
+        }
+        // An interface has one program of XDP.
+        let is_xdp = self.hook != Hook::Tc;
+        if let Some((_, link)) = stale.iter().filter(|_| is_xdp).find_map(|one| one.link(self.hook, index)) {
+            let before = Earlier::OfAnother(calls::program_of(link.as_fd()).ok());
+            self.pin(&link)?;
+            return match calls::replace(link.as_fd(), program) {
+                Ok(()) => Ok((link, before)),
+                Err(error) => {
+                    let _ = self.pins.as_ref().map(|(pins, _)| pins.remove_one(self.hook.pin()));
+                    Err(wrong(error))
                 }
-                (link, Earlier::Nothing)
+            };
+        }
+        let taken = self.leave_other_mode(index, stale)?;
+        let (kind, flags) = self.hook.attach();
+        let attached = calls::attach(program, index, kind, flags)
+            .map_err(wrong)
+            .and_then(|link| self.pin(&link).map(|()| link).map_err(BpfError::from));
+        match (attached, taken) {
+            (Ok(link), Some(taken)) => Ok((link, Earlier::OtherMode(taken))),
+            (Ok(link), None) => Ok((link, Earlier::Nothing)),
+            (Err(error), taken) => {
+                if let Some(taken) = taken {
+                    taken.put_back(index);
+                }
+                Err(error)
             }
-        };
-        Ok(AttachedProgram {
-            hook: self.hook,
-            index,
-            maps: self.maps,
-            pins: self.pins,
-            before: Some(before),
-            link,
-        })
+        }
     }
 
-    /// Takes away the XDP program of an earlier process that had the other mode: an interface has one.
-    fn leave_other_mode(&self) -> io::Result<()> {
+    /// The link that an earlier process of this service has left on an interface, with its name. One that was on an interface
+    /// that is gone is on none.
+    fn own_link(&self, hook: Hook, index: u32) -> Option<(PathBuf, OwnedFd)> {
+        let path = self.pins.as_ref()?.0.path(hook.pin());
+        let link = calls::get(&path).ok()?;
+        calls::interface_of(link.as_fd()).is_ok_and(|found| found == index).then_some((path, link))
+    }
+
+    /// Gives the link its name.
+    fn pin(&self, link: &OwnedFd) -> io::Result<()> {
+        let Some((pins, _)) = &self.pins else { return Ok(()) };
+        let path = pins.path(self.hook.pin());
+        let _ = std::fs::remove_file(&path);
+        calls::pin(link.as_fd(), &path)
+    }
+    /// Takes the XDP program of an earlier process off the interface that had the other mode: an interface has one.
+    fn leave_other_mode(&self, index: u32, stale: &[StalePins]) -> io::Result<Option<Taken>> {
         let other = match self.hook {
-            Hook::Tc => return Ok(()),
+            Hook::Tc => return Ok(None),
             Hook::Xdp => Hook::XdpGeneric,
             Hook::XdpGeneric => Hook::Xdp,
         };
-        let Some(path) = self.pins.as_ref().map(|pins| pins.path(other.pin())) else { return Ok(()) };
-        pins::detach(&path)
+        let left = || stale.iter().find_map(|one| one.link(other, index));
+        let found = self.own_link(other, index).or_else(left);
+        found.map(|(name, link)| Taken::take(link.as_fd(), other, name)).transpose()
     }
 
     /// What the program does with one frame: whether it is passed on, dropped or sent, and the frame as it is then.
@@ -283,7 +339,7 @@ pub struct AttachedProgram {
     hook: Hook,
     index: u32,
     maps: Maps,
-    pins: Option<Pins>,
+    pins: Option<(Pins, FlowsName)>,
     /// What was there, until it is sure that this one stays.
     before: Option<Earlier>,
     link: OwnedFd,
@@ -318,7 +374,8 @@ impl AttachedProgram {
         if self.before.take().is_none() {
             return;
         }
-        let Some(pins) = &self.pins else { return };
+        let Some((pins, flows)) = &self.pins else { return };
+        flows.keep(pins);
         for other in
             [Hook::Tc, Hook::Xdp, Hook::XdpGeneric].into_iter().filter(|other| other.pin() != self.hook.pin())
         {
@@ -330,25 +387,25 @@ impl AttachedProgram {
     /// Lets all packets pass, and forgets the flows: the program goes away when this is dropped.
     pub fn detach(&self) -> io::Result<()> {
         self.shared().stop();
-        self.pins.as_ref().map_or(Ok(()), Pins::remove)
+        self.pins.as_ref().map_or(Ok(()), |(pins, flows)| flows.remove(pins).and(pins.remove()))
+    }
+
+    /// Whether it has taken over the maps of an earlier process, and the flows in them.
+    pub fn goes_on(&self) -> bool {
+        matches!(self.before, Some(Earlier::Program(_)))
     }
 
     /// Its directory as a path that needs no right to the ones above it; `None` if it is not pinned.
     pub fn directory(&self) -> Option<PathBuf> {
-        self.pins.as_ref().map(Pins::by_descriptor)
+        self.pins.as_ref().map(|(pins, _)| pins.by_descriptor())
     }
 }
 
 impl Drop for AttachedProgram {
     /// Undoes the start, if it has failed.
     fn drop(&mut self) {
-        match (self.before.take(), &self.pins) {
-            (Some(Earlier::Nothing), Some(pins)) => {
-                // Without its name it goes away with the link. Maps that another program uses keep their names.
-                let _ = pins.remove_one(self.hook.pin()).and_then(|()| pins.remove_unused());
-            }
-            (Some(before), _) => before.put_back(self.link.as_fd()),
-            (None, _) => {}
+        if let Some(before) = self.before.take() {
+            before.put_back(self.link.as_fd(), self.hook, self.index, self.pins.as_ref());
         }
     }
 }
@@ -460,6 +517,14 @@ impl Shared<'_> {
     /// The entry of a flow in the table of flows.
     pub fn look_up_flow(&self, key: &[u8; calls::KEY]) -> io::Result<Option<[u8; calls::VALUE]>> {
         calls::look_up(self.0.flows.as_fd(), key)
+    }
+
+    /// The entry of a packet that was cut, in the table of fragments.
+    pub fn look_up_fragment(
+        &self,
+        key: &[u8; calls::FRAGMENT_KEY],
+    ) -> io::Result<Option<[u8; calls::VALUE]>> {
+        calls::look_up(self.0.fragments.as_fd(), key)
     }
 
     /// The next part of the table of flows, with the values of its entries. The end is `Ok(true)`.

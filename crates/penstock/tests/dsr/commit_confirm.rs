@@ -87,6 +87,23 @@ fn a_start_that_an_operator_confirms_stays() {
 }
 
 #[test]
+fn a_stop_before_the_confirmation_keeps_no_program() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let server = started(&network, "tc", "120s");
+    eventually("it serves", secs(40), || {
+        network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
+    });
+    assert!(link(&network, "tc").exists());
+    stop(server);
+    assert!(!link(&network, "tc").exists(), "at-stop = \"keep\" is for what was confirmed");
+    ends(&network);
+}
+
+#[test]
 fn a_start_that_nobody_could_confirm_is_refused() {
     let refused = |config: &str| {
         let setup = testing::server::Setup::new(config);

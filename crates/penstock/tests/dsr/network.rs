@@ -224,6 +224,14 @@ impl Network {
         Setup::new(config).through(["nsenter", &self.space()])
     }
 
+    /// The same with the configuration in a file of this name, by which the next start is known to be of the same instance.
+    pub(crate) fn setup_as(&self, file: &str, config: &str) -> Setup {
+        let setup = self.setup_with_all_files(config);
+        let file = self.directory.path().join(file);
+        fs::write(&file, config.replace("@DIR@", setup.dir().to_str().unwrap())).unwrap();
+        setup.arguments(&["serve", "--config", file.to_str().unwrap()])
+    }
+
     /// The option of nsenter(1) for the network of the balancer.
     pub(crate) fn space(&self) -> String {
         format!("--net=/run/netns/{}", self.machines[BALANCER].name())

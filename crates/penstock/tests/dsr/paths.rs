@@ -119,19 +119,23 @@ fn the_program_of_a_killed_process_ends_with_the_start_that_does_not_have_its_li
         ("data-path = \"xdp-generic\"", old.replace("listener.web", "listener.site")),
         ("data-path = \"xdp-generic\"", config(&bind(), "data-path = \"af_packet\"", NO_CHECKS)),
     ] {
-        let mut server = network.balancer_with_all_files(&config(&bind(), path, NO_CHECKS));
+        let mut server = network.setup_as("one.toml", &config(&bind(), path, NO_CHECKS)).start();
         eventually("it serves", secs(20), || {
             network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
         });
         server.signal(Signal::SIGKILL);
         server.wait_end(secs(10));
         assert_eq!(network.visit(VIP).len(), 1, "the program goes on");
-        let server = network.balancer_with_all_files(&renamed);
+        let server = network.setup_as("one.toml", &renamed).start();
         let other = if renamed.contains(":8080") { ":8080" } else { "" };
         eventually("the next one serves", secs(20), || {
             network.curl(&["-m", "1", &format!("http://{VIP}{other}/")]).status.success().then_some(())
         });
-        let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
+        eventually("the start has ended", secs(20), || {
+            let renamed = !renamed.contains("af_packet");
+            (!renamed || server.said(&["events"]).contains("was taken away")).then_some(())
+        });
+        let events = server.said(&["events"]);
         let taken = events.matches("a program of an earlier start was taken away").count();
         assert_eq!(taken, usize::from(!renamed.contains("af_packet")), "{events}");
         // Its own backends alone are asked: packets of another program would still come to the drained one.

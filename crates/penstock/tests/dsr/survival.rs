@@ -23,7 +23,7 @@ pub(crate) fn link(network: &Network, path: &str) -> PathBuf {
 
 /// Number and tag of the program of a link: a program with another tag has other instructions.
 #[track_caller]
-fn program(link: &Path) -> (u64, String) {
+pub(crate) fn program(link: &Path) -> (u64, String) {
     let ask = |words: &[&str]| {
         let output = tools::run("bpftool", &[&["-j"], words].concat(), secs(10));
         assert!(output.status.success(), "{words:?}: {output:?}");

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use logic::dsr::path::{AtStop, Refusal, Rung};
 use logic::dsr::{Director, image};
-use state::data_path::{DataPath, PathReport};
+use state::data_path::{Before, DataPath, PathReport};
 use state::dsr::start_confirmation::Phase;
 use state::events::Level;
 use state::listen::BoundKey;
@@ -62,8 +62,9 @@ impl Path {
         let served = plan.filter(|plan| plan.settings.binds.contains(&key.bind));
         let at_stop = served.and_then(|plan| plan.settings.dsr()).map(|settings| settings.at_stop);
         let Some(attached) = self.attached.take() else { return };
-        let is_given_up = worker.front.state.services.start_confirmation.phase() == Phase::GivenUp;
-        if at_stop == Some(AtStop::Keep) && !is_given_up {
+        // One that waits for a confirmation, or was given up, may be what cuts operators off.
+        let is_confirmed = worker.front.state.services.start_confirmation.phase() == Phase::Settled;
+        if at_stop == Some(AtStop::Keep) && is_confirmed {
             return;
         }
         if let Err(error) = attached.detach() {
@@ -129,6 +130,6 @@ impl Path {
         };
         let mut report = self.report.borrow_mut();
         report.refused.push(Refusal { rung, reason: reason.to_owned() });
-        report.rung = Rung::AfPacket;
+        (report.rung, report.before) = (Rung::AfPacket, Before::Nothing);
     }
 }

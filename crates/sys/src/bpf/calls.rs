@@ -11,8 +11,9 @@ use std::path::Path;
 
 use nix::libc;
 
-/// Reads one entry of a map, and many at once: the commands that a process makes after its start.
-pub const READING: [u32; 2] = [LOOK_UP, LOOK_AT_ENTRIES];
+/// The commands of a process after its start: it reads one entry of a map, and many at once. And it gives a link another
+/// program, by which a start that fails puts the earlier one back.
+pub const AFTER_START: [u32; 3] = [LOOK_UP, LOOK_AT_ENTRIES, REPLACE];
 
 const LOOK_UP: u32 = 1;
 const LOOK_AT_ENTRIES: u32 = 24;
@@ -24,8 +25,9 @@ const ATTACH: u32 = 28;
 const REPLACE: u32 = 29;
 const DETACH: u32 = 34;
 
-/// Bytes of a key and a value of the table of flows.
+/// Bytes of a key of the table of flows, of one of the table of fragments, and of a value of either.
 pub(super) const KEY: usize = 24;
+pub(super) const FRAGMENT_KEY: usize = 40;
 pub(super) const VALUE: usize = 16;
 
 fn call<T>(command: u32, attributes: &mut T) -> io::Result<libc::c_long> {
@@ -106,7 +108,10 @@ struct Entry {
 }
 
 /// Reads the value of a key. `None`: the map does not have it.
-pub(super) fn look_up(map: BorrowedFd<'_>, key: &[u8; KEY]) -> io::Result<Option<[u8; VALUE]>> {
+pub(super) fn look_up<const KEY: usize>(
+    map: BorrowedFd<'_>,
+    key: &[u8; KEY],
+) -> io::Result<Option<[u8; VALUE]>> {
     let mut value = [0_u8; VALUE];
     let mut entry = Entry {
         map: map.as_raw_fd() as u32,

@@ -3,22 +3,26 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg};
+use nix::fcntl::{AtFlags, Flock, FlockArg, readlinkat};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::fstatat;
 use nix::sys::statfs::statfs;
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::{MAPS, calls};
+use super::MAPS;
 
+mod flows;
 mod stale;
 
-pub use stale::{Removed, StalePins};
+pub(super) use flows::FlowsName;
+pub use stale::{StalePins, remove_empty};
 
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
 
@@ -27,8 +31,15 @@ const DIRECTORY: &str = "/sys/fs/bpf/penstock";
 
 const LINKS: [&str; 3] = ["link-tc", "link-xdp", "link-xdp-generic"];
 
+/// A symbolic link whose text says which instance of penstock has the directory: a BPF file system has no ordinary files.
+const OWNER: &str = "owner";
+
 /// Version of the layout of the maps. A process with another version makes new maps instead of taking over pinned ones.
 const FORM: u32 = 2;
+
+/// How often an empty directory that another process has locked is tried again, and the pause.
+const MOMENTS: u32 = 100;
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// The directory of a service, which this process has alone.
 #[derive(Debug)]
@@ -36,6 +47,8 @@ pub struct Pins {
     path: PathBuf,
     /// Locked.
     directory: Flock<File>,
+    /// Names that were in it then: a process that has given up its rights cannot look.
+    found: Vec<String>,
 }
 
 /// Why a service has no directory.
@@ -63,14 +76,61 @@ impl Pins {
                 .map_err(|error| wrong(root)(error.into()))?;
         }
         let path = path_of(name)?;
-        fs::create_dir_all(&path).map_err(wrong(&path))?;
-        Self::lock(path)
+        loop {
+            fs::create_dir_all(&path).map_err(wrong(&path))?;
+            let pins = Self::lock(path.clone());
+            match &pins {
+                // Another process has removed it as an empty one, before it was locked here.
+                Ok(pins) if !pins.is_there() => {}
+                Err(Unpinned::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => {}
+                _ => return pins,
+            }
+        }
     }
 
+    /// Whether the path still leads to this directory.
+    fn is_there(&self) -> bool {
+        let (Ok(named), Ok(own)) = (fs::metadata(&self.path), self.directory.metadata()) else {
+            return false;
+        };
+        (named.dev(), named.ino()) == (own.dev(), own.ino())
+    }
+
+    /// Says which instance has the directory from now on.
+    pub fn set_owner(&self, owner: &str) -> io::Result<()> {
+        if self.owner().as_deref() != Some(owner) {
+            self.remove_one(OWNER)?;
+            symlinkat(owner, &*self.directory, OWNER)?;
+        }
+        Ok(())
+    }
+
+    /// Which instance has the directory; `None`: a start that did not say it.
+    pub fn owner(&self) -> Option<String> {
+        let text = readlinkat(&*self.directory, OWNER).ok()?.into_vec();
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Takes a directory. An empty one may be locked for a moment by a process that removes it.
     fn lock(path: PathBuf) -> Result<Self, Unpinned> {
+        for _ in 0..MOMENTS {
+            match Self::try_lock(path.clone()) {
+                Err(Unpinned::Taken(_)) if names(&path).is_ok_and(|names| names.is_empty()) => {
+                    std::thread::sleep(MOMENT);
+                }
+                locked => return locked,
+            }
+        }
+        Self::try_lock(path)
+    }
+
+    fn try_lock(path: PathBuf) -> Result<Self, Unpinned> {
         let file = File::open(&path).map_err(wrong(&path))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(directory) => Ok(Self { path, directory }),
+            Ok(directory) => {
+                let found = names(&path).unwrap_or_default();
+                Ok(Self { path, directory, found })
+            }
             Err((_, Errno::EWOULDBLOCK)) => Err(Unpinned::Taken(path)),
             Err((_, error)) => Err(wrong(&path)(error.into())),
         }
@@ -78,16 +138,6 @@ impl Pins {
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
-    }
-
-    /// Forgets a map with another number of entries.
-    pub(super) fn forget_unless(&self, name: &str, entries: u32) -> io::Result<()> {
-        let path = self.path(name);
-        match calls::get(&path).and_then(|map| calls::entries_of(map.as_fd())) {
-            Ok(found) if found == entries => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            _ => fs::remove_file(path),
-        }
     }
 
     /// Forgets the maps, unless a program is on an interface with them.
@@ -110,12 +160,18 @@ impl Pins {
     /// Forgets all of it, without a right to the directories above.
     pub fn remove(&self) -> io::Result<()> {
         let mut first = Ok(());
-        for name in LINKS.into_iter().chain(MAPS) {
+        let usual = LINKS.into_iter().chain(MAPS).chain([OWNER]);
+        for name in usual.chain(self.found.iter().map(String::as_str)) {
             first = first.and(self.remove_one(name));
         }
-        // An empty directory holds nothing. The one above it may belong to root.
-        let _ = fs::remove_dir(&self.path);
+        self.remove_directory();
         first
+    }
+
+    /// Removes the directory if it is empty, and the one of all services. They may belong to root: the next start removes
+    /// them then.
+    fn remove_directory(&self) {
+        let _ = fs::remove_dir(&self.path).and_then(|()| fs::remove_dir(DIRECTORY));
     }
 
     /// The directory as a path that needs no right to those above it.
@@ -124,26 +180,9 @@ impl Pins {
     }
 }
 
-/// Takes the program with this name away, if there is one.
-pub(super) fn detach(path: &Path) -> io::Result<()> {
-    match calls::get(path) {
-        // A link to an interface that is gone has nothing to detach.
-        Ok(link) => calls::detach(link.as_fd()).or_else(|error| match calls::interface_of(link.as_fd()) {
-            Ok(0) => Ok(()),
-            _ => Err(error),
-        })?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    }
-    remove(path)
-}
-
-/// Removes a name that may be there.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+fn names(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = fs::read_dir(directory)?;
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
 fn wrong(path: &Path) -> impl FnOnce(io::Error) -> Unpinned {

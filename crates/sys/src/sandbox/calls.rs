@@ -11,7 +11,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-use crate::bpf::READING;
+use crate::bpf::AFTER_START;
 
 /// Programs that this process starts. They inherit the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,8 +66,8 @@ fn allowed(packets: Packets) -> Result<Rules, BackendError> {
     }
     rules.insert(libc::SYS_socket, sockets);
     if packets == Packets::Used {
-        // Of the programs that forward packets the table of flows is read, and nothing else is done with them.
-        let reads = READING.map(|command| SeccompRule::new(vec![is(0, command.cast_signed())?]));
+        // Of the programs that forward packets the tables are read, and a start that fails puts an earlier one back.
+        let reads = AFTER_START.map(|command| SeccompRule::new(vec![is(0, command.cast_signed())?]));
         rules.insert(libc::SYS_bpf, reads.into_iter().collect::<Result<_, _>>()?);
     }
     // A new namespace would give all capabilities in it.
@@ -111,7 +111,7 @@ fn refused(packets: Packets) -> Result<Rules, BackendError> {
     }
     rules.insert(libc::SYS_socket, sockets);
     if packets == Packets::Used {
-        let other = READING.map(|command| {
+        let other = AFTER_START.map(|command| {
             SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, command.into())
         });
         let others = other.into_iter().collect::<Result<_, _>>()?;

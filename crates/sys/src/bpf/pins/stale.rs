@@ -5,71 +5,100 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
-use super::{DIRECTORY, LINKS, Pins, Unpinned, detach, network, path_of, remove, wrong};
+use super::super::{Hook, calls};
+use super::{DIRECTORY, LINKS, Pins, Unpinned, names, network, path_of, wrong};
 
-/// A directory of this network namespace that no process has.
-pub struct StalePins(Pins);
+/// A directory of this network namespace that no process has, with a program.
+#[derive(Debug)]
+pub struct StalePins {
+    pins: Pins,
+    owner: Option<String>,
+}
 
 impl StalePins {
     /// All of them but those with these names.
     pub fn all(names: &[String]) -> Result<Vec<Self>, Unpinned> {
-        let directory = Path::new(DIRECTORY);
-        let entries = match fs::read_dir(directory) {
-            Ok(entries) => entries,
-            // Without the right to look, what there is cannot be taken away either.
-            Err(error) if is_hidden(&error) => return Ok(Vec::new()),
-            Err(error) => return Err(wrong(directory)(error)),
-        };
         let number = network()?;
         let current = names
             .iter()
             .map(|name| Ok(path_of(name)?.file_name().unwrap_or_default().to_owned()))
             .collect::<Result<BTreeSet<OsString>, Unpinned>>()?;
         let mut stale = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(wrong(directory))?.file_name();
+        for name in directories()? {
             if current.contains(&name) || !name.to_str().is_some_and(|name| is_of(name, number)) {
                 continue;
             }
-            match Pins::lock(directory.join(name)) {
-                Ok(pins) => stale.push(Self(pins)),
+            match Pins::lock(Path::new(DIRECTORY).join(name)) {
+                Ok(pins) => {
+                    let owner = pins.owner();
+                    stale.push(Self { pins, owner });
+                }
                 Err(Unpinned::Taken(_)) => {}
                 Err(Unpinned::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
+        stale.retain(Self::has_program);
         Ok(stale)
     }
 
-    pub fn path(&self) -> &Path {
-        &self.0.path
+    fn has_program(&self) -> bool {
+        LINKS.iter().any(|link| self.pins.path(link).exists())
     }
 
-    /// Takes its program away, and removes what it had, also of another form.
-    pub fn remove(&self) -> io::Result<Removed> {
-        let path = &self.0.path;
-        let mut removed = Removed::Nothing;
-        for link in LINKS.map(|link| path.join(link)) {
-            if link.exists() {
-                removed = Removed::Program;
-            }
-            detach(&link)?;
-        }
-        for entry in fs::read_dir(path)? {
-            remove(&entry?.path())?;
-        }
-        fs::remove_dir(path)?;
-        Ok(removed)
+    pub fn path(&self) -> &Path {
+        &self.pins.path
+    }
+
+    /// Which instance of penstock has left it; `None`: one that did not say it.
+    pub fn owner(&self) -> Option<&str> {
+        self.owner.as_deref()
+    }
+
+    /// The directory as a path that needs no right to those above it.
+    pub fn directory(&self) -> PathBuf {
+        self.pins.by_descriptor()
+    }
+
+    /// The link of its program on an interface, with its name.
+    pub(in super::super) fn link(&self, hook: Hook, index: u32) -> Option<(PathBuf, OwnedFd)> {
+        let path = self.pins.by_descriptor().join(hook.pin());
+        let link = calls::get(&path).ok()?;
+        calls::interface_of(link.as_fd()).is_ok_and(|found| found == index).then_some((path, link))
+    }
+
+    /// Takes its program away, with all that it had, also of another form. It needs no right to the directories above.
+    pub fn remove(&self) -> io::Result<()> {
+        self.pins.remove()
     }
 }
 
-/// What a directory had. That of a service whose process was not root at its end is empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removed {
-    Program,
-    Nothing,
+/// Removes the directories of services that have ended as another user than root, which could not do it. Another process
+/// may hold an empty one that it has just made.
+pub fn remove_empty() {
+    for name in directories().unwrap_or_default() {
+        let path = Path::new(DIRECTORY).join(name);
+        if names(&path).is_ok_and(|names| names.is_empty())
+            && let Ok(pins) = Pins::try_lock(path)
+        {
+            pins.remove_directory();
+        }
+    }
+}
+
+/// Names of the directories of services.
+fn directories() -> Result<Vec<OsString>, Unpinned> {
+    let directory = Path::new(DIRECTORY);
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        // Without the right to look, what there is cannot be taken away either.
+        Err(error) if is_hidden(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(wrong(directory)(error)),
+    };
+    entries.map(|entry| Ok(entry.map_err(wrong(directory))?.file_name())).collect()
 }
 
 fn is_hidden(error: &io::Error) -> bool {
