@@ -300,6 +300,14 @@ impl Director {
         }
     }
 
+    /// The packet of which a frame has a fragment without ports, if it is for the address of the service.
+    pub fn later_fragment(&self, frame: &[u8]) -> Option<FragmentKey> {
+        match packet::parse(frame)?.content {
+            Content::LaterFragment(key) if key.destination == self.service.vip => Some(key),
+            _ => None,
+        }
+    }
+
     /// Forgets flows that were silent for too long. To be called ten times a second.
     pub fn expire(&mut self, now: Instant) {
         let Rules { tcp_idle, udp_idle, .. } = self.rules;

@@ -33,6 +33,7 @@ struct frame {
 };
 enum { DROP = 1, PASS = 2, TRANSMIT = 3, LEAVE = PASS };
 static long (*adjust_head)(struct frame *frame, int by) = (void *)44;
+static long (*adjust_tail)(struct frame *frame, int by) = (void *)65;
 static u64 (*length_of)(struct frame *frame) = (void *)188;
 static long (*load_bytes)(struct frame *frame, u32 at, void *to, u32 length) = (void *)189;
 static long (*store_bytes)(struct frame *frame, u32 at, const void *from, u32 length) = (void *)190;
@@ -50,6 +51,7 @@ static long (*adjust_room)(struct frame *frame, int by, u32 mode, u64 flags) = (
 static long (*skb_store_bytes)(struct frame *frame, u32 at, const void *from, u32 length, u64 flags) = (void *)9;
 static long (*redirect)(u32 interface, u64 flags) = (void *)23;
 static long (*load_bytes)(struct frame *frame, u32 at, void *to, u32 length) = (void *)26;
+static long (*change_tail)(struct frame *frame, u32 length, u64 flags) = (void *)38;
 #endif
 
 enum { SLOTS = 65537, BACKENDS = 4096, NO_BACKEND = 0xffff, MOST_EXTENSIONS = 8 };
@@ -438,6 +440,19 @@ INLINE u16 checksum_of(const struct ipv4 *head)
 	return ~sum;
 }
 
+// Cuts off what fills up a short frame: in a tunnel the frame ends where the packet does.
+INLINE int cut_padding(struct frame *frame, u32 length, const struct packet *packet)
+{
+	if (packet->end >= length)
+		return 0;
+#ifdef XDP
+	return adjust_tail(frame, (int)packet->end - (int)length) ? -1 : 0;
+#else
+	// A frame with many segments is not filled up.
+	return frame->gso_size == 0 && change_tail(frame, packet->end, 0) ? -1 : 0;
+#endif
+}
+
 // Makes room for an outer header behind that of Ethernet, which is lost.
 INLINE int make_room(struct frame *frame, const struct service *of, const struct packet *packet, int size)
 {
@@ -526,7 +541,7 @@ INLINE int to_backend(
 	// The process tells the client. Its socket sees a frame before this program does in tc, and only what XDP passes.
 	if (is_too_long(frame, of, packet))
 		return LEAVE;
-	if (of->room && enter_tunnel(frame, of, backend, packet)) {
+	if (of->room && (cut_padding(frame, length, packet) || enter_tunnel(frame, of, backend, packet))) {
 		own->not_segmented++;
 		return DROP;
 	}

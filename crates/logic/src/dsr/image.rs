@@ -8,7 +8,7 @@ use super::explain::Found;
 use super::filter::{self, Instruction};
 use super::flows::{CLOSING, Class};
 use super::fragments::LONGEST;
-use super::packet::{Flow, Mac, Transport};
+use super::packet::{Flow, FragmentKey, Mac, Transport};
 use super::ring::{BackendId, Place, Standing};
 use super::tunnel::Tunnel;
 use super::{Director, NEW_FLOWS_PER_SECOND};
@@ -119,6 +119,28 @@ impl Director {
         key[16..18].copy_from_slice(&flow.client_port.to_be_bytes());
         key[18] = transport;
         key
+    }
+
+    /// The key of a packet that was cut into fragments, in the program's table of them: `struct fragment`.
+    pub fn fragment_key(key: &FragmentKey) -> [u8; 40] {
+        let mut bytes = [0; 40];
+        let ends = [key.source, key.destination].map(halves).concat();
+        for (place, half) in bytes.chunks_exact_mut(8).zip(ends) {
+            place.copy_from_slice(&half.to_ne_bytes());
+        }
+        bytes[32..36].copy_from_slice(&key.id.to_ne_bytes());
+        bytes[36] = key.protocol;
+        bytes
+    }
+
+    /// Whether the program sends a later fragment to the backend of the first one, by the value of the entry of its packet
+    /// (`struct held`) and the program's clock.
+    pub fn is_followed(&self, held: &[u8; 16], now: u64) -> bool {
+        let [a, b, _, _, t0, t1, t2, t3, since @ ..] = *held;
+        let backend = BackendId(u16::from_ne_bytes([a, b]).into());
+        now.saturating_sub(u64::from_ne_bytes(since)) < nanoseconds(LONGEST)
+            && self.ring.is_turn(backend, u32::from_ne_bytes([t0, t1, t2, t3]))
+            && self.ring.mac(backend).is_some()
     }
 
     /// What the program remembers of a flow, by the value of its entry.

@@ -229,7 +229,8 @@ pub fn encapsulate(frame: &[u8], offload: &Offload, way: &Way, frames: &mut Fram
             let before = frames.bytes.len();
             frames.begin(way, packet, length);
             let at = frames.bytes.len();
-            frames.bytes.extend(packet);
+            // What is behind the packet fills up the frame.
+            frames.bytes.extend(&packet[..length]);
             if let Some((start, offset)) = offload.sum
                 && complete(&mut frames.bytes[at..at + length], start, offset).is_none()
             {
@@ -245,6 +246,19 @@ pub fn encapsulate(frame: &[u8], offload: &Offload, way: &Way, frames: &mut Fram
         (Cutting::Udp(size), UDP) => {
             Cut::udp(&packet[..length], header, size.into(), way)?.write(frames, way)
         }
+        _ => Err(Unfit::NotSegmented),
+    }
+}
+
+/// Whether [`encapsulate`] can put the packet of a frame into others.
+pub fn check(frame: &[u8], offload: &Offload, way: &Way) -> Result<(), Unfit> {
+    let ip = untagged_ip(frame).ok_or(Unfit::NotSegmented)?;
+    let packet = &frame[ETHERNET..ETHERNET + ip.length()];
+    match (offload.cut, ip.protocol) {
+        (Cutting::No, _) if ip.length() > usize::from(way.room) => Err(Unfit::TooLong),
+        (Cutting::No, _) => Ok(()),
+        (Cutting::Tcp(size), TCP) => Cut::tcp(packet, ip.header, size.into(), way).map(drop),
+        (Cutting::Udp(size), UDP) => Cut::udp(packet, ip.header, size.into(), way).map(drop),
         _ => Err(Unfit::NotSegmented),
     }
 }

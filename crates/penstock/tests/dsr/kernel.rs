@@ -203,6 +203,8 @@ fn the_programs_put_packets_into_others_as_the_process_does() {
             }
             assert_eq!(pair.compare(&frame), Tried::Sent);
         }
+        let filled = [plain(is_v6, UDP, 1, 1000, 80, 0), vec![0; 20]].concat();
+        assert_eq!(pair.compare(&filled), Tried::Sent, "what fills up the frame stays behind");
         let frame = plain(is_v6, TCP, 1, 1000, 80, ACK);
         let length = frame.len() as u16 - 14;
         assert_eq!(Pair::tunnelled(service, length).compare(&frame), Tried::Sent);

@@ -9,6 +9,7 @@ use logic::dsr::tunnel::{self, Cutting, Frames, Offload, Unfit, Way};
 use logic::dsr::{BackendId, Director, Dropped, Mac};
 use state::ending::Ending;
 use state::listen::{filter, questions, questions_and_long};
+use sys::bpf::coarse_now;
 use sys::packet::{Instruction, send_frame, send_frames};
 
 use super::sockets::has_room;
@@ -84,9 +85,20 @@ impl Server {
     pub(super) fn refuse_long(&mut self, slot: usize, own: Mac, now: Instant) {
         let Some(room) = self.director.room() else { return };
         let is_one = Offload::read(self.batch.offload(slot)).cut == Cutting::No;
-        if is_one && self.director.is_of_service(self.batch.frame(slot)) {
+        let frame = self.batch.frame(slot);
+        if is_one && (self.director.is_of_service(frame) || self.is_followed(frame)) {
             self.refuse(slot, own, room, now);
         }
+    }
+
+    /// Whether a frame has a later fragment that the program in the kernel would send to the backend of the first one.
+    fn is_followed(&self, frame: &[u8]) -> bool {
+        let (Some(kernel), Some(key)) = (&self.kernel, self.director.later_fragment(frame)) else {
+            return false;
+        };
+        let held = kernel.attached.shared().look_up_fragment(&Director::fragment_key(&key));
+        // Where the kernel does not show it to this user, nothing is known of it.
+        held.ok().flatten().is_some_and(|held| self.director.is_followed(&held, coarse_now()))
     }
 
     /// Drops a packet that is too long, and tells its sender what fits.

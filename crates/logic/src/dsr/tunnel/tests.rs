@@ -123,6 +123,20 @@ fn inner(is_v6: bool, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn what_fills_up_a_short_frame_does_not_travel_through_the_tunnel() {
+    for is_v6 in [false, true] {
+        let packet = packet(is_v6, UDP, 0, b"short");
+        let filled = [frame(is_v6, &packet), vec![0; 30]].concat();
+        let whole = all(&frame(is_v6, &packet), &Offload::default(), &way(is_v6, 1400));
+        assert_eq!(all(&filled, &Offload::default(), &way(is_v6, 1400)), whole);
+        let length = packet.len() as u16;
+        for (room, fits) in [(length, Ok(())), (length - 1, Err(Unfit::TooLong))] {
+            assert_eq!(check(&filled, &Offload::default(), &way(is_v6, room)), fits);
+        }
+    }
+}
+
+#[test]
 fn a_packet_travels_whole_with_its_checksum_calculated() {
     for is_v6 in [false, true] {
         for protocol in [TCP, UDP] {
@@ -139,11 +153,11 @@ fn a_packet_travels_whole_with_its_checksum_calculated() {
             assert_eq!(same, packet);
         }
     }
-    // What fills up a short frame stays behind the outer packet.
+    // What fills up a short frame stays here.
     let packet = packet(false, UDP, 0, b"a");
     let padded = [frame(false, &packet), vec![0; 17]].concat();
     let frames = all(&padded, &offload(false, UDP, Cutting::No), &way(false, 1480));
-    assert_eq!(frames[0].len(), padded.len() + 20);
+    assert_eq!(frames[0].len(), ETHERNET + 20 + packet.len());
     assert_eq!(frames[0][16..18], (20 + packet.len() as u16).to_be_bytes());
 }
 
