@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::explain::{Decision, Found};
 use super::flows::Class;
 use super::packet::{self, Content, Flow, Packet, Segment, shown};
+use super::tunnel::{self, Cutting, Offload, Unfit, Way};
 use super::{Director, Dropped, Mac};
 use crate::peers::{Peer, PeerSet};
 
@@ -75,6 +76,26 @@ impl Told {
         Self::new(Traced::Tarpitted, client, "answered by the tarpit: no machine has the address")
     }
 
+    /// The same on a machine that is not the owner of the address: it answers no question for it.
+    #[must_use]
+    pub fn on_standby(self) -> Self {
+        match self.verdict {
+            Traced::Answered => Self {
+                verdict: Traced::Passed,
+                sentence:
+                    "passed over: it asks who has the address of the service, and this machine is on standby"
+                        .to_owned(),
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    /// The same of a packet that has no tunnel to its backend, or does not fit into it.
+    fn refused(self, why: Dropped, sentence: String) -> Self {
+        Self { verdict: Traced::Dropped, reason: Some(why.word()), sentence, ..self }
+    }
+
     fn new(verdict: Traced, client: Option<IpAddr>, sentence: impl Into<String>) -> Self {
         Self { verdict, reason: None, client, backend: None, sentence: sentence.into() }
     }
@@ -119,7 +140,39 @@ impl Director {
     }
 
     /// Tells what is decided about a frame. To be asked before [`Self::handle`], which changes what is remembered.
-    pub fn tell(&mut self, frame: &[u8], own: Mac, memory: Memory<'_>) -> Told {
+    /// `offload` is what the kernel has left to be done with the frame.
+    pub fn tell(&mut self, frame: &[u8], own: Mac, memory: Memory<'_>, offload: &Offload) -> Told {
+        let told = self.tell_decided(frame, own, memory);
+        match (self.room, &told.backend) {
+            (Some(room), Some(backend)) if told.verdict == Traced::Forwarded => {
+                let way = self.tunnel_of(backend).map(|tunnel| Way { own, to: own, tunnel, room });
+                let Some(way) = way else {
+                    let sentence = format!("dropped: there is no way to {backend}");
+                    return told.refused(Dropped::NoBackend, sentence);
+                };
+                let is_cut_by_kernel = matches!(memory, Memory::Kernel { .. }) && offload.cut != Cutting::No;
+                match tunnel::check(frame, offload, &way) {
+                    Ok(()) => told,
+                    // The program counts what it cannot let the kernel cut in one place.
+                    Err(Unfit::TooLong) if !is_cut_by_kernel => {
+                        let sentence = format!(
+                            "dropped: it does not fit into the tunnel to {backend}, which has room for {room} bytes"
+                        );
+                        told.refused(Dropped::TooLong, sentence)
+                    }
+                    Err(_) => {
+                        let sentence = format!(
+                            "dropped: it cannot be cut into packets that fit into the tunnel to {backend}"
+                        );
+                        told.refused(Dropped::NotSegmented, sentence)
+                    }
+                }
+            }
+            _ => told,
+        }
+    }
+
+    fn tell_decided(&mut self, frame: &[u8], own: Mac, memory: Memory<'_>) -> Told {
         let Some(packet) = packet::parse(frame) else {
             return Told::new(
                 Traced::Passed,
@@ -130,10 +183,10 @@ impl Director {
         if packet.source == own {
             return Told::new(Traced::Passed, None, "passed over: this machine sent it");
         }
-        self.tell_packet(&packet, memory)
+        self.tell_packet(&packet, own, memory)
     }
 
-    fn tell_packet(&mut self, packet: &Packet, memory: Memory<'_>) -> Told {
+    fn tell_packet(&mut self, packet: &Packet, own: Mac, memory: Memory<'_>) -> Told {
         let vip = self.service.vip;
         match packet.content {
             Content::Segment(segment) if self.is_ours(&segment.flow) => {
@@ -177,6 +230,11 @@ impl Director {
                     ),
                     None => told(Traced::Passed, "passed over: a fragment whose first one was not seen"),
                 }
+            }
+            Content::Question(question) if question.asker == vip && question.asker_mac != own => {
+                let asker = shown(question.asker_mac);
+                let sentence = format!("the machine {asker} names the address of the service as its own");
+                Told::new(Traced::Passed, None, sentence)
             }
             Content::Question(question) if question.target == vip => {
                 let asker = Some(question.asker);

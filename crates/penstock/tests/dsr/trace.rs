@@ -89,11 +89,16 @@ fn packets_of_a_download_are_read_with_the_backend_that_each_went_to_and_why() {
         let (said, notes) = ended(all);
         assert!(said.contains("200 packets, ") && notes.is_empty(), "{path}: {said} {notes}");
 
-        let packets = fields(&file, &["ip.src", "ip.dst", "tcp.dstport", "tcp.flags.syn", "frame.comment"]);
+        let wanted = ["ip.src", "ip.dst", "tcp.dstport", "tcp.flags.syn", "frame.comment", "tcp.srcport"];
+        let mut packets = fields(&file, &wanted);
         assert_eq!(packets.len(), 200, "{path}");
+        // The end of an earlier connection may still be there.
+        let from = packets[199][5].clone();
+        packets.retain(|packet| packet[5] == from);
+        assert!(packets.len() > 150, "{path}: {packets:?}");
         let place = format!("[listener.web {v4} tcp, {path}]");
         for packet in &packets {
-            let [from, to, port, _, comment] = &packet[..] else { panic!("{packet:?}") };
+            let [from, to, port, _, comment, _] = &packet[..] else { panic!("{packet:?}") };
             assert_eq!((&**from, &**to, &**port), ("10.77.0.12", VIP, "80"), "{path}");
             assert!(comment.starts_with(&format!("forwarded to {backend} at ")), "{path}: {comment}");
             assert!(comment.ends_with(&place), "{path}: {comment}");
@@ -178,6 +183,38 @@ fn packets_to_the_address_that_are_not_for_the_service_are_seen_when_they_are_as
             assert_eq!(packet[0], "81", "{path}: {packet:?}");
             assert!(packet[1].starts_with("passed over: it is not for this service"), "{path}: {packet:?}");
         }
+    }
+}
+
+#[test]
+fn a_trace_sees_the_packets_of_a_transport_that_a_reload_adds() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    for path in ["af_packet", "tc"] {
+        let of = |transport: &str| {
+            let listener = format!("transport = \"{transport}\"\ndata-path = \"{path}\"");
+            config(&format!("\"{VIP}:80\""), &listener, "health = \"off\"")
+        };
+        let server = network.balancer(&of("tcp"));
+        served(&network, &[VIP]);
+        let file = network.directory.path().join(format!("{path}.pcapng"));
+        let mut child = trace(&server, &file, &["--packets", "1", "--from", "10.77.0.12"]);
+        server.write_config(&of("tcp-and-udp"));
+        server.said(&["reload"]);
+        let send = format!(
+            "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('{VIP}', 80))"
+        );
+        eventually("a datagram is in it", secs(30), || {
+            network.run(CLIENT, &["python3", "-c", &send]);
+            child.try_wait().unwrap().map(drop)
+        });
+        ended(child);
+        let packets = fields(&file, &["udp.dstport", "frame.comment"]);
+        assert_eq!(packets[0][0], "80", "{path}: {packets:?}");
+        assert!(packets[0][1].starts_with("forwarded to "), "{path}: {packets:?}");
     }
 }
 

@@ -12,6 +12,7 @@ use testing::tools::{self, Root};
 use testing::{eventually, secs};
 
 use super::network::{BALANCER, CLIENT, Network, SERVERS, SWITCH, VIP, VIP6, noise};
+use super::trace::{ended, fields, trace};
 use super::traffic::{ask, pass, unbound};
 
 /// The network with a router between the balancer and the second server.
@@ -238,6 +239,72 @@ fn dns_passes(path: &str) {
         let text = String::from_utf8(server.ctl(&["dsr", "status", "--json"]).stdout).unwrap();
         text.contains("packet-too-long").then_some(())
     });
+}
+
+/// Sends datagrams of this length to the service. `discover` is a word of ip(7): 2 forbids fragments, with 5 they are as
+/// long as the network of the client allows.
+fn send(network: &Network, length: usize, count: usize, discover: u8) {
+    let script = format!(
+        "import socket\n\
+         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+         s.setsockopt(0, 10, {discover})\n\
+         for _ in range({count}):\n\
+         \x20   s.sendto(bytes({length}), ('{VIP}', 53))\n"
+    );
+    network.run(CLIENT, &["python3", "-c", &script]);
+}
+
+#[test]
+fn fragments_that_do_not_fit_into_a_tunnel_are_counted_also_those_without_ports() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    for path in ["af_packet", "tc"] {
+        let routed = Routed::new();
+        let network = &routed.network;
+        let _servers = SERVERS.map(|server| unbound(network, server));
+        let listener = format!("transport = \"udp\"\ndata-path = \"{path}\"");
+        let server = network.balancer(&config(53, &listener, "health = \"off\""));
+        eventually("it serves", secs(20), || ask(network, CLIENT, VIP, None));
+        let refused = || {
+            let services = server.ctl_json(&["dsr", "status"])["services"].clone();
+            services[0]["dropped"]["packet-too-long"].as_u64().unwrap_or(0)
+        };
+        assert_eq!(refused(), 0);
+        // Two fragments of 1500 bytes and a short one.
+        send(network, 4000, 5, 5);
+        eventually("two of each datagram are counted", secs(20), || (refused() >= 10).then_some(()));
+        assert_eq!(refused(), 10, "{path}");
+    }
+}
+
+#[test]
+fn a_trace_says_of_a_packet_that_does_not_fit_into_a_tunnel_that_it_was_dropped() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    for path in ["af_packet", "tc"] {
+        let routed = Routed::new();
+        let network = &routed.network;
+        let _servers = SERVERS.map(|server| unbound(network, server));
+        let listener = format!("transport = \"udp\"\ndata-path = \"{path}\"");
+        let server = network.balancer(&config(53, &listener, "health = \"off\""));
+        eventually("it serves", secs(20), || ask(network, CLIENT, VIP, None));
+        let file = network.directory.path().join(format!("{path}.pcapng"));
+        let words = ["--service", "v4", "--from", "10.77.0.12", "--packets", "2"];
+        let child = trace(&server, &file, &words);
+        send(network, 1472, 1, 2);
+        assert!(ask(network, CLIENT, VIP, None).is_some());
+        ended(child);
+        let packets = fields(&file, &["ip.len", "frame.comment"]);
+        assert_eq!(packets[0][0], "1500", "{packets:?}");
+        let long = "dropped: it does not fit into the tunnel to 10.7";
+        assert!(
+            packets[0][1].starts_with(long) && packets[0][1].contains("room for 1480 bytes"),
+            "{packets:?}"
+        );
+        assert!(packets[1][1].starts_with("forwarded to "), "{packets:?}");
+    }
 }
 
 #[test]

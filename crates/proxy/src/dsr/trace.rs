@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use logic::dsr::trace::{Memory, Told, Traced};
+use logic::dsr::tunnel::Offload;
 use logic::dsr::{Director, Mac, Service, Transports};
 use state::events::Level;
 use state::listen::filter;
@@ -43,7 +44,7 @@ impl Server {
             return Ok(());
         };
         if let Some(tap) = &self.tracer.tap
-            && (tap.interface, tap.reach) == (interface.index, reach)
+            && (tap.interface, tap.reach, tap.service) == (interface.index, reach, self.director.service())
         {
             if let Ok(lost @ 1..) = tap.socket.get_ref().lost() {
                 self.tracer.traces.iter().for_each(|trace| trace.miss(lost.into()));
@@ -69,17 +70,20 @@ impl Server {
             batch: FrameBatch::default(),
             interface: bound.index,
             reach,
+            service: self.director.service(),
         });
         Ok(())
     }
 
     /// Records a frame of the batch that is about to be decided about.
     pub(super) fn trace(&mut self, slot: usize, own: Mac, now: Instant) {
-        let told = self.director.tell(self.batch.frame(slot), own, Memory::Here(now));
+        let offload = Offload::read(self.batch.offload(slot));
+        let told = self.director.tell(self.batch.frame(slot), own, Memory::Here(now), &offload);
         if told.verdict == Traced::Passed && self.tracer.tap.is_some() {
             // That socket has it, too.
             return;
         }
+        let told = self.told_here(told);
         let (interface, place) = self.place();
         self.tracer.record(&interface, self.batch.frame(slot), &told, &place);
     }
@@ -100,7 +104,8 @@ impl Server {
         for slot in 0..count {
             let frame = tap.batch.frame(slot);
             if !frame.is_empty() {
-                let told = self.tell_of_kernel(frame);
+                let offload = Offload::read(tap.batch.offload(slot));
+                let told = self.tell_of_kernel(frame, &offload);
                 if self.kernel.is_none() && told.verdict != Traced::Passed {
                     // The socket of the service has it, too.
                     continue;
@@ -111,7 +116,12 @@ impl Server {
         self.tracer.tap = Some(tap);
     }
 
-    fn tell_of_kernel(&mut self, frame: &[u8]) -> Told {
+    /// What is told on this machine, which may be no owner of the address.
+    fn told_here(&self, told: Told) -> Told {
+        if self.is_owner() { told } else { told.on_standby() }
+    }
+
+    fn tell_of_kernel(&mut self, frame: &[u8], offload: &Offload) -> Told {
         let own = self.interface.map_or([0; 6], |it| it.mac);
         let entry = self.kernel.as_ref().and_then(|kernel| {
             let flow = self.director.flow_of(frame)?;
@@ -119,7 +129,8 @@ impl Server {
             kernel.attached.shared().look_up_flow(&Director::flow_key(&flow)).ok().flatten()
         });
         let entry = entry.as_ref().map(|entry| &entry[..]);
-        self.director.tell(frame, own, Memory::Kernel { entry, now: coarse_now() })
+        let told = self.director.tell(frame, own, Memory::Kernel { entry, now: coarse_now() }, offload);
+        self.told_here(told)
     }
 
     /// The interface, and which service this is.

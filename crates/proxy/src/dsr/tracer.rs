@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use logic::dsr::Service;
 use logic::dsr::trace::Told;
 use state::dsr::trace::{Trace, Traces};
 use sys::packet::FrameBatch;
@@ -23,8 +24,9 @@ pub(super) struct Tracer {
 pub(super) struct Tap {
     pub(super) socket: Rc<Frames>,
     pub(super) batch: FrameBatch,
-    /// Index of the interface.
+    /// Index of the interface, and the service whose packets the socket receives.
     pub(super) interface: u32,
+    pub(super) service: Service,
     pub(super) reach: Reach,
 }
 

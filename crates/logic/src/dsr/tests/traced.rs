@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::dsr::trace::{Memory, Told, Traced, Wanted, verdicts};
+use crate::dsr::tunnel::{Cutting, Offload};
 
 fn told(director: &mut Director, frame: &[u8], now: Instant) -> Told {
-    director.tell(frame, OWN, Memory::Here(now))
+    director.tell(frame, OWN, Memory::Here(now), &Offload::default())
 }
 
 /// Tells and decides, and compares both.
@@ -92,4 +93,53 @@ fn a_trace_shows_only_what_is_wanted() {
     for (name, has) in [("web", true), ("192.0.2.10:80", true), ("other", false)] {
         assert_eq!(service(name).has_service("web", "192.0.2.10:80"), has, "{name}");
     }
+}
+
+#[test]
+fn what_does_not_fit_into_a_tunnel_is_told_as_dropped_with_the_reason() {
+    let (mut director, now) = director(v4());
+    director.set_room(Some(100));
+    let long = ipv4(packet::TCP, 1, 0, &[&segment(9, 80, ACK)[..], &[0; 90]].concat());
+    let offload = |cut| Offload { sum: None, cut };
+    let tell = |director: &mut Director, memory, frame: &[u8], cut| {
+        let told = director.tell(frame, OWN, memory, &offload(cut));
+        (told.verdict, told.reason)
+    };
+    let dropped = |why: Dropped| (Traced::Dropped, Some(why.word()));
+    let here = Memory::Here(now);
+    assert_eq!(tell(&mut director, here, &long, Cutting::No), dropped(Dropped::NoBackend), "no way");
+    for name in NAMES {
+        let ends = [9, 8].map(|last| IpAddr::from([192, 0, 2, last]));
+        director.set_tunnel(name, Tunnel::new(ends[0], ends[1]));
+    }
+    let kernel = Memory::Kernel { entry: None, now: 0 };
+    for memory in [here, kernel] {
+        let mut of = |frame: &[u8], cut| tell(&mut director, memory, frame, cut);
+        assert_eq!(of(&tcp(9, SYN), Cutting::No), (Traced::Forwarded, None));
+        assert_eq!(of(&long, Cutting::No), dropped(Dropped::TooLong));
+        assert_eq!(of(&long, Cutting::Tcp(40)), (Traced::Forwarded, None), "its segments fit");
+        assert_eq!(of(&long, Cutting::Other), dropped(Dropped::NotSegmented));
+    }
+}
+
+#[test]
+fn a_question_is_answered_by_the_owner_of_the_address_alone() {
+    let (mut director, now) = director(v4());
+    let IpAddr::V4(vip) = v4().vip else { panic!() };
+    let question = |asker: [u8; 4]| {
+        let mut frame = vec![0xff; 6];
+        frame.extend(CLIENT);
+        frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+        frame.extend(CLIENT);
+        frame.extend(asker);
+        frame.extend([0; 6]);
+        frame.extend(vip.octets());
+        frame
+    };
+    let asked = agree(&mut director, &question([198, 51, 100, 1]), now);
+    assert_eq!(asked.verdict, Traced::Answered);
+    let standby = asked.on_standby();
+    assert!(standby.verdict == Traced::Passed && standby.sentence.contains("standby"), "{standby:?}");
+    let forwarded = agree(&mut director, &tcp(1, SYN), now);
+    assert_eq!(forwarded.clone().on_standby(), forwarded);
 }

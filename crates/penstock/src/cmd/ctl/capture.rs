@@ -114,6 +114,10 @@ pub(super) fn write_packets(
         return Err(failure);
     }
     if is_standard_output {
+        // The packets are on standard output.
+        if let Some(words) = total.as_ref().and_then(|total| total["text"].as_str()) {
+            complain(&format!("note: {}\n", plain(words)));
+        }
         return Ok(());
     }
     let shown = to.display().to_string();

@@ -103,9 +103,9 @@ impl Total {
             CaptureEnd::NoRights => {
                 "; it ended early: the configuration took the right to it away".to_owned()
             }
-            CaptureEnd::Time | CaptureEnd::Packets | CaptureEnd::Client | CaptureEnd::ClientGone => {
-                String::new()
-            }
+            CaptureEnd::Time => "; its time is over".to_owned(),
+            CaptureEnd::Packets => "; that is the number that was asked for".to_owned(),
+            CaptureEnd::Client | CaptureEnd::ClientGone => "; it was stopped".to_owned(),
         };
         let sessions = self.counts.sessions.map(|sessions| format!(" of {}", count(sessions, "session")));
         let (packets, sessions) = (count(self.packets, "packet"), sessions.unwrap_or_default());
