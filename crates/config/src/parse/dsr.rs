@@ -24,6 +24,9 @@ const UDP_IDLE: Duration = Duration::from_secs(30);
 /// Flows that are remembered: they take about 150 MB then.
 const FLOWS: usize = 1_000_000;
 
+/// Fewest that a table in the kernel has: `crates/sys/src/bpf.rs` says why.
+const FEWEST_FLOWS: usize = 4096;
+
 /// Longest name of an interface (IFNAMSIZ, with the zero at its end).
 const LONGEST_INTERFACE: usize = 15;
 
@@ -49,7 +52,16 @@ impl Parser<'_> {
         };
         let max_flows = match &raw.max_flows {
             None => (!self.nodes.is_broken(at.id, "max-flows")).then_some(FLOWS),
-            Some(most) => Some(count(most.value)),
+            Some(most) => {
+                let count = count(most.value);
+                if count < FEWEST_FLOWS {
+                    let message = format!(
+                        "a table in the kernel has at least {FEWEST_FLOWS} places; with so few, flows of clients are forgotten soon"
+                    );
+                    drop(self.report.at(self.nodes, most.id, message).warning());
+                }
+                Some(count)
+            }
         };
         if let Some(key) = &raw.bind {
             for bind in binds? {
@@ -144,6 +156,18 @@ impl Parser<'_> {
             let Some(pool) = pools.get(dsr.pool.0) else { continue };
             if let Some((message, hint)) = wrong_pool(pool, &listener.binds, dsr.mode) {
                 drop(self.report.at(self.nodes, key.id, message).hint(hint));
+            }
+            let is_owner = |backend: &&Backend| match &backend.address {
+                BackendAddress::Ip(address) => Some(address.ip().to_canonical()) == dsr.owner_address,
+                _ => false,
+            };
+            if let (Some(backend), Some(key)) =
+                (pool.backends.iter().find(is_owner), &entry.value.owner_address)
+            {
+                let message =
+                    format!("is the address of the backend {}, which is another machine", backend.address);
+                let hint = "an unused address that keepalived moves: owner-address = \"169.254.77.10\"";
+                drop(self.refuse(key, &message).hint(hint));
             }
         }
     }

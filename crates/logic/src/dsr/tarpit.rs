@@ -52,6 +52,13 @@ pub struct Rules {
     pub rate: u32,
 }
 
+/// Networks that are on none of those of an interface, which has these addresses with their prefixes.
+pub fn elsewhere(networks: &[IpNet], own: &[(IpAddr, u8)]) -> Vec<IpNet> {
+    let on = |(ip, prefix): &(IpAddr, u8)| IpNet::new(*ip, *prefix).ok().map(|net| net.trunc());
+    let own: Vec<_> = own.iter().filter_map(on).collect();
+    networks.iter().filter(|network| !own.iter().any(|one| one.contains(*network))).copied().collect()
+}
+
 /// What was done, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {

@@ -38,6 +38,9 @@ fn show_and_explain(network: &Network, path: &str, ports: std::ops::Range<u16>) 
     let target = format!("{VIP}:80");
     let explain =
         |port: u16| server.ctl_json(&["dsr", "explain", &format!("10.77.0.12:{port}"), &target, "tcp"]);
+    let vip = format!("{VIP}:4000");
+    let refused = server.refused(&["dsr", "explain", &vip, &target, "tcp"]);
+    assert!(refused.contains("is the address of a service, and no client sends from it"), "{refused}");
     // A connection from each port comes to the backend that was explained.
     for port in ports.clone() {
         let said = explain(port);

@@ -135,16 +135,18 @@ impl Server {
     }
 
     fn degrade_for(&self, other: Mac, backend: Option<&str>) {
-        let (mac, bind, vip) = (shown(other), &self.key.bind, self.director.service().vip);
+        let (mac, vip) = (shown(other), self.director.service().vip);
+        let interface = self.settings().map_or(String::new(), |it| it.interface.to_string());
+        let claimed = format!("{} of listener.{} on {interface}", self.key.bind, self.key.listener);
         let message = match backend {
             Some(backend) => format!(
-                "the machine with the Ethernet address {mac} claims {bind}: it is the backend {backend}, and clients that hear it do not come here: `penstock backend setup --vip {vip} --apply` on it"
+                "the machine with the Ethernet address {mac} claims {claimed}: it is the backend {backend}, and clients that hear it do not come here: `penstock backend setup --vip {vip} --apply` on it"
             ),
             None if self.holding.answers() => format!(
-                "the machine with the Ethernet address {mac} claims {bind}: is it a backend that answers ARP for it, or another balancer?"
+                "the machine with the Ethernet address {mac} claims {claimed}: is it a backend that answers ARP for it, or another balancer?"
             ),
             None => format!(
-                "the machine with the Ethernet address {mac} claims {bind} and had it before: this one neither announces it nor answers for it until that machine has given it up"
+                "the machine with the Ethernet address {mac} claims {claimed} and had it before: this one neither announces it nor answers for it until that machine has given it up"
             ),
         };
         self.worker.front.state.degrade(&self.conflict_subject(), &message);

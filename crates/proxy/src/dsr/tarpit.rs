@@ -9,8 +9,9 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use config::types::{BackendAddress, BindAddress};
-use logic::dsr::tarpit::{Local, Rules, Tarpit};
+use logic::dsr::tarpit::{Local, Rules, Tarpit, elsewhere};
 use logic::dsr::trace::Told;
+use state::events::Level;
 use state::listen::instructions;
 use sys::packet::{FrameBatch, Interface, PacketSocket, send_frame};
 use tokio::io::Interest;
@@ -63,11 +64,27 @@ impl Server {
                 self.tarpit.open = Some(Box::new(Open { socket, batch, tarpit, interface }));
                 self.set_others_of_tarpit();
                 self.worker.front.state.restore(&self.tarpit_subject());
+                self.tell_networks_elsewhere();
             }
             Err(error) => {
                 let message = format!("addresses of the tarpit are not answered: {error}");
                 self.worker.front.state.degrade(&self.tarpit_subject(), &message);
             }
+        }
+    }
+
+    /// Warns of networks that are not on the interface: no machine there asks who has their addresses.
+    fn tell_networks_elsewhere(&self) {
+        let Some(settings) = self.settings() else { return };
+        let (Some(rules), Ok(all)) = (&settings.tarpit, sys::interfaces::all()) else { return };
+        let own = all.into_iter().find(|one| *one.name == *settings.interface).map(|one| one.addresses);
+        let own: Vec<_> = own.unwrap_or_default().iter().map(|it| (it.ip, it.prefix)).collect();
+        for network in elsewhere(&rules.networks, &own) {
+            let message = format!(
+                "{network} of tarpit-networks is on no network of {}: machines there ask nobody who has its addresses, and only what a router sends here is answered",
+                settings.interface
+            );
+            self.worker.front.state.events.record(Level::Warning, self.subject(), message);
         }
     }
 

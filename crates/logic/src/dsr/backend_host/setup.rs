@@ -63,6 +63,14 @@ pub fn script(
         "#!/bin/sh\n# Makes this server one of {} behind direct server return. It may be run again.\nset -e\n",
         names.join(", ")
     );
+    if let Some(name) = interface {
+        let (path, name) = (format!("/sys/class/net/{name}"), ::text::shell::word(name));
+        let _ = writeln!(
+            text,
+            "[ -e {} ] || {{ echo {name} is no interface of this server: nothing is changed >&2; exit 1; }}",
+            ::text::shell::word(&path)
+        );
+    }
     let sets = usual(interface.unwrap_or(ALL));
     let files = persist.map(|persist| files_of_all(persist, vips, &sets)).unwrap_or_default();
     if !files.is_empty() {

@@ -133,6 +133,9 @@ fn settings_come_before_addresses_and_a_server_that_has_all_is_left_alone() {
     assert!(commands(&good).is_empty());
     assert!(steps(&vips[1..], &facts(&[]), None).len() == 1, "IPv6 needs no setting");
     assert!(!script(&vips[1..], None, None, (&[], 0)).contains("sysctl"));
+    let named = script(&vips, Some("eth9"), None, (&[], 0));
+    let check = "[ -e /sys/class/net/eth9 ] || { echo eth9 is no interface of this server: nothing is changed >&2; exit 1; }";
+    assert_eq!(named.lines().nth(3), Some(check), "before anything is changed");
 }
 
 #[test]

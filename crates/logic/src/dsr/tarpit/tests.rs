@@ -318,3 +318,14 @@ fn the_kernel_lets_pass_what_concerns_the_networks_alone() {
         }
     }
 }
+
+#[test]
+fn networks_that_no_machine_of_the_interface_asks_for_are_known() {
+    let all: Vec<IpNet> =
+        ["192.0.2.128/25", "192.0.3.0/24", "2001:db8::dead:0/112"].map(|it| it.parse().unwrap()).into();
+    let own = [("192.0.2.1".parse().unwrap(), 24), ("2001:db8::1".parse().unwrap(), 64)];
+    assert_eq!(elsewhere(&all, &own), all[1..2]);
+    assert_eq!(elsewhere(&all, &[]), all);
+    assert!(elsewhere(&all[..1], &[("192.0.2.200".parse().unwrap(), 25)]).is_empty());
+    assert_eq!(elsewhere(&all[..1], &[("192.0.2.200".parse().unwrap(), 26)]), all[..1], "in part alone");
+}

@@ -51,6 +51,9 @@ fn flow(from: &str, to: &str, transport: &str) -> Result<Flow, String> {
 
 pub(super) async fn explain(front: &Front, flow: Flow) -> Result<ExplainReport, String> {
     let all = front.state.services.all();
+    if all.iter().any(|(report, _)| vip(&report.address).is_some_and(|it| it.0 == flow.client)) {
+        return Err(format!("{} is the address of a service, and no client sends from it", flow.client));
+    }
     let (service, desk) = match found(&all, &flow) {
         Ok(found) => found,
         Err(why) => {
