@@ -147,7 +147,7 @@ fn may_make_networks(status: &str) -> bool {
     set & needed == needed
 }
 
-const LIMIT: Duration = Duration::from_secs(15);
+const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(3);
 
 #[cfg(test)]

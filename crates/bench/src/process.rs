@@ -260,7 +260,7 @@ pub(crate) fn tell(stdin: &mut ChildStdin, line: &str) {
 }
 
 const POLL: Duration = Duration::from_millis(3);
-const READY_LIMIT: Duration = Duration::from_secs(15);
+const READY_LIMIT: Duration = Duration::from_secs(60);
 /// Time that a process gets to end after a signal.
 const GRACE: Duration = Duration::from_millis(500);
 
