@@ -484,7 +484,7 @@ balance = "maglev"
     /// Transport protocols that are forwarded.
     #[schemars(extend("default" = Transports::default().as_str(), "enum" = Transports::WORDS, "x-only" = json!({ "protocol": ["dsr"] })))]
     pub(crate) transport: Key<String>,
-    /// Where packets are forwarded: `"tc"` by a program in the kernel where they leave the driver of the network card (Linux 6.6),
+    /// Where packets are forwarded: `"tc"` by a program in the kernel where they leave the driver of the network card,
     /// `"xdp"` by one in the driver, `"xdp-generic"` the same where the driver has none, `"af_packet"` by this process.
     /// `"auto"` takes the best that works: `xdp` on physical cards, then `tc`, then `af_packet`; `penstock ctl status --json`
     /// says which one, and why no better one. Another word takes that one, or the start fails. See [dsr.md](dsr.md#data-paths).

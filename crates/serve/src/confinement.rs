@@ -38,13 +38,14 @@ pub enum Sandbox {
 }
 
 /// Changes the user and drops capabilities, new privileges and core dumps. `programs` are directories of programs that forward
-/// packets.
+/// packets, and `further` is what is kept beside what the configuration needs.
 pub fn drop_privileges(
     config: &Config,
     needs: &[Need],
     programs: &[PathBuf],
+    further: Option<Capability>,
 ) -> Result<Confinement, PrivilegeError> {
-    let keep = capabilities(config);
+    let keep: Vec<_> = capabilities(config).into_iter().chain(further).collect();
     let had = privilege::permitted();
     let group = config.process.group.as_deref();
     // `penstock ctl` of the new user needs the socket.
@@ -204,7 +205,7 @@ pub fn tell(state: &State) {
         state.events.record(Level::Warning, "process", message);
     }
     for capability in &confinement.capabilities {
-        let all = [Capability::NetBindService, Capability::NetRaw];
+        let all = [Capability::NetBindService, Capability::NetRaw, Capability::NetAdmin];
         let why = all.into_iter().find(|one| one.name() == *capability).map_or("", Capability::reason);
         let message = format!("{capability} is kept: {why}");
         state.events.record(Level::Info, "process", message);

@@ -141,6 +141,12 @@ impl Opened {
         sockets.filter_map(of).collect()
     }
 
+    /// Whether CAP_NET_ADMIN is needed to take a program away.
+    pub fn needs_rights(&self) -> bool {
+        let mut sockets = self.0.iter().flat_map(|bound| bound.sockets.iter().flatten());
+        sockets.any(|socket| matches!(socket, Socket::Packet(_, path) if path.needs_rights()))
+    }
+
     /// Address records of all sockets.
     pub fn addresses(&self) -> impl Iterator<Item = &OpenAddress> {
         self.0.iter().map(|bound| &bound.open)

@@ -28,6 +28,7 @@ use state::listen::{BindError, OpenAddress, Passed};
 use state::log_level::{self, LogLevel};
 use state::state_directory::StateDirectory;
 use sys::pid_file::{PidFile, PidFileError};
+use sys::privilege::Capability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -199,7 +200,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let mut state = State::new(workers);
     state.log_level = LogLevel::new(options.log_level);
     let programs = [opened.programs(), stale.directories()].concat();
-    state.confinement = confinement::drop_privileges(&config, &needs, &programs)?;
+    let further = (opened.needs_rights() || stale.needs_rights()).then_some(Capability::NetAdmin);
+    state.confinement = confinement::drop_privileges(&config, &needs, &programs, further)?;
     open_state_directory(&config, &mut state);
     let helper = helper::start(&config).map_err(system("start the helper that runs acme commands"))?;
     state.confinement.commands = helper.commands().to_vec();

@@ -29,6 +29,8 @@ pub struct DataPath {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathReport {
     pub rung: Rung,
+    /// Where the program sits, if there is one.
+    pub hook: Option<Hook>,
     /// Rungs that are not used, with reasons.
     pub refused: Vec<Refusal>,
     /// Why the program ends with the process, if it does.
@@ -51,6 +53,9 @@ impl PathReport {
         let unpinned = self.unpinned.iter().map(|why| format!("; a crash of this process ends it: {why}"));
         let by = match self.rung {
             Rung::AfPacket => "this process (af_packet)".to_owned(),
+            rung if self.hook == Some(Hook::TcFilter) => {
+                format!("the kernel ({rung}, by a filter of clsact: TCX needs Linux 6.6)")
+            }
             rung => format!("the kernel ({rung})"),
         };
         let before = match self.before {
@@ -70,13 +75,14 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
         return Err(format!("{taken}: it forwards what comes to this address on {interface}"));
     }
     for rung in rungs {
-        let hook = match rung {
-            Rung::Xdp => Hook::Xdp,
-            Rung::XdpGeneric => Hook::XdpGeneric,
-            Rung::Tc => Hook::Tc,
+        let hooks: &[Hook] = match rung {
+            Rung::Xdp => &[Hook::Xdp],
+            Rung::XdpGeneric => &[Hook::XdpGeneric],
+            Rung::Tc => of_tc(),
             Rung::AfPacket => {
                 let earlier = Pins::open_existing(&name).ok();
-                let report = PathReport { rung, refused, unpinned: None, before: Before::Nothing };
+                let report =
+                    PathReport { rung, hook: None, refused, unpinned: None, before: Before::Nothing };
                 return Ok(DataPath { attached: None, earlier, report });
             }
         };
@@ -86,13 +92,14 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
             refused.push(Refusal { rung, reason });
             continue;
         }
-        match open_program(&name, hook, settings, index) {
+        match first_that_works(&name, hooks, settings, index) {
             Ok((attached, unpinned)) => {
                 let before = match attached.goes_on() {
                     true => Before::Program,
                     false => Before::Nothing,
                 };
-                let report = PathReport { rung, refused, unpinned, before };
+                let hook = Some(attached.hook());
+                let report = PathReport { rung, hook, refused, unpinned, before };
                 return Ok(DataPath { attached: Some(attached), earlier: None, report });
             }
             Err(reason) => refused.push(Refusal { rung, reason }),
@@ -108,19 +115,63 @@ fn name_of(interface: &str, listener: &str, vip: SocketAddr) -> String {
     format!("{interface}-{listener}-{}-{}", vip.ip(), vip.port())
 }
 
-fn open_program(
+/// How a program comes behind the driver: the older way where the kernel does not have TCX. Tests ask for that one.
+fn of_tc() -> &'static [Hook] {
+    match std::env::var_os("PENSTOCK_TEST_WITHOUT_TCX") {
+        Some(_) => &[Hook::TcFilter],
+        None => &[Hook::Tc, Hook::TcFilter],
+    }
+}
+
+type Opened = (AttachedProgram, Option<String>);
+
+fn first_that_works(
     name: &str,
-    hook: Hook,
+    hooks: &[Hook],
     settings: &DsrSettings,
     index: u32,
-) -> Result<(AttachedProgram, Option<String>), String> {
+) -> Result<Opened, String> {
+    let mut reasons = Vec::new();
+    for hook in hooks {
+        match open_program(name, *hook, settings, index) {
+            Ok(opened) => return Ok(opened),
+            Err(NotOpened::WithoutTcx(reason)) => reasons.push(reason),
+            Err(NotOpened::Other(reason)) => {
+                reasons.push(reason);
+                break;
+            }
+        }
+    }
+    Err(reasons.join("; as a filter of clsact: "))
+}
+
+/// Why a program is not on its interface.
+enum NotOpened {
+    /// The kernel does not have TCX.
+    WithoutTcx(String),
+    Other(String),
+}
+
+impl NotOpened {
+    fn new(error: &BpfError) -> Self {
+        match error {
+            BpfError::TooOld(_) => Self::WithoutTcx(error.to_string()),
+            BpfError::Unsupported(_, cause) if cause.kind() == io::ErrorKind::Unsupported => {
+                Self::WithoutTcx(error.to_string())
+            }
+            _ => Self::Other(error.to_string()),
+        }
+    }
+}
+
+fn open_program(name: &str, hook: Hook, settings: &DsrSettings, index: u32) -> Result<Opened, NotOpened> {
     let (pins, unpinned) = match Pins::open(name) {
         Ok(pins) => {
             // Without it a later start leaves the program alone.
             let _ = lock(&stale::START).owner.as_deref().map(|owner| pins.set_owner(owner));
             (Some(pins), None)
         }
-        Err(taken @ Unpinned::Taken(_)) => return Err(taken.to_string()),
+        Err(taken @ Unpinned::Taken(_)) => return Err(NotOpened::Other(taken.to_string())),
         Err(error @ Unpinned::Io(..)) => (None, Some(error.to_string())),
     };
     let flows = u32::try_from(settings.max_flows).unwrap_or(u32::MAX);
@@ -129,14 +180,14 @@ fn open_program(
     let program = match Program::load(hook, flows, pins) {
         // Maps of another form: what is in them is lost.
         Err(BpfError::Maps(_)) if is_pinned => {
-            let again = Pins::open(name).map_err(|error| error.to_string())?;
-            again.remove().map_err(|error| error.to_string())?;
+            let again = Pins::open(name).map_err(|error| NotOpened::Other(error.to_string()))?;
+            again.remove().map_err(|error| NotOpened::Other(error.to_string()))?;
             Program::load(hook, flows, Some(again))
         }
         loaded => loaded,
     };
     let attached = program.and_then(|program| program.attach(&settings.interface, index, &start.stale));
-    attached.map(|attached| (attached, unpinned)).map_err(|error| error.to_string())
+    attached.map(|attached| (attached, unpinned)).map_err(|error| NotOpened::new(&error))
 }
 
 /// What kind of network interface this is.
@@ -159,6 +210,12 @@ const _: () = {
 };
 
 impl DataPath {
+    /// Whether CAP_NET_ADMIN is needed to take the program away.
+    pub fn needs_rights(&self) -> bool {
+        self.attached.as_ref().is_some_and(AttachedProgram::needs_rights)
+            || self.earlier.as_ref().is_some_and(Pins::needs_rights)
+    }
+
     /// Directory of the program's names, for the user that the process becomes.
     pub fn directory(&self) -> Option<PathBuf> {
         match &self.attached {

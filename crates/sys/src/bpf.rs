@@ -18,15 +18,18 @@ use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader, TestRun, TestRunOptions, VerifierLogLevel};
 
 mod calls;
+mod clsact;
 mod earlier;
 mod memory;
 mod pins;
+mod place;
 
 pub use calls::{AFTER_START, Look, coarse_now};
 use earlier::{Earlier, Taken};
 use memory::Memory;
 use pins::FlowsName;
 pub use pins::{Pins, StalePins, Unpinned, remove_empty};
+use place::Place;
 
 static TC: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-tc.bpf.o");
 static XDP: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-xdp.bpf.o");
@@ -52,6 +55,8 @@ const FEWEST_FLOWS: u32 = 4096;
 pub enum Hook {
     /// Behind the network card's driver: TCX, which wants Linux 6.6.
     Tc,
+    /// The same on kernels without TCX: a filter of the qdisc clsact.
+    TcFilter,
     /// In the driver.
     Xdp,
     /// XDP before anything else that the kernel does, for cards whose driver does not have it.
@@ -62,16 +67,21 @@ impl Hook {
     pub(in crate::bpf) const fn pin(self) -> &'static str {
         match self {
             Self::Tc => "link-tc",
+            Self::TcFilter => "filter-tc",
             Self::Xdp => "link-xdp",
             Self::XdpGeneric => "link-xdp-generic",
         }
     }
 
+    const fn is_tc(self) -> bool {
+        matches!(self, Self::Tc | Self::TcFilter)
+    }
+
     /// Kind and flags of a link (linux/bpf.h, linux/if_link.h).
     pub(in crate::bpf) const fn attach(self) -> (u32, u32) {
         match self {
-            // BPF_TCX_INGRESS
-            Self::Tc => (46, 0),
+            // BPF_TCX_INGRESS. A filter has no link.
+            Self::Tc | Self::TcFilter => (46, 0),
             // BPF_XDP with XDP_FLAGS_DRV_MODE: the kernel would silently take the other one.
             Self::Xdp => (37, 1 << 2),
             // XDP_FLAGS_SKB_MODE
@@ -176,11 +186,13 @@ impl Program {
         for (name, path) in paths.iter().flatten() {
             loader.map_pin_path(name, path.as_path());
         }
-        let bytes = if hook == Hook::Tc { TC } else { XDP };
+        let bytes = if hook.is_tc() { TC } else { XDP };
         let mut ebpf = loader.load(bytes).map_err(load_error)?;
         let program = ebpf.program_mut(NAME).ok_or_else(unknown)?;
         match hook {
-            Hook::Tc => <&mut SchedClassifier>::try_from(program).map_err(load_error)?.load(),
+            Hook::Tc | Hook::TcFilter => {
+                <&mut SchedClassifier>::try_from(program).map_err(load_error)?.load()
+            }
             Hook::Xdp | Hook::XdpGeneric => <&mut Xdp>::try_from(program).map_err(load_error)?.load(),
         }
         .map_err(|error| match (hook, errno_of(&error)) {
@@ -212,13 +224,13 @@ impl Program {
     ) -> Result<AttachedProgram, BpfError> {
         let attached = self.put_on(interface, index, stale);
         match attached {
-            Ok((link, before)) => Ok(AttachedProgram {
+            Ok((place, before)) => Ok(AttachedProgram {
                 hook: self.hook,
                 index,
                 maps: self.maps,
                 pins: self.pins,
                 before: Some(before),
-                link,
+                place,
             }),
             Err(error) => {
                 if let Some((pins, flows)) = &self.pins {
@@ -229,27 +241,28 @@ impl Program {
         }
     }
 
-    fn put_on(
-        &self,
-        interface: &str,
-        index: u32,
-        stale: &[StalePins],
-    ) -> Result<(OwnedFd, Earlier), BpfError> {
+    fn put_on(&self, interface: &str, index: u32, stale: &[StalePins]) -> Result<(Place, Earlier), BpfError> {
         let wrong = |error: io::Error| attach_error(interface, self.hook, error);
         let program = self.ebpf.program(NAME).ok_or_else(unknown)?;
         let program = program.fd().map_err(load_error)?.as_fd();
+        if self.hook == Hook::TcFilter {
+            let pins = self.pins.as_ref().map(|(pins, _)| pins);
+            // A filter outlives its process in any case.
+            let pins = pins.ok_or_else(|| wrong(io::Error::other("a filter needs a name in /sys/fs/bpf")))?;
+            return earlier::put_filter(pins, index, program).map_err(wrong);
+        }
         if let Some((_, link)) = self.own_link(self.hook, index) {
             let before = Earlier::Program(calls::program_of(link.as_fd()).ok());
             calls::replace(link.as_fd(), program).map_err(wrong)?;
-            return Ok((link, before));
+            return Ok((Place::Link(link), before));
         }
         // An interface has one program of XDP.
-        let is_xdp = self.hook != Hook::Tc;
+        let is_xdp = !self.hook.is_tc();
         if let Some((_, link)) = stale.iter().filter(|_| is_xdp).find_map(|one| one.link(self.hook, index)) {
             let before = Earlier::OfAnother(calls::program_of(link.as_fd()).ok());
             self.pin(&link)?;
             return match calls::replace(link.as_fd(), program) {
-                Ok(()) => Ok((link, before)),
+                Ok(()) => Ok((Place::Link(link), before)),
                 Err(error) => {
                     let _ = self.pins.as_ref().map(|(pins, _)| pins.remove_one(self.hook.pin()));
                     Err(wrong(error))
@@ -262,8 +275,8 @@ impl Program {
             .map_err(wrong)
             .and_then(|link| self.pin(&link).map(|()| link).map_err(BpfError::from));
         match (attached, taken) {
-            (Ok(link), Some(taken)) => Ok((link, Earlier::OtherMode(taken))),
-            (Ok(link), None) => Ok((link, Earlier::Nothing)),
+            (Ok(link), Some(taken)) => Ok((Place::Link(link), Earlier::OtherMode(taken))),
+            (Ok(link), None) => Ok((Place::Link(link), Earlier::Nothing)),
             (Err(error), taken) => {
                 if let Some(taken) = taken {
                     taken.put_back(index);
@@ -288,10 +301,11 @@ impl Program {
         let _ = std::fs::remove_file(&path);
         calls::pin(link.as_fd(), &path)
     }
+
     /// Takes the XDP program of an earlier process off the interface that had the other mode: an interface has one.
     fn leave_other_mode(&self, index: u32, stale: &[StalePins]) -> io::Result<Option<Taken>> {
         let other = match self.hook {
-            Hook::Tc => return Ok(None),
+            Hook::Tc | Hook::TcFilter => return Ok(None),
             Hook::Xdp => Hook::XdpGeneric,
             Hook::XdpGeneric => Hook::Xdp,
         };
@@ -306,15 +320,17 @@ impl Program {
         let options =
             TestRunOptions { data_in: Some(frame), data_out: Some(out), repeat: 1, ..Default::default() };
         let result = match self.hook {
-            Hook::Tc => <&mut SchedClassifier>::try_from(program).map_err(load_error)?.test_run(options),
+            Hook::Tc | Hook::TcFilter => {
+                <&mut SchedClassifier>::try_from(program).map_err(load_error)?.test_run(options)
+            }
             Hook::Xdp | Hook::XdpGeneric => {
                 <&mut Xdp>::try_from(program).map_err(load_error)?.test_run(options)
             }
         };
         let result = result.map_err(load_error)?;
         let tried = match (self.hook, result.return_value) {
-            (Hook::Tc, 7) | (Hook::Xdp | Hook::XdpGeneric, 3) => Tried::Sent,
-            (Hook::Tc, 2) | (Hook::Xdp | Hook::XdpGeneric, 1) => Tried::Dropped,
+            (Hook::Tc | Hook::TcFilter, 7) | (Hook::Xdp | Hook::XdpGeneric, 3) => Tried::Sent,
+            (Hook::Tc | Hook::TcFilter, 2) | (Hook::Xdp | Hook::XdpGeneric, 1) => Tried::Dropped,
             _ => Tried::Passed,
         };
         Ok((tried, result.data_size_out as usize))
@@ -342,7 +358,7 @@ pub struct AttachedProgram {
     pins: Option<(Pins, FlowsName)>,
     /// What was there, until it is sure that this one stays.
     before: Option<Earlier>,
-    link: OwnedFd,
+    place: Place,
 }
 
 impl fmt::Debug for AttachedProgram {
@@ -376,9 +392,14 @@ impl AttachedProgram {
         }
         let Some((pins, flows)) = &self.pins else { return };
         flows.keep(pins);
-        for other in
-            [Hook::Tc, Hook::Xdp, Hook::XdpGeneric].into_iter().filter(|other| other.pin() != self.hook.pin())
-        {
+        for other in [Hook::Tc, Hook::TcFilter, Hook::Xdp, Hook::XdpGeneric] {
+            if other.pin() == self.hook.pin() {
+                continue;
+            }
+            if other == Hook::TcFilter {
+                // An error is told by the next start, which finds it again.
+                let _ = pins.remove_filter();
+            }
             // It has none, as a rule.
             let _ = pins.remove_one(other.pin());
         }
@@ -387,7 +408,14 @@ impl AttachedProgram {
     /// Lets all packets pass, and forgets the flows: the program goes away when this is dropped.
     pub fn detach(&self) -> io::Result<()> {
         self.shared().stop();
-        self.pins.as_ref().map_or(Ok(()), |(pins, flows)| flows.remove(pins).and(pins.remove()))
+        self.pins.as_ref().map_or(Ok(()), |(pins, flows)| {
+            self.place.leave_filter().and(flows.remove(pins)).and(pins.remove())
+        })
+    }
+
+    /// Whether the process needs CAP_NET_ADMIN to take the program away, or one that it replaces: a filter has no descriptor.
+    pub fn needs_rights(&self) -> bool {
+        self.hook == Hook::TcFilter || self.pins.as_ref().is_some_and(|(pins, _)| pins.needs_rights())
     }
 
     /// Whether it has taken over the maps of an earlier process, and the flows in them.
@@ -405,7 +433,7 @@ impl Drop for AttachedProgram {
     /// Undoes the start, if it has failed.
     fn drop(&mut self) {
         if let Some(before) = self.before.take() {
-            before.put_back(self.link.as_fd(), self.hook, self.index, self.pins.as_ref());
+            before.put_back(&self.place, self.hook, self.index, self.pins.as_ref());
         }
     }
 }

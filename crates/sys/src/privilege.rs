@@ -34,6 +34,8 @@ pub enum Capability {
     /// CAP_NET_RAW: opens packet sockets, for `dsr` listeners that a reload adds; connects to backends from the addresses of
     /// clients.
     NetRaw,
+    /// CAP_NET_ADMIN: removes a filter of clsact, which a `dsr` listener has on kernels without TCX.
+    NetAdmin,
 }
 
 /// User, groups and capabilities of this process after the change.
@@ -232,6 +234,7 @@ impl Capability {
         match self {
             Self::NetBindService => "a reload may bind ports below 1024",
             Self::NetRaw => "for packet sockets of dsr listeners, and source-address = \"client\" of pools",
+            Self::NetAdmin => "to remove the filter of a dsr listener: this kernel has no TCX",
         }
     }
 
@@ -240,6 +243,7 @@ impl Capability {
         match self {
             Self::NetBindService => "CAP_NET_BIND_SERVICE",
             Self::NetRaw => "CAP_NET_RAW",
+            Self::NetAdmin => "CAP_NET_ADMIN",
         }
     }
 
@@ -247,6 +251,7 @@ impl Capability {
         match self {
             Self::NetBindService => caps::Capability::CAP_NET_BIND_SERVICE,
             Self::NetRaw => caps::Capability::CAP_NET_RAW,
+            Self::NetAdmin => caps::Capability::CAP_NET_ADMIN,
         }
     }
 }

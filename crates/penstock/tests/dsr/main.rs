@@ -8,6 +8,7 @@ mod commit_confirm;
 mod doctor;
 mod downloads;
 mod every_port;
+mod filter;
 mod instances;
 mod kernel;
 mod link;

@@ -110,7 +110,7 @@ fn survive(path: &str) {
 }
 
 /// A penstock of another build: the instructions of its program for this path are in another order.
-fn other_build(network: &Network, path: &str) -> PathBuf {
+pub(crate) fn other_build(network: &Network, path: &str) -> PathBuf {
     let (object, section) =
         if path == "tc" { ("dsr-tc.bpf.o", "classifier") } else { ("dsr-xdp.bpf.o", "xdp.frags") };
     let object = fs::read(format!("{}/../sys/bpf/{object}", env!("CARGO_MANIFEST_DIR"))).unwrap();

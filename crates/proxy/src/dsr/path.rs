@@ -124,12 +124,12 @@ impl Path {
         // Its interface is gone, or will not have it any more.
         let _ = attached.detach();
         let rung = match attached.hook() {
-            Hook::Tc => Rung::Tc,
+            Hook::Tc | Hook::TcFilter => Rung::Tc,
             Hook::Xdp => Rung::Xdp,
             Hook::XdpGeneric => Rung::XdpGeneric,
         };
         let mut report = self.report.borrow_mut();
         report.refused.push(Refusal { rung, reason: reason.to_owned() });
-        (report.rung, report.before) = (Rung::AfPacket, Before::Nothing);
+        (report.rung, report.hook, report.before) = (Rung::AfPacket, None, Before::Nothing);
     }
 }

@@ -57,6 +57,11 @@ impl StalePrograms {
         lock(&START).stale.iter().map(StalePins::directory).collect()
     }
 
+    /// Whether CAP_NET_ADMIN is needed to take them away.
+    pub fn needs_rights(&self) -> bool {
+        lock(&START).stale.iter().any(StalePins::needs_rights)
+    }
+
     /// Takes them away. Returns what is to be said of them, and of those that stay.
     pub fn remove(mut self) -> Vec<String> {
         let others = std::mem::take(&mut self.others);

@@ -1,10 +1,13 @@
 //! What was on the interface of a program before a start that may still fail.
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use super::pins::FlowsName;
+use super::clsact::{self, Qdisc};
+use super::pins::{FlowsName, QDISC};
+use super::place::{Place, name_program};
 use super::{Hook, Pins, calls};
 
 pub(super) enum Earlier {
@@ -27,7 +30,7 @@ pub(super) struct Taken {
 
 impl Taken {
     /// Takes the program of a link off the interface.
-    pub(super) fn take(link: BorrowedFd<'_>, hook: Hook, name: PathBuf) -> std::io::Result<Self> {
+    pub(super) fn take(link: BorrowedFd<'_>, hook: Hook, name: PathBuf) -> io::Result<Self> {
         let program = calls::program_of(link).ok();
         calls::detach(link)?;
         Ok(Self { program, hook, name })
@@ -44,37 +47,67 @@ impl Taken {
 }
 
 impl Earlier {
-    /// Undoes what a start has done that has failed: the program of `link` goes, and the earlier one is there again.
-    pub(super) fn put_back(
-        &self,
-        link: BorrowedFd<'_>,
-        hook: Hook,
-        index: u32,
-        pins: Option<&(Pins, FlowsName)>,
-    ) {
+    /// Undoes what a start has done that has failed: the program at `place` goes, and the earlier one is there again.
+    pub(super) fn put_back(&self, place: &Place, hook: Hook, index: u32, pins: Option<&(Pins, FlowsName)>) {
         match self {
-            Self::Nothing => forget(hook, pins),
+            Self::Nothing => {
+                // An error leaves a filter whose program lets all pass.
+                let _ = place.leave_filter();
+                forget(hook, pins);
+            }
             Self::Program(earlier) => {
                 // Where the kernel does not take it back, its successor forwards packets with the same maps.
-                let is_back = earlier.as_ref().is_some_and(|it| calls::replace(link, it.as_fd()).is_ok());
+                let is_back = earlier.as_ref().is_some_and(|it| place.replace(it.as_fd()).is_ok());
                 if let (true, Some((pins, flows))) = (is_back, pins) {
+                    if let (Hook::TcFilter, Some(program)) = (hook, earlier) {
+                        // The name of the program that was put back: the next start needs it to put that back again.
+                        let _ = name_program(pins, program.as_fd());
+                    }
                     flows.undo(pins);
                 }
             }
             Self::OfAnother(earlier) => {
                 if let Some(program) = earlier {
-                    let _ = calls::replace(link, program.as_fd());
+                    let _ = place.replace(program.as_fd());
                 }
                 forget(hook, pins);
             }
             Self::OtherMode(taken) => {
                 // A process that has given up the right to do this leaves the program where it is.
-                if taken.program.is_some() && calls::detach(link).is_ok() && taken.put_back(index) {
+                if taken.program.is_some() && place.leave().is_ok() && taken.put_back(index) {
                     forget(hook, pins);
                 }
             }
         }
     }
+}
+
+/// Puts a program on an interface by a filter, in the place of the one that an earlier process of the service has left there.
+/// The name of the program says that the service has a filter.
+pub(super) fn put_filter(pins: &Pins, index: u32, program: BorrowedFd<'_>) -> io::Result<(Place, Earlier)> {
+    let (name, path) = (pins.filter_name(), pins.path(Hook::TcFilter.pin()));
+    let (place, before) = match clsact::find(index, &name)? {
+        Some(filter) => {
+            let qdisc = if pins.has(QDISC) { Qdisc::Made } else { Qdisc::WasThere };
+            let before = calls::get(&path).ok();
+            filter.replace(&name, program)?;
+            (Place::Filter { filter, name, qdisc }, Earlier::Program(before))
+        }
+        None => {
+            let (filter, qdisc) = clsact::add(index, &name, program)?;
+            (Place::Filter { filter, name, qdisc }, Earlier::Nothing)
+        }
+    };
+    let is_made = matches!(&place, Place::Filter { qdisc: Qdisc::Made, .. });
+    let named = name_program(pins, program).and_then(|()| if is_made { pins.mark(QDISC) } else { Ok(()) });
+    if let Err(error) = named {
+        match &before {
+            Earlier::Program(Some(earlier)) => drop(place.replace(earlier.as_fd())),
+            _ => drop(place.leave()),
+        }
+        return Err(error);
+    }
+    Ok((place, before))
 }
 
 /// Forgets a link and what was made for it. Without its name it goes away with its descriptor. Maps that another program uses

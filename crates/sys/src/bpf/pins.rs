@@ -12,11 +12,13 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg, readlinkat};
 use nix::mount::{MsFlags, mount};
+use nix::net::if_::if_nameindex;
 use nix::sys::stat::fstatat;
 use nix::sys::statfs::statfs;
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::MAPS;
+use super::clsact::{self, Qdisc};
 
 mod flows;
 mod stale;
@@ -29,13 +31,23 @@ const FILE_SYSTEM: &str = "/sys/fs/bpf";
 /// Below it each service has a directory.
 const DIRECTORY: &str = "/sys/fs/bpf/penstock";
 
-const LINKS: [&str; 3] = ["link-tc", "link-xdp", "link-xdp-generic"];
+/// Names that say that a program is on an interface.
+const LINKS: [&str; 4] = ["link-tc", FILTER, "link-xdp", "link-xdp-generic"];
+
+/// The program of a filter of clsact.
+const FILTER: &str = "filter-tc";
+
+/// Says that the qdisc clsact was made for the filter.
+pub(super) const QDISC: &str = "qdisc";
 
 /// A symbolic link whose text says which instance of penstock has the directory: a BPF file system has no ordinary files.
 const OWNER: &str = "owner";
 
 /// Version of the layout of the maps. A process with another version makes new maps instead of taking over pinned ones.
 const FORM: u32 = 2;
+
+/// Longest name of a filter (CLS_BPF_NAME_LEN, with the zero at its end).
+const LONGEST_FILTER: usize = 255;
 
 /// How often an empty directory that another process has locked is tried again, and the pause.
 const MOMENTS: u32 = 100;
@@ -105,6 +117,42 @@ impl Pins {
         Ok(())
     }
 
+    /// Notes something by the name of a link.
+    pub(super) fn mark(&self, name: &str) -> io::Result<()> {
+        self.remove_one(name)?;
+        Ok(symlinkat("made", &*self.directory, name)?)
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        fstatat(&*self.directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Name of the filter of the service.
+    pub(super) fn filter_name(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        format!("penstock-{name}").chars().take(LONGEST_FILTER).collect()
+    }
+
+    /// Whether the process needs CAP_NET_ADMIN to remove what the service has: a filter has no descriptor.
+    pub fn needs_rights(&self) -> bool {
+        self.found.iter().any(|name| name == FILTER)
+    }
+
+    /// Removes the filter that an earlier process of the service has left, on whichever interface it is.
+    pub(super) fn remove_filter(&self) -> io::Result<()> {
+        if !self.needs_rights() {
+            return Ok(());
+        }
+        let qdisc = if self.has(QDISC) { Qdisc::Made } else { Qdisc::WasThere };
+        let name = self.filter_name();
+        let mut first = Ok(());
+        for interface in &if_nameindex()? {
+            let found = clsact::find(interface.index(), &name);
+            first = first.and(found.and_then(|found| found.map_or(Ok(()), |filter| filter.remove(qdisc))));
+        }
+        first
+    }
+
     /// Which instance has the directory; `None`: a start that did not say it.
     pub fn owner(&self) -> Option<String> {
         let text = readlinkat(&*self.directory, OWNER).ok()?.into_vec();
@@ -159,8 +207,8 @@ impl Pins {
 
     /// Forgets all of it, without a right to the directories above.
     pub fn remove(&self) -> io::Result<()> {
-        let mut first = Ok(());
-        let usual = LINKS.into_iter().chain(MAPS).chain([OWNER]);
+        let mut first = self.remove_filter();
+        let usual = LINKS.into_iter().chain(MAPS).chain([OWNER, QDISC]);
         for name in usual.chain(self.found.iter().map(String::as_str)) {
             first = first.and(self.remove_one(name));
         }

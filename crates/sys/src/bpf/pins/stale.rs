@@ -70,6 +70,11 @@ impl StalePins {
         calls::interface_of(link.as_fd()).is_ok_and(|found| found == index).then_some((path, link))
     }
 
+    /// Whether the process needs CAP_NET_ADMIN to remove it.
+    pub fn needs_rights(&self) -> bool {
+        self.pins.needs_rights()
+    }
+
     /// Takes its program away, with all that it had, also of another form. It needs no right to the directories above.
     pub fn remove(&self) -> io::Result<()> {
         self.pins.remove()
