@@ -85,7 +85,7 @@ fn the_address_of_another_machine_is_neither_announced_nor_answered_until_it_is_
         let listener = format!("data-path = \"{path}\"");
         let text = config(&format!("\"{VIP}:80\""), &listener, "health = \"off\"");
         let server = network.balancer(&text.replace("\"10.77.0.14:80\", ", ""));
-        says(&server, &format!("{mac} claims {VIP}:80 and had it before"));
+        says(&server, &format!("{mac} claims {VIP}:80 of listener.web on eth0 and had it before"));
         assert_eq!(known(&network).as_ref(), Some(&mac), "nothing was announced");
         for _ in 0..3 {
             network.ip(CLIENT, &["neigh", "flush", "dev", "eth0"]);
