@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use logic::balance::{HashKey, Policy};
 use logic::dsr::Transports;
+use logic::dsr::path::DataPath;
 use logic::dsr::tunnel::Mode;
 
 use super::duration::YEAR;
@@ -44,6 +45,7 @@ impl Parser<'_> {
         let transports = raw.transport.as_ref().and_then(|word| word.value.parse().ok());
         let mode = raw.mode.as_ref().and_then(|word| word.value.parse().ok());
         let data_path = raw.data_path.as_ref().and_then(|word| word.value.parse().ok());
+        self.path_of_tunnels(raw, mode, data_path);
         let at_stop = raw.at_stop.as_ref().and_then(|word| word.value.parse().ok());
         let owner_address = self.owner_address(at, binds);
         let idle = match &raw.idle_timeout {
@@ -100,6 +102,18 @@ impl Parser<'_> {
             hash_key_file: hash_key_file?,
             tarpit: tarpit?,
         })
+    }
+
+    /// Reports a data path that loses what travels through tunnels.
+    fn path_of_tunnels(&mut self, raw: &RawListener, mode: Option<Mode>, path: Option<DataPath>) {
+        if (mode, path) != (Some(Mode::Ipip), Some(DataPath::XdpGeneric)) {
+            return;
+        }
+        if let Some(key) = &raw.data_path {
+            let reason = "loses large packets on their way into tunnels (mode = \"ipip\"): what the kernel or a network card has put \
+                          together cannot be cut again there";
+            drop(self.refuse(key, reason).hint("data-path = \"auto\", or \"tc\", which cuts them"));
+        }
     }
 
     /// The address that the owner of the service has; `None` if it is wrong.

@@ -80,3 +80,24 @@ fn every_port_of_an_address_is_for_packets() {
         assert!(rendered.contains(expected), "{expected}: {rendered}");
     }
 }
+
+#[test]
+fn xdp_behind_the_driver_is_refused_with_tunnels() {
+    let service = |mode: &str, path: &str| {
+        format!(
+            "[listener.web]\nbind = \"192.0.2.10:80\"\nprotocol = \"dsr\"\ninterface = \"eth0\"\npool = \"a\"\n\
+             mode = \"{mode}\"\ndata-path = \"{path}\"\n\
+             [pool.a]\nbackends = [\"192.0.2.21:80\"]\nbalance = \"maglev\"\n"
+        )
+    };
+    let rendered = bad(&service("ipip", "xdp-generic"), &[]).render();
+    assert!(
+        rendered.contains(
+            "listener.web.data-path: \"xdp-generic\" loses large packets on their way into tunnels"
+        ) && rendered.contains("data-path = \"auto\", or \"tc\""),
+        "{rendered}"
+    );
+    for (mode, path) in [("l2", "xdp-generic"), ("ipip", "xdp"), ("ipip", "tc"), ("ipip", "auto")] {
+        good(&service(mode, path), &[]);
+    }
+}
