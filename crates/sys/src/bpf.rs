@@ -99,6 +99,10 @@ pub enum BpfError {
         "it needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON at the start of the process; under systemd, SystemCallFilter= of the unit must allow bpf"
     )]
     NotPermitted,
+    #[error(
+        "the kernel has no bpf(2) (ENOSYS): it is built without CONFIG_BPF_SYSCALL, or a filter of system calls hides it; under systemd, SystemCallFilter= of the unit must allow bpf"
+    )]
+    NoCall,
     #[error("{0} is needed, or the kernel lacks what this program uses (EINVAL)")]
     TooOld(&'static str),
     #[error(
@@ -126,9 +130,15 @@ fn chain(error: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
 }
 
 fn load_error(error: impl std::error::Error + Send + Sync + 'static) -> BpfError {
-    match errno_of(&error) {
-        Some(nix::libc::EPERM | nix::libc::EACCES) => BpfError::NotPermitted,
-        _ => BpfError::Load(Box::new(error)),
+    refused(errno_of(&error)).unwrap_or_else(|| BpfError::Load(Box::new(error)))
+}
+
+/// What the kernel says of every call where it gives no programs.
+fn refused(errno: Option<i32>) -> Option<BpfError> {
+    match errno {
+        Some(nix::libc::EPERM | nix::libc::EACCES) => Some(BpfError::NotPermitted),
+        Some(nix::libc::ENOSYS) => Some(BpfError::NoCall),
+        _ => None,
     }
 }
 

@@ -76,6 +76,47 @@ fn without_the_rights_this_process_forwards_and_says_which_ones_it_needs() {
     assert!(!output.status.success() && text.contains("tc: it needs CAP_BPF"), "{text}");
 }
 
+/// Lets bpf(2) fail with an error for the program that follows.
+const WITHOUT_BPF: &str = r#"
+import ctypes, os, platform, struct, sys
+number = {"x86_64": 321, "aarch64": 280}[platform.machine()]
+one = lambda *parts: struct.pack("HBBI", *parts)
+# The number of the call is the first word; an error, or all is allowed.
+code = one(0x20, 0, 0, 0) + one(0x15, 0, 1, number) + one(6, 0, 0, 0x50000 | int(sys.argv[1])) + one(6, 0, 0, 0x7FFF0000)
+room = ctypes.create_string_buffer(code)
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+program = Program(4, ctypes.addressof(room))
+library = ctypes.CDLL(None)
+assert library.prctl(38, 1, 0, 0, 0) == 0 and library.prctl(22, 2, ctypes.byref(program)) == 0
+os.execvp(sys.argv[2], sys.argv[2:])
+"#;
+
+#[test]
+fn where_bpf_fails_the_reason_is_that_and_what_to_do() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let script = network.directory.path().join("without-bpf.py").display().to_string();
+    fs::write(&script, WITHOUT_BPF).unwrap();
+    for (errno, expected) in
+        [("38", "the kernel has no bpf(2) (ENOSYS)"), ("1", "it needs CAP_BPF, CAP_NET_ADMIN")]
+    {
+        let through = ["python3", &script, errno];
+        let server = network.setup_through(&config(&bind(), "", NO_CHECKS), through).start();
+        eventually("it serves", secs(20), || {
+            network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
+        });
+        let path = server.ctl_json(&["status"])["listeners"][0]["paths"][0].clone();
+        assert_eq!(path["path"].as_str(), Some("af_packet"), "{path:#}");
+        let reason = path["refused"][1]["reason"].as_str().unwrap();
+        assert!(reason.contains(expected), "{path:#}");
+        assert!(reason.contains("SystemCallFilter= of the unit must allow bpf"), "{path:#}");
+    }
+}
+
 #[test]
 fn another_program_in_the_driver_is_not_displaced() {
     if tools::root("makes network namespaces") == Root::LeftOut {
