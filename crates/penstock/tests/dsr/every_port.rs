@@ -3,7 +3,7 @@
 use testing::tools::{self, Root};
 use testing::{binary, eventually, secs};
 
-use super::network::{BALANCER, CLIENT, Network, SERVERS, VIP, config};
+use super::network::{BALANCER, CLIENT, Network, SERVERS, VIP, VIP6, config};
 use super::traffic::{ask, unbound};
 
 #[test]
@@ -11,24 +11,39 @@ fn every_port_and_transport_is_forwarded_but_those_of_a_more_specific_service() 
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
+    forwards(VIP, [VIP, "10.77.0.14", "10.77.0.15", "10.77.0.12"]);
+}
+
+#[test]
+fn the_same_is_so_of_an_ipv6_address() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    forwards(VIP6, [&format!("[{VIP6}]"), "[fd77::14]", "[fd77::15]", "[fd77::12]"]);
+}
+
+/// An address, and how it, those of the backends and that of the client stand before a port.
+fn forwards(address: &str, [vip, first, second, client]: [&str; 4]) {
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
     let _dns = unbound(&network, SERVERS[1]);
     let check = "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
-    let mut config = config(&format!("\"{VIP}:80\""), "", check).replace(", \"10.77.0.15:80\"", "");
+    let mut config = config(&format!("\"{vip}:80\""), "", check)
+        .replace(", \"10.77.0.15:80\"", "")
+        .replace("10.77.0.14", first);
     config.push_str(&format!(
-        "[listener.all]\nbind = \"{VIP}:*\"\nprotocol = \"dsr\"\ninterface = \"eth0\"\n\
+        "[listener.all]\nbind = \"{vip}:*\"\nprotocol = \"dsr\"\ninterface = \"eth0\"\n\
          transport = \"tcp-and-udp\"\npool = \"all\"\n\
-         [pool.all]\nbackends = [\"10.77.0.15:8080\"]\nbalance = \"maglev\"\n{check}\n"
+         [pool.all]\nbackends = [\"{second}:8080\"]\nbalance = \"maglev\"\n{check}\n"
     ));
     let server = network.balancer(&config);
-    let visit = |port: u16| network.curl(&["-m", "1", &format!("http://{VIP}:{port}/")]).stdout;
+    let visit = |port: u16| network.curl(&["-m", "1", &format!("http://{vip}:{port}/")]).stdout;
     eventually("both serve", secs(20), || (visit(80) == b"2" && visit(8080) == b"3").then_some(()));
     assert!((0..20).all(|_| visit(80) == b"2" && visit(8080) == b"3"));
-    assert_eq!(ask(&network, CLIENT, VIP, None).as_deref(), Some("3"));
+    assert_eq!(ask(&network, CLIENT, address, None).as_deref(), Some("3"));
     let explain = |port: u16, transport: &str| {
-        let to = format!("{VIP}:{port}");
-        server.ctl_json(&["dsr", "explain", "10.77.0.12:4000", &to, transport])["listener"].clone()
+        let to = format!("{vip}:{port}");
+        server.ctl_json(&["dsr", "explain", &format!("{client}:4000"), &to, transport])["listener"].clone()
     };
     assert_eq!(explain(80, "tcp"), "web");
     assert_eq!((explain(80, "udp"), explain(9, "tcp")), ("all".into(), "all".into()));
@@ -37,14 +52,14 @@ fn every_port_and_transport_is_forwarded_but_those_of_a_more_specific_service() 
     std::fs::write(&file, config.replace("tcp-and-udp", "tcp").replace("@DIR@", "/nowhere")).unwrap();
     let file = file.to_str().unwrap();
     let text = network.run(BALANCER, &[binary(), "doctor", "dsr", "--config", file]);
-    assert!(text.contains("listener.all: 10.77.0.100:* on eth0\n"), "{text}");
-    assert!(text.contains("10.77.0.15:8080 takes TCP connections to 10.77.0.100:8080\n"), "{text}");
+    assert!(text.contains(&format!("listener.all: {vip}:* on eth0\n")), "{text}");
+    assert!(text.contains(&format!("{second}:8080 takes TCP connections to {vip}:8080\n")), "{text}");
     network.run(SERVERS[1], &[binary(), "backend", "verify", "--config", file]);
     // The port of a backend says where it is checked, and whether it accepts the address.
-    network.set_vip(SERVERS[1], "del", VIP);
+    network.set_vip(SERVERS[1], "del", address);
     eventually("it is down", secs(20), || {
-        let services = server.backend("10.77.0.15:8080")["services"].clone();
+        let services = server.backend(&format!("{second}:8080"))["services"].clone();
         let cause = services[0]["cause"].as_str()?.to_owned();
-        cause.contains(&format!("no answer from {VIP}:8080")).then_some(())
+        cause.contains(&format!("no answer from {vip}:8080")).then_some(())
     });
 }

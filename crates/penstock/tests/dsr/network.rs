@@ -154,7 +154,7 @@ impl Network {
              http {{ access_log off; client_body_temp_path {at}.body; proxy_temp_path {at}.proxy;\n\
              fastcgi_temp_path {at}.fastcgi; uwsgi_temp_path {at}.uwsgi; scgi_temp_path {at}.scgi;\n\
              client_max_body_size 100m;\n\
-             server {{ listen *:80; listen *:8080; listen [::]:80; root {at}; dav_methods PUT;\n\
+             server {{ listen *:80; listen *:8080; listen [::]:80; listen [::]:8080; root {at}; dav_methods PUT;\n\
              add_header X-Server {server} always; location = /part {{ limit_rate 90k; }} }} }}\n"
         );
         fs::write(&config, text).unwrap();
