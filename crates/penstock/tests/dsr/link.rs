@@ -19,7 +19,8 @@ fn a_backend_that_answers_arp_for_the_vip_is_named_until_it_does_not() {
     let server = network.balancer(&config(&format!("\"{VIP}:80\""), "", "health = \"off\""));
     let other = network.ethernet(SERVERS[0]);
     eventually("the other machine is named", secs(30), || {
-        let part = format!("{other} claims {VIP}:80 of listener.web on eth0: it is the backend 10.77.0.14:80");
+        let part =
+            format!("{other} claims {VIP}:80 of listener.web on eth0: it is the backend 10.77.0.14:80");
         degraded(&server).contains(&part).then_some(())
     });
     // Clients come here all the same, if they hear this machine last.
