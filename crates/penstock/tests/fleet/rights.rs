@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -26,6 +26,10 @@ fn with_rights(command: &Command) -> Command {
     outer.arg(command.get_program()).args(command.get_args()).env_clear().stdin(Stdio::null());
     outer.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     outer
+}
+
+fn at(user: &User, name: &str) -> PathBuf {
+    user.home.path().join(name)
 }
 
 /// A program that writes what the kernel says of it and of each thread of the program that started it.
@@ -92,8 +96,8 @@ fn a_run_does_without_what_it_never_needs_and_its_proxy_command_has_all_rights_o
         let mut command = user.command(binary());
         command.args(words).arg(if words[0] == "get" { "." } else { "--" });
         let output = run_to_end(&mut with_rights(&command), secs(30));
-        assert!(user.file("parent").exists(), "{output:?}");
-        let (parent, own) = (Rights::read(&user.file("parent")), Rights::read(&user.file("own")));
+        assert!(at(&user, "parent").exists(), "{output:?}");
+        let (parent, own) = (Rights::read(&at(&user, "parent")), Rights::read(&at(&user, "own")));
         parent.at_most_needed();
         for set in ["CapAmb", "CapInh"] {
             parent.every(set, 0);
@@ -141,7 +145,7 @@ fn a_lab_alone_has_no_new_privileges_and_one_with_a_command_passes_on_what_it_go
     }
     let user = User::new();
     let mut alone = user.command(binary());
-    alone.args(["lab", "1", "--dir"]).arg(user.file("lab"));
+    alone.args(["lab", "1", "--dir"]).arg(at(&user, "lab"));
     let mut lab = with_rights(&alone).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     Lines::follow(lab.stdout.take().unwrap()).wait_for("ready: ", secs(30));
     let status = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", lab.id())).unwrap();
@@ -165,7 +169,7 @@ fn a_lab_alone_has_no_new_privileges_and_one_with_a_command_passes_on_what_it_go
     command.args(["lab", "1", "--", &look(user.home.path())]);
     let output = run_to_end(&mut with_rights(&command), secs(30));
     assert!(output.status.success(), "{output:?}");
-    let (parent, own) = (Rights::read(&user.file("parent")), Rights::read(&user.file("own")));
+    let (parent, own) = (Rights::read(&at(&user, "parent")), Rights::read(&at(&user, "own")));
     parent.at_most_needed();
     parent.every("NoNewPrivs", 0);
     parent.core("1");
