@@ -376,9 +376,9 @@ pool = "app"
     ))]
     pub(crate) max_connections: Key<i64>,
     /// Connections that one source may open: `burst` at once, then `per-second`. One more is closed; an HTTP client without
-    /// TLS gets 429 with `Retry-After` first. A source is an address, or a network of
-    /// `process.shares.ipv4-prefix` or `ipv6-prefix`: behind a PROXY header that of the address in it. `trusted-proxies` and Unix sockets have
-    /// no such limit. The last 65,536 sources are remembered.
+    /// TLS gets 429 with `Retry-After` first. A source is an address, or a network of `process.shares.ipv4-prefix` or
+    /// `ipv6-prefix`: behind a PROXY header that of the address in it. `trusted-proxies` and Unix sockets have no such
+    /// limit. The last 65,536 sources are remembered.
     #[schemars(extend("x-only" = json!({ "protocol": ["http", "tcp", "tls-passthrough"] }), "x-example" = r#"[listener.web]
 bind = ":80"
 pool = "app"
@@ -454,8 +454,8 @@ health = { dns = "example.org" }
         "x-default" = "16384, with `dsr` 1000000", "minimum" = 1, "maximum" = 16_777_216, "x-only" = json!({ "protocol": ["udp", "dsr"] })
     ))]
     pub(crate) max_flows: Key<i64>,
-    /// Largest number of flows of one source: of an address, or a network of `process.shares.ipv4-prefix` or `ipv6-prefix`. Each
-    /// worker has an equal part of it, for each address in `bind`, and at least one flow: the kernel distributes the
+    /// Largest number of flows of one source: of an address, or a network of `process.shares.ipv4-prefix` or
+    /// `ipv6-prefix`. Each worker has an equal part of it, for each address in `bind`, and at least one flow: the kernel distributes the
     /// source's ports among workers. One more flow takes the place of another one of the same source, as with `max-flows`,
     /// or is dropped.
     #[schemars(extend("default" = 1024, "minimum" = 1, "maximum" = 16_777_216, "x-only" = json!({ "protocol": ["udp"] })))]

@@ -162,7 +162,7 @@ fn a_drain_for_a_time_goes_on_after_a_crash_and_ends_when_it_would_have() {
     let mut server = Server::start(&config);
     let backend = server.backend(&one.address);
     let left = backend["drain_seconds_left"].as_u64().unwrap();
-    assert!((3500..3600).contains(&left) && backend["admission"] == "draining", "{backend}");
+    assert!((3500..=3600).contains(&left) && backend["admission"] == "draining", "{backend}");
     said(&server, &["ready", &one.address]);
     said(&server, &["drain", &one.address, "--for", "3s"]);
     server.signal(Signal::SIGKILL);

@@ -11,6 +11,7 @@ use testing::{Client, Recorder, Scripted, eventually, port, secs};
 
 use crate::doors::{Door, Which, answer, greeter};
 use crate::same::echo;
+use crate::settings::servers_of_a_client;
 
 text::words! {
     /// A difference.
@@ -27,6 +28,7 @@ text::words! {
         WeightsOfNothing = "-W without a weight",
         NoAclAlone = "`no acl` without a number",
         ErrorPage = "-H while no server answers",
+        TrackingTime = "-T, and a client that comes back after its time",
         FirstDatagrams = "-U -r, and a client that sends several datagrams at once",
     }
 }
@@ -57,6 +59,10 @@ impl Difference {
             Self::ErrorPage => {
                 ["the connection is closed without an answer", "the client gets an answer with 502 or 503"]
             }
+            Self::TrackingTime => [
+                "it is remembered all the same, until a new client takes its place in the table",
+                "it is a new client",
+            ],
             Self::FirstDatagrams => [
                 "each of the first ones is that of a new client: they are spread over the servers",
                 "all are those of one client, and go to one server",
@@ -97,6 +103,10 @@ impl Difference {
                 let answer = Door::open(which, &format!("-H @ 127.0.0.1:{}", port::free())).ask();
                 if ["502", "503"].contains(&&*answer) { "an error page".to_owned() } else { answer }
             }
+            Self::TrackingTime => match servers_of_a_client(which, &[]) {
+                (true, true) => "the same server".to_owned(),
+                (within, after) => format!("{within} {after}"),
+            },
             Self::FirstDatagrams => first_datagrams(which),
         }
     }
@@ -115,6 +125,7 @@ impl Difference {
             Self::WeightsOfNothing => ["closed", "a"],
             Self::NoAclAlone => ["signal: 11", "exit status: 2"],
             Self::ErrorPage => ["closed", "an error page"],
+            Self::TrackingTime => ["the same server", "true false"],
             Self::FirstDatagrams => ["10 answers of 2 servers", "10 answers of 1 server"],
         }
     }

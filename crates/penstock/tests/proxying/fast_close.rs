@@ -54,7 +54,7 @@ fn a_backend_that_ends_its_direction_ends_the_session_of_a_client_that_stays() {
         assert_eq!(client.read_to_end(), (b"bye".to_vec(), End::Closed));
         ended.wait();
         eventually("the session is over", secs(10), || (open(&server) == 0).then_some(()));
-        server.stdout.wait_for("outcome=ok", secs(10));
+        server.stdout.wait_for(" tcp - ok pool=app ", secs(10));
     }
 }
 
