@@ -237,7 +237,6 @@ fn a_backend_that_does_not_answer_is_down_and_returns_by_the_rule_of_the_check()
     assert!(ask(&mut prober, 30_020).is_some());
     let accept = |prober: &mut Prober, millis: u64| accept(prober, millis + 22_000);
     let ask = |prober: &mut Prober, millis: u64| ask(prober, millis + 22_000);
-    let expire = |prober: &mut Prober, millis| expire(prober, millis + 22_000);
     assert_eq!(accept(&mut prober, 8030), None);
     assert!(ask(&mut prober, 10_030).is_some());
     assert_eq!(accept(&mut prober, 10_040), Some(Event::WentUp));
