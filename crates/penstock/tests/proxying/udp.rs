@@ -15,6 +15,7 @@ use testing::{Server, eventually, millis, port, secs};
 
 mod access;
 mod forged;
+mod fragments;
 mod listed;
 mod losses;
 mod proxy_header;
