@@ -4,6 +4,7 @@ use serde_json::Value;
 use testing::{Client, Scripted, Server, eventually, secs};
 
 mod pending;
+mod random;
 mod waits;
 
 const START: &str = "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n";

@@ -3,7 +3,7 @@
 use testing::client::{Stream, request};
 use testing::{Client, Scripted, Server, attack, eventually, secs};
 
-use super::{START, asked, reasons, url};
+use super::{START, asked, reasons, said, url};
 
 fn client_from(source: &str, server: &Server) -> Client {
     Client::over(Stream::Tcp(attack::connect_from(source, &server.address("web")).unwrap()))
@@ -86,4 +86,35 @@ fn client_that_its_backend_knows_passes_those_that_wait_and_why_says_so() {
     assert_eq!(ask("127.0.0.2", "tcp://web")["outcome"], "queue", "at the hard limit it waits as well");
     drop((first, second));
     assert_eq!(stranger.response().text(), "app");
+}
+
+#[test]
+fn client_that_all_backends_deny_goes_to_the_fallback_and_why_follows_it() {
+    let (backend, other) = (Scripted::answering("app"), Scripted::answering("other"));
+    let server = Server::start(&format!(
+        "{START}[process]\nworkers = 1\n[acl.one]\nentries = [\"deny 127.0.0.9\"]\ndefault = \"permit\"\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
+         [listener.raw]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\n\
+         [pool.app]\nfallback = \"other\"\nbackends = [{{ address = \"{}\", acl = \"one\" }}]\n\
+         [pool.other]\nbackends = [\"{}\"]\n",
+        backend.address, other.address
+    ));
+    for (source, serves, body) in [("127.0.0.1", &backend, "app"), ("127.0.0.9", &other, "other")] {
+        for url in [&*url(&server, "/"), "tcp://raw"] {
+            let answer = asked(&server, &["--from", source, url]);
+            assert_eq!(answer["result"]["backend"], serves.address.as_str(), "{source} {url}: {answer:#}");
+            assert_eq!(reasons(&answer, &serves.address), ["chosen"]);
+        }
+        for listener in ["web", "raw"] {
+            let stream = attack::connect_from(source, &server.address(listener)).unwrap();
+            let mut client = Client::over(Stream::Tcp(stream));
+            assert_eq!(client.get("/", &[]).text(), body, "{source} at {listener}");
+        }
+    }
+    let answer = asked(&server, &["--from", "127.0.0.9", "tcp://raw"]);
+    let steps: Vec<_> = answer["steps"].as_array().unwrap().iter().map(|step| &step["step"]).collect();
+    assert_eq!(steps, ["listener", "pool", "fallback", "pool"]);
+    assert_eq!(answer["steps"][2]["reason"], "denied");
+    let text = said(&server, &["--from", "127.0.0.9", "tcp://raw"]);
+    assert!(text.contains("app has no backend for this client: its fallback serves, other"), "{text}");
 }
