@@ -257,6 +257,10 @@ pub fn run(options: Options) -> Result<(), StartError> {
         if options.strict == Strictness::Strict && !front.state.degraded().is_empty() {
             return Err(StartError::Degraded(front.state.degraded()));
         }
+        // Before the workers keep programs that a failed start would take away.
+        if let Some(file) = &mut pid_file {
+            file.write()?;
+        }
         let mut threads = Vec::new();
         let mut senders = Vec::new();
         for (index, questions) in asked_of_workers.into_iter().enumerate() {
@@ -293,9 +297,6 @@ pub fn run(options: Options) -> Result<(), StartError> {
             descriptors,
             started_with: config.clone(),
         };
-        if let Some(file) = &mut pid_file {
-            file.write()?;
-        }
         say_where(&config, &supervisor, admin.as_ref().zip(config.admin.as_ref()).map(admin_address));
         let control = match control {
             Some(bound) => Some(bound.run(front.clone()).map_err(StartError::Control)?),

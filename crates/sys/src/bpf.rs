@@ -20,14 +20,16 @@ use aya::{Ebpf, EbpfLoader, TestRun, TestRunOptions, VerifierLogLevel};
 mod calls;
 mod clsact;
 mod earlier;
+mod hook;
 mod memory;
 mod pins;
 mod place;
 
 pub use calls::{AFTER_START, Look, coarse_now};
 use earlier::{Earlier, Taken};
+pub use hook::Hook;
 use memory::Memory;
-use pins::FlowsName;
+use pins::{FlowsName, MAPS};
 pub use pins::{Pins, StalePins, Unpinned, remove_empty};
 use place::Place;
 
@@ -35,7 +37,6 @@ static TC: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-tc.bpf.o");
 static XDP: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-xdp.bpf.o");
 
 const NAME: &str = "penstock_dsr";
-const MAPS: [&str; 7] = ["service", "rings", "backends", "counters", "tallies", "flows", "fragments"];
 
 /// Words of the maps' values, as the program has them.
 pub const SERVICE: usize = 12;
@@ -49,46 +50,6 @@ const TALLY: usize = 4;
 
 /// Fewest flows of a table: the kernel throws away many at once when it is full.
 const FEWEST_FLOWS: u32 = 4096;
-
-/// Where a program sits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Hook {
-    /// Behind the network card's driver: TCX, which wants Linux 6.6.
-    Tc,
-    /// The same on kernels without TCX: a filter of the qdisc clsact.
-    TcFilter,
-    /// In the driver.
-    Xdp,
-    /// XDP before anything else that the kernel does, for cards whose driver does not have it.
-    XdpGeneric,
-}
-
-impl Hook {
-    pub(in crate::bpf) const fn pin(self) -> &'static str {
-        match self {
-            Self::Tc => "link-tc",
-            Self::TcFilter => "filter-tc",
-            Self::Xdp => "link-xdp",
-            Self::XdpGeneric => "link-xdp-generic",
-        }
-    }
-
-    const fn is_tc(self) -> bool {
-        matches!(self, Self::Tc | Self::TcFilter)
-    }
-
-    /// Kind and flags of a link (linux/bpf.h, linux/if_link.h).
-    pub(in crate::bpf) const fn attach(self) -> (u32, u32) {
-        match self {
-            // BPF_TCX_INGRESS. A filter has no link.
-            Self::Tc | Self::TcFilter => (46, 0),
-            // BPF_XDP with XDP_FLAGS_DRV_MODE: the kernel would silently take the other one.
-            Self::Xdp => (37, 1 << 2),
-            // XDP_FLAGS_SKB_MODE
-            Self::XdpGeneric => (37, 1 << 1),
-        }
-    }
-}
 
 /// Why a program does not forward packets.
 #[derive(Debug, thiserror::Error)]

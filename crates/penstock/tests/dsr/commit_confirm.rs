@@ -29,8 +29,8 @@ fn a_start_that_nobody_confirms_gives_its_services_up() {
         let network = Network::new();
         let _servers = SERVERS.map(|server| network.nginx(server));
         // Long enough to be seen before it is over, on a busy machine too.
-        let mut server = started(&network, path, "15s");
-        eventually("it serves", secs(14), || {
+        let mut server = started(&network, path, "25s");
+        eventually("it serves", secs(24), || {
             network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
         });
         let said = status(&server)["pending"]["lines"].to_string();
@@ -41,7 +41,7 @@ fn a_start_that_nobody_confirms_gives_its_services_up() {
         assert_eq!(link(&network, "tc").exists(), path == "tc");
         eventually("it is given up", secs(60), || {
             let degraded = status(&server)["degraded"].to_string();
-            degraded.contains("the start was not confirmed within 15 s").then_some(())
+            degraded.contains("the start was not confirmed within 25 s").then_some(())
         });
         ends(&network);
         assert!(!link(&network, "tc").exists(), "the program has gone");

@@ -61,8 +61,12 @@ fn a_balancer_answers_for_the_address_only_while_it_has_the_owner_address() {
         }
         let file = network.directory.path().join(format!("{path}.pcapng"));
         let words = ["--service", &format!("{VIP}:80"), "--from", "10.77.0.12", "--packets", "1"];
-        let child = trace(&server, &file, &words);
-        assert!(!visits(&network, VIP));
+        let mut child = trace(&server, &file, &words);
+        // A client that has just asked waits before it asks again.
+        eventually("a question is in the trace", secs(40), || {
+            assert!(!visits(&network, VIP));
+            child.try_wait().unwrap().map(drop)
+        });
         ended(child);
         let packets = fields(&file, &["arp.dst.proto_ipv4", "frame.comment"]);
         assert_eq!(packets[0][0], VIP, "{packets:?}");

@@ -17,7 +17,6 @@ use nix::sys::stat::fstatat;
 use nix::sys::statfs::statfs;
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::MAPS;
 use super::clsact::{self, Qdisc};
 
 mod flows;
@@ -30,6 +29,10 @@ const FILE_SYSTEM: &str = "/sys/fs/bpf";
 
 /// Below it each service has a directory.
 const DIRECTORY: &str = "/sys/fs/bpf/penstock";
+
+/// Names of the maps, as the program has them. That of the flows may be another one: `crates/sys/src/bpf/pins/flows.rs`.
+pub(super) const MAPS: [&str; 7] =
+    ["service", "rings", "backends", "counters", "tallies", "flows", "fragments"];
 
 /// Names that say that a program is on an interface.
 const LINKS: [&str; 4] = ["link-tc", FILTER, "link-xdp", "link-xdp-generic"];
