@@ -355,6 +355,7 @@ impl Server {
         if is_all {
             // Told when the trace began, if it fails.
             let _ = self.follow_tap();
+            self.look_at_driver();
             self.publish();
         }
     }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use config::types::DsrSettings;
 use logic::dsr::path::{Card, Refusal, Rung, ladder};
 use sys::bpf::{AttachedProgram, BpfError, Hook, Pins, Program, Unpinned};
+use sys::interfaces::DriverFeatures;
 
 use crate::lock::lock;
 
@@ -22,6 +23,8 @@ pub struct DataPath {
     pub attached: Option<AttachedProgram>,
     /// The program of an earlier process that had another path; it goes away when this one is kept.
     pub earlier: Option<Pins>,
+    /// What tells whether packets that the program sends arrive, where that can change.
+    pub driver: Option<DriverFeatures>,
     pub report: PathReport,
 }
 
@@ -83,7 +86,7 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
                 let earlier = Pins::open_existing(&name).ok();
                 let report =
                     PathReport { rung, hook: None, refused, unpinned: None, before: Before::Nothing };
-                return Ok(DataPath { attached: None, earlier, report });
+                return Ok(DataPath { attached: None, earlier, driver: None, report });
             }
         };
         if vip.port() == 0 {
@@ -100,7 +103,8 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
                 };
                 let hook = Some(attached.hook());
                 let report = PathReport { rung, hook, refused, unpinned, before };
-                return Ok(DataPath { attached: Some(attached), earlier: None, report });
+                let driver = driver_to_ask(rung, interface);
+                return Ok(DataPath { attached: Some(attached), earlier: None, driver, report });
             }
             Err(reason) => refused.push(Refusal { rung, reason }),
         }
@@ -188,6 +192,13 @@ fn open_program(name: &str, hook: Hook, settings: &DsrSettings, index: u32) -> R
     };
     let attached = program.and_then(|program| program.attach(&settings.interface, index, &start.stale));
     attached.map(|attached| (attached, unpinned)).map_err(|error| NotOpened::new(&error))
+}
+
+/// What a veth does with packets of XDP depends on the interface at its other end. All other drivers that take a program send
+/// what it gives back. The socket is opened while the process may.
+fn driver_to_ask(rung: Rung, interface: &str) -> Option<DriverFeatures> {
+    let is_veth = card(interface) == Card::Virtual("veth".to_owned());
+    (rung == Rung::Xdp && is_veth).then(DriverFeatures::open)?.ok()
 }
 
 /// What kind of network interface this is.

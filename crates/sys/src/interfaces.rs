@@ -10,6 +10,10 @@ use nix::libc;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 
+mod driver;
+
+pub use driver::{DriverFeatures, Transmission};
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     pub name: String,

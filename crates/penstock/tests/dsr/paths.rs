@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
-use super::network::{BALANCER, CLIENT, Network, Running, SERVERS, VIP, are_same, config};
+use super::network::{BALANCER, CLIENT, Network, Running, SERVERS, SWITCH, VIP, are_same, config};
 
 const NO_CHECKS: &str = "health = \"off\"";
 
@@ -214,6 +214,31 @@ fn the_modes_of_xdp_replace_each_other_and_the_status_says_which_one_it_is() {
     }
     stop(start("tc"));
     assert!(!network.run(BALANCER, &["ip", "link", "show", "eth0"]).contains("xdp"));
+}
+
+#[test]
+fn xdp_on_a_veth_is_degraded_until_the_other_end_takes_what_it_sends() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    network.offload(CLIENT, "tx", "off");
+    let server = network.balancer(&config(&bind(), "data-path = \"xdp\"", NO_CHECKS));
+    let degraded = || server.ctl_json(&["status"])["degraded"].to_string();
+    let port = format!("p{BALANCER}");
+    for _ in 0..2 {
+        eventually("it is told", secs(20), || {
+            degraded()
+                .contains("every packet is lost: eth0 is a veth, and takes what xdp sends only")
+                .then_some(())
+        });
+        assert!(!network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success());
+        network.pass_in_driver(BALANCER);
+        eventually("it works", secs(20), || (degraded() == "[]").then_some(()));
+        (0..20).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(VIP))));
+        network.ip(SWITCH, &["link", "set", &port, "xdpdrv", "off"]);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use logic::dsr::{BackendId, Dropped, image};
 use state::ending::Ending;
 use sys::bpf::{Look, coarse_now};
+use sys::interfaces::Transmission;
 use sys::packet;
 
 use super::backends::Tally;
@@ -98,12 +99,30 @@ impl Server {
         }
     }
 
+    /// Says when packets that the program sends get lost in the driver: it counts them as forwarded.
+    pub(super) fn look_at_driver(&self) {
+        let Some(kernel) = &self.kernel else { return };
+        let Some(transmission) = self.path.transmission(kernel.attached.index()) else { return };
+        let subject = format!("{}.driver", self.subject());
+        let state = &self.worker.front.state;
+        if transmission == Transmission::Possible {
+            return state.restore(&subject);
+        }
+        let name = self.settings().map_or("", |it| &*it.interface);
+        let message = format!(
+            "every packet is lost: {name} is a veth, and takes what xdp sends only while the interface at its other end has an XDP program, too: \
+             attach one there, which may pass all, or use data-path = \"auto\" and restart"
+        );
+        state.degrade(&subject, &message);
+    }
+
     /// Forwards packets in this process from now on, if the program's interface is gone: another one with its name is another
     /// one, and a program can be attached only at a start.
     pub(super) fn leave_kernel(&mut self, name: &str) {
         let gone = self.kernel.as_ref().is_some_and(|it| packet::index_of(name) != Some(it.attached.index()));
         let Some(kernel) = self.kernel.take_if(|_| gone) else { return };
         drop(kernel);
+        self.worker.front.state.restore(&format!("{}.driver", self.subject()));
         let reason =
             "its interface was removed or is another one now; a restart of penstock attaches it again";
         self.path.leave_program(reason);

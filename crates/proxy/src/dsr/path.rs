@@ -11,6 +11,7 @@ use state::events::Level;
 use state::listen::BoundKey;
 use state::lock::lock;
 use sys::bpf::{AttachedProgram, Counted, Hook, Look, Tallied};
+use sys::interfaces::{DriverFeatures, Transmission};
 
 use crate::worker::Worker;
 
@@ -18,6 +19,7 @@ use crate::worker::Worker;
 pub(super) struct Path {
     attached: RefCell<Option<Rc<AttachedProgram>>>,
     report: RefCell<PathReport>,
+    driver: RefCell<Option<DriverFeatures>>,
     /// Why the program of an earlier process forwards on beside this path, if it does.
     stays: Option<String>,
 }
@@ -30,12 +32,22 @@ impl Path {
                  removed ({error}): stop penstock, then, as root, `rm -r /sys/fs/bpf/penstock`"
             )
         });
-        let DataPath { attached, report, .. } = path;
-        Self { attached: RefCell::new(attached.map(Rc::new)), report: RefCell::new(report), stays }
+        let DataPath { attached, report, driver, .. } = path;
+        Self {
+            attached: RefCell::new(attached.map(Rc::new)),
+            report: RefCell::new(report),
+            driver: RefCell::new(driver),
+            stays,
+        }
     }
 
     pub(super) fn rung(&self) -> Rung {
         self.report.borrow().rung
+    }
+
+    /// Whether packets that the program sends arrive, as the driver says it.
+    pub(super) fn transmission(&self, interface: u32) -> Option<Transmission> {
+        self.driver.borrow_mut().as_mut()?.transmission(interface).ok()
     }
 
     /// Says where packets are forwarded.
@@ -44,6 +56,10 @@ impl Path {
         let events = &worker.front.state.events;
         let subject = || format!("listener.{}.{}", key.listener, key.bind);
         events.record(Level::Info, subject(), report.line());
+        if self.driver.borrow().is_some() {
+            let message = "the interface is a veth: what xdp sends arrives only while the one at its other end has an XDP program, too";
+            events.record(Level::Warning, subject(), message);
+        }
         if let Some(stays) = &self.stays {
             events.record(Level::Warning, subject(), stays.clone());
         }
@@ -123,6 +139,7 @@ impl Path {
         let Some(attached) = self.attached.take() else { return };
         // Its interface is gone, or will not have it any more.
         let _ = attached.detach();
+        self.driver.take();
         let rung = match attached.hook() {
             Hook::Tc | Hook::TcFilter => Rung::Tc,
             Hook::Xdp => Rung::Xdp,
