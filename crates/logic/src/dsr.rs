@@ -12,7 +12,8 @@
 //!    `crates/logic/src/dsr/holding.rs` holds it.
 //!
 //! `crates/logic/src/dsr/image.rs` has the same decision for programs in the kernel, which hold flows themselves.
-//! `crates/logic/src/dsr/probe.rs` finds out whether backends accept the VIP.
+//! `crates/logic/src/dsr/probe.rs` finds out whether backends accept the VIP, and `crates/logic/src/dsr/neighbour.rs` whether
+//! another machine that claims the address of a backend is to have its packets.
 //!
 //! `crates/logic/src/dsr/tarpit.rs` holds clients of addresses that no machine has.
 //! `crates/logic/src/dsr/trace.rs` tells an operator of each frame what is decided.
@@ -34,6 +35,7 @@ mod fragments;
 pub mod holding;
 pub mod image;
 pub mod machine;
+pub mod neighbour;
 pub mod owner;
 pub mod packet;
 pub mod path;

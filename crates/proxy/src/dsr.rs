@@ -6,7 +6,8 @@
 //! 3. Or a program in the kernel does all that, and the socket receives the questions alone:
 //!    `crates/proxy/src/dsr/kernel.rs` tells it what it must know, and counts what it does.
 //! 4. Ten times a second, and when a backend's health changes, `crates/proxy/src/dsr/backends.rs` tells the decision which
-//!    backends there are; it looks up their Ethernet addresses. `crates/proxy/src/dsr/link.rs` follows the network interface,
+//!    backends there are; it looks up their Ethernet addresses, and `crates/proxy/src/dsr/neighbour_socket.rs` asks
+//!    before they change. `crates/proxy/src/dsr/link.rs` follows the network interface,
 //!    and `crates/proxy/src/dsr/machine.rs` what else of this machine keeps packets from the service.
 //! 5. `crates/proxy/src/dsr/tunnel.rs` sends what is to travel in other packets, and tells clients what is too long for that.
 //! 6. `crates/proxy/src/dsr/probe.rs` asks backends whether they accept the address, and `crates/proxy/src/dsr/report.rs`
@@ -46,6 +47,8 @@ mod backends;
 mod kernel;
 mod link;
 mod machine;
+mod neighbour;
+mod neighbour_socket;
 mod next_hop;
 mod ownership;
 mod path;
@@ -63,6 +66,7 @@ mod tunnel;
 mod tunnels;
 
 use backends::Gauges;
+use neighbour_socket::Claims;
 use path::{Kernel, Path};
 use service::others;
 use sockets::{Frames, Probes};
@@ -169,6 +173,7 @@ struct Server {
     /// Link of the interface: without it nothing is known of backends.
     link: Link,
     neighbours: Neighbours,
+    claims: Claims,
     gauges: Gauges,
     probes: Probes,
     totals: Totals,
@@ -212,6 +217,7 @@ async fn serve(
         holding: Holding::default(),
         link: Link::Up,
         neighbours: Neighbours::open()?,
+        claims: Claims::default(),
         gauges: Gauges::default(),
         probes: Probes::default(),
         totals: Totals::default(),
@@ -343,7 +349,9 @@ impl Server {
         self.follow_ownership(now);
         // Operators drain and weigh backends.
         self.set_backends(now);
-        self.look_up_neighbours(if is_all { backends::Which::All } else { backends::Which::Unknown });
+        self.claims.receive(now);
+        self.look_up_neighbours(if is_all { backends::Which::All } else { backends::Which::Unknown }, now);
+        self.tell_claims();
         self.tell_program();
         self.count_kernel(round);
         self.director.expire(now);

@@ -226,7 +226,26 @@ pub fn questions(service: &Service) -> Vec<Instruction> {
     program.finish()
 }
 
-/// The same if the packets travel through tunnels that have room for so many bytes: it also leaves packets to the VIP that are
+/// A program that leaves what machines say of their own addresses when they are asked: ARP replies, and advertisements of
+/// neighbour discovery.
+pub fn claims() -> Vec<Instruction> {
+    let mut program = Program::default();
+    program.push(LD_HALF, 12);
+    program.when(0x0806, |program| {
+        program.push(LD_HALF, IP + 6);
+        program.expect(2, Target::Reject);
+        program.push(RETURN, ALL);
+    });
+    program.expect(0x86dd, Target::Reject);
+    program.push(LD_BYTE, IP + 6);
+    program.expect(ICMPV6.into(), Target::Reject);
+    program.push(LD_BYTE, IP + 40);
+    program.expect(136, Target::Reject);
+    program.push(RETURN, ALL);
+    program.finish()
+}
+
+/// [`questions`] if the packets travel through tunnels that have room for so many bytes: it also leaves packets to the VIP that are
 /// longer, and not longer than one packet of this network can be.
 pub fn questions_and_long(service: &Service, room: u16, most: u16) -> Vec<Instruction> {
     let mut program = Program::default();

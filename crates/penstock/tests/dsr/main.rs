@@ -13,6 +13,7 @@ mod instances;
 mod kernel;
 mod link;
 mod moves;
+mod neighbour;
 mod network;
 mod operators;
 mod paths;

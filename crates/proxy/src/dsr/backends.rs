@@ -8,9 +8,12 @@ use std::time::Instant;
 
 use config::types::BackendAddress;
 use logic::balance::{Admission, Availability, Unhealthy};
+use logic::dsr::neighbour::Step;
+use logic::dsr::packet::shown;
 use logic::dsr::{Backend, BackendId, Director, Progress, Standing};
 use logic::health::State as HealthState;
 use state::BackendState;
+use state::events::Level;
 use sys::interfaces::Link;
 use sys::neighbour::Neighbour;
 
@@ -64,24 +67,27 @@ impl Server {
             .collect();
         self.director.set_backends(&backends);
         for name in self.gauges.follow(&pool, &self.director) {
+            self.claims.changes.forget(&name);
             let subject = missing_subject(&self.key.listener, &name);
             self.worker.front.state.forget_degraded(|degraded| degraded == subject);
         }
     }
 
     /// Looks up Ethernet addresses of backends.
-    pub(super) fn look_up_neighbours(&mut self, which: Which) {
+    pub(super) fn look_up_neighbours(&mut self, which: Which, now: Instant) {
         if self.link != Link::Up {
             // No backend could answer.
             return;
         }
         let (Some(pool), Some(interface)) = (self.pool(), self.interface) else { return };
         let state = self.worker.front.state.clone();
+        let Some(name) = self.settings().map(|settings| settings.interface.clone()) else { return };
         for plan in &pool.backends {
             let BackendAddress::Ip(address) = plan.state.address else { continue };
             let ip = address.ip().to_canonical();
             let Some(gauge) = self.gauges.of.get_mut(&plan.state.name) else { continue };
-            if which == Which::Unknown && gauge.missing == 0 {
+            if which == Which::Unknown && gauge.missing == 0 && !self.claims.changes.is_open(&plan.state.name)
+            {
                 continue;
             }
             let at = (&*plan.state.name, ip);
@@ -108,13 +114,23 @@ impl Server {
                         state.restore(&subject);
                     }
                     gauge.missing = 0;
-                    self.director.set_mac(&plan.state.name, mac);
+                    let at = (&*plan.state.name, next.machine().unwrap_or(ip));
+                    let used = self.director.mac(at.0);
+                    let step = self.claims.see(at, used, mac, (&*name, interface), now);
+                    if matches!(step, Step::Take | Step::Replace(_)) {
+                        self.director.set_mac(at.0, mac);
+                    }
+                    if let Step::Replace(before) = step {
+                        let (mac, before) = (shown(mac), shown(before));
+                        let message =
+                            format!("packets go to {mac} ({}) from now on, and no more to {before}", at.1);
+                        state.events.record(Level::Info, subject, message);
+                    }
                 }
                 None => {
                     gauge.missing = gauge.missing.saturating_add(1);
                     if gauge.missing.is_multiple_of(PATIENCE) {
                         self.director.forget_mac(&plan.state.name);
-                        let name = self.plan.settings.dsr().map_or("", |settings| &*settings.interface);
                         let message = match next {
                             Next::Itself(_) if is_own(ip) => format!(
                                 "{ip} is an address of this machine: packets reach only backends on other machines; take it out of the pool"
@@ -143,6 +159,7 @@ impl Server {
 impl Server {
     /// Withdraws all Ethernet addresses: they are looked up anew.
     pub(super) fn forget_neighbours(&mut self) {
+        self.claims.changes.clear();
         let names: Vec<_> = self.director.backends().map(|(_, name, _)| name.to_owned()).collect();
         for name in names {
             self.director.forget_mac(&name);
