@@ -491,8 +491,7 @@ balance = "maglev"
     #[schemars(extend("default" = DataPath::default().as_str(), "enum" = DataPath::WORDS, "x-only" = json!({ "protocol": ["dsr"] })))]
     pub(crate) data_path: Key<String>,
     /// What becomes of a program in the kernel when this process is stopped: it is taken away, or it goes on with what it knows,
-    /// without checks of health and answers to the network who has the address, until the next start. After a crash it goes
-    /// on in any case.
+    /// without checks of health, until the next start. After a crash it goes on in any case.
     #[schemars(extend("default" = AtStop::default().as_str(), "enum" = AtStop::WORDS, "x-only" = json!({ "protocol": ["dsr"] })))]
     pub(crate) at_stop: Key<String>,
     /// This machine answers for the address of the service only while it also has this one, on any interface, which keepalived

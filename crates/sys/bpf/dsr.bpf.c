@@ -61,6 +61,9 @@ enum { IPV4_INSIDE = 4, IPV6_INSIDE = 41, HOPS = 64 };
 enum { WHOLE, FIRST, LATER };
 enum { CLASS_TCP, CLASS_CLOSING, CLASS_UDP };
 enum { OPEN, DRAINING, DOWN };
+// A decision: the frame may be a question who has the address.
+enum { ASKS = 100 };
+enum { SOLICITATION = 135, ADVERTISEMENT = 136 };
 
 // What the service forwards. Times are nanoseconds; addresses are as in the packet, IPv4 as ::ffff:a.b.c.d.
 struct service {
@@ -76,7 +79,10 @@ struct service {
 	// Longest packet that fits into a tunnel to a backend. 0: packets are sent as they are.
 	u16 room;
 	u64 fragments_wait;
-	u64 new_flows;
+	u32 new_flows;
+	// When this program answers questions who has the address itself, as the process does not put it off any more: 2^28
+	// nanoseconds of its clock. 0: never.
+	u32 answers_after;
 };
 
 struct backend {
@@ -651,32 +657,160 @@ INLINE int error_flow(struct frame *frame, const struct service *of, const struc
 	return 0;
 }
 
-INLINE int decide(struct frame *frame, u32 length)
+struct ethernet {
+	u16 to[3], from[3], type;
+};
+
+INLINE int is_mac(const u16 *one, const u16 *other)
+{
+	return one[0] == other[0] && one[1] == other[1] && one[2] == other[2];
+}
+
+INLINE int send_back(struct frame *frame)
+{
+#ifdef XDP
+	(void)frame;
+	return TRANSMIT;
+#else
+	return redirect(frame->ifindex, 0);
+#endif
+}
+
+INLINE int is_silent(const struct service *of) { return (u32)(now_coarse() >> 28) > of->answers_after; }
+
+// The answers of crates/logic/src/dsr/owner.rs while no process gives them. Another machine that claims the address, as one
+// does that has taken it over, ends that.
+INLINE int answer_arp(struct frame *frame, struct service *of)
 {
 	struct {
-		u16 to[3], from[3], type;
-	} ethernet;
+		struct ethernet ethernet;
+		u16 kinds[2], lengths, operation, from_mac[3], from[2], to_mac[3], to[2];
+	} arp;
+	const u16 *mac = (const u16 *)of->own;
+	u16 vip[2] = {of->vip[1] >> 32, of->vip[1] >> 48};
+	if (load_bytes(frame, 0, &arp, sizeof arp) || arp.ethernet.type != swap16(0x0806) || arp.kinds[0] != swap16(1) ||
+	    arp.kinds[1] != swap16(0x0800) || arp.lengths != swap16(0x0604) || is_mac(arp.ethernet.from, mac))
+		return PASS;
+	if (arp.from[0] == vip[0] && arp.from[1] == vip[1]) {
+		if (!is_mac(arp.from_mac, mac))
+			of->answers_after = 0;
+		return PASS;
+	}
+	if (arp.operation != swap16(1) || arp.to[0] != vip[0] || arp.to[1] != vip[1] || !is_silent(of))
+		return PASS;
+	arp.operation = swap16(2);
+#pragma unroll
+	for (int n = 0; n < 3; n++) {
+		arp.ethernet.to[n] = arp.to_mac[n] = arp.from_mac[n];
+		arp.ethernet.from[n] = arp.from_mac[n] = mac[n];
+	}
+#pragma unroll
+	for (int n = 0; n < 2; n++) {
+		arp.to[n] = arp.from[n];
+		arp.from[n] = vip[n];
+	}
+	return store(frame, 0, &arp, sizeof arp) ? DROP : send_back(frame);
+}
+
+INLINE u64 with_word(u64 sum, u64 word) { return sum + (word & 0xffffffff) + (word >> 32); }
+
+INLINE int answer_solicitation(struct frame *frame, u32 length, struct service *of)
+{
+	struct ethernet ethernet;
+	struct ipv6 head;
+	struct {
+		u8 kind, code;
+		u16 checksum;
+		u32 flags;
+		u64 target[2];
+		u8 option, units, mac[6];
+	} message;
+	const u16 *mac = (const u16 *)of->own;
+	if (load_bytes(frame, 0, &ethernet, sizeof ethernet) || ethernet.type != swap16(0x86dd) ||
+	    load_bytes(frame, ETHERNET, &head, sizeof head) || head.next != ICMPV6 || head.hops != 255 ||
+	    load_bytes(frame, ETHERNET + sizeof head, &message, 24) || is_mac(ethernet.from, mac))
+		return PASS;
+	int is_question = message.kind == SOLICITATION;
+	if (message.kind == ADVERTISEMENT ? is_same(message.target, of->vip) : is_question && is_same(head.from, of->vip)) {
+		of->answers_after = 0;
+		return PASS;
+	}
+	// A machine that is about to take the address has none to ask from.
+	if (!is_question || !is_same(message.target, of->vip) || !(head.from[0] | head.from[1]) ||
+	    length < ETHERNET + sizeof head + sizeof message || !is_silent(of))
+		return PASS;
+#pragma unroll
+	for (int n = 0; n < 3; n++) {
+		ethernet.to[n] = ethernet.from[n];
+		ethernet.from[n] = mac[n];
+	}
+	head.first = 0x60;
+	head.second = head.unused[0] = head.unused[1] = 0;
+	head.length = swap16(sizeof message);
+	message.kind = ADVERTISEMENT;
+	message.code = message.checksum = 0;
+	// Solicited, and to replace what the asker knew; with the Ethernet address of the target.
+	message.flags = 0x60;
+	message.option = 2;
+	message.units = 1;
+#pragma unroll
+	for (int n = 0; n < 6; n++)
+		message.mac[n] = of->own[n];
+	u64 words[4], sum = ((u64)sizeof message << 24) + ((u64)ICMPV6 << 24);
+#pragma unroll
+	for (int n = 0; n < 2; n++) {
+		head.to[n] = head.from[n];
+		head.from[n] = of->vip[n];
+		sum = with_word(with_word(sum, head.to[n]), head.from[n]);
+	}
+	__builtin_memcpy(words, &message, sizeof message);
+#pragma unroll
+	for (int n = 0; n < 4; n++)
+		sum = with_word(sum, words[n]);
+	sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	message.checksum = ~((sum & 0xffff) + (sum >> 16));
+	return store(frame, 0, &ethernet, sizeof ethernet) || store(frame, ETHERNET, &head, sizeof head) ||
+			       store(frame, ETHERNET + sizeof head, &message, sizeof message)
+		? DROP
+		: send_back(frame);
+}
+
+INLINE int answer(struct frame *frame, u32 length)
+{
+	u32 zero = 0;
+	struct service *of = map_lookup(&service, &zero);
+	if (!of || !of->answers_after)
+		return PASS;
+	return of->version == 4 ? answer_arp(frame, of) : answer_solicitation(frame, length, of);
+}
+
+INLINE int decide(struct frame *frame, u32 length)
+{
+	struct ethernet ethernet;
 	u32 zero = 0, cpu = processor();
 	struct service *of = map_lookup(&service, &zero);
 	struct counters *own = map_lookup(&counters, &cpu);
 	if (!of || !own || !of->is_on || load_bytes(frame, 0, &ethernet, sizeof ethernet))
 		return PASS;
 	const u16 *mac = (const u16 *)of->own;
-	if (ethernet.to[0] != mac[0] || ethernet.to[1] != mac[1] || ethernet.to[2] != mac[2])
-		return PASS;
+	// To this machine, or to a group.
+	if (!is_mac(ethernet.to, mac))
+		return ethernet.to[0] & 1 ? ASKS : PASS;
 	// It would go round for ever.
-	if (ethernet.from[0] == mac[0] && ethernet.from[1] == mac[1] && ethernet.from[2] == mac[2])
+	if (is_mac(ethernet.from, mac))
 		return PASS;
 	struct packet packet;
 	if (of->version == 4) {
 		if (ethernet.type != swap16(0x0800) || read_ipv4(frame, sizeof ethernet, length, &packet))
-			return PASS;
+			return ASKS;
 	} else {
 		if (ethernet.type != swap16(0x86dd) || read_ipv6(frame, sizeof ethernet, length, &packet))
 			return PASS;
 	}
+	// A question may be to a group.
 	if (!is_same(packet.to, of->vip))
-		return PASS;
+		return packet.protocol == ICMPV6 ? ASKS : PASS;
 	u64 now = now_coarse();
 	if (packet.part == LATER)
 		return later_fragment(frame, length, of, own, &packet, now);
@@ -707,7 +841,7 @@ INLINE int decide(struct frame *frame, u32 length)
 	}
 	if (error_flow(frame, of, &packet, &flow)) {
 		own->passed++;
-		return PASS;
+		return ASKS;
 	}
 	// The table has no flow of a reply that the error is about: it was sent straight to the client.
 	struct known *known = remembered(of, &flow, now);
@@ -715,14 +849,20 @@ INLINE int decide(struct frame *frame, u32 length)
 	return to_backend(frame, length, of, own, &packet, number, 0);
 }
 
+INLINE int act(struct frame *frame, u32 length)
+{
+	int verdict = decide(frame, length);
+	return verdict == ASKS ? answer(frame, length) : verdict;
+}
+
 #ifdef XDP
-SECTION("xdp.frags") int penstock_dsr(struct frame *frame) { return decide(frame, length_of(frame)); }
+SECTION("xdp.frags") int penstock_dsr(struct frame *frame) { return act(frame, length_of(frame)); }
 #else
 SECTION("classifier") int penstock_dsr(struct frame *frame)
 {
 	// The network card has cut off the tag of a VLAN, which has an interface of its own.
 	// A tag without a VLAN has a priority alone.
-	return frame->vlan_present && (frame->vlan_tci & 0xfff) ? PASS : decide(frame, frame->len);
+	return frame->vlan_present && (frame->vlan_tci & 0xfff) ? PASS : act(frame, frame->len);
 }
 #endif
 

@@ -8,6 +8,7 @@ use super::explain::Found;
 use super::filter::{self, Instruction};
 use super::flows::{CLOSING, Class};
 use super::fragments::LONGEST;
+use super::owner::Ownership;
 use super::packet::{Flow, FragmentKey, Mac, Transport};
 use super::ring::{BackendId, Place, Standing};
 use super::tunnel::Tunnel;
@@ -20,6 +21,11 @@ pub type ServiceWords = [u64; 12];
 
 /// `struct backend`.
 pub type BackendWords = [u64; 7];
+
+/// How long after the last word of a process the program answers questions who has the VIP, and how much shorter its times for
+/// that are than nanoseconds, in bits.
+const SILENCE: Duration = Duration::from_secs(1);
+const COARSE: u32 = 28;
 
 /// Slot without a backend.
 const NO_BACKEND: u16 = u16::MAX;
@@ -49,7 +55,8 @@ impl Director {
             nanoseconds(CLOSING),
             with_mac(own, room, further_room),
             nanoseconds(LONGEST),
-            NEW_FLOWS_PER_SECOND.into(),
+            // The program answers no question.
+            u64::from_ne_bytes(concat(NEW_FLOWS_PER_SECOND.to_ne_bytes(), [0; 4])),
         ]
     }
 
@@ -207,8 +214,27 @@ impl BackendId {
 
 /// The first word of a service that is served with one of two tables.
 pub fn switch(table: u32) -> u64 {
-    let ([a, b, c, d], [e, f, g, h]) = (table.to_ne_bytes(), 1_u32.to_ne_bytes());
-    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    u64::from_ne_bytes(concat(table.to_ne_bytes(), 1_u32.to_ne_bytes()))
+}
+
+/// Lets the program of the owner answer questions who has the VIP once this is not said again for a second. `now` is its
+/// clock, in nanoseconds.
+pub fn set_answers(words: &mut ServiceWords, ownership: Ownership, now: u64) {
+    let after = match ownership {
+        Ownership::Owner => (now.saturating_add(nanoseconds(SILENCE)) >> COARSE) as u32,
+        Ownership::Standby => 0,
+    };
+    let [new_flows, _] = split(words[11]);
+    words[11] = u64::from_ne_bytes(concat(new_flows, after.to_ne_bytes()));
+}
+
+fn split(word: u64) -> [[u8; 4]; 2] {
+    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
+    [[a, b, c, d], [e, f, g, h]]
+}
+
+fn concat([a, b, c, d]: [u8; 4], [e, f, g, h]: [u8; 4]) -> [u8; 8] {
+    [a, b, c, d, e, f, g, h]
 }
 
 /// An address of either family, as the program has it.

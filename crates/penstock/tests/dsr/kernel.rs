@@ -9,6 +9,7 @@ use logic::dsr::{Backend, Director, Rules, Service, Standing, Transports, Verdic
 use sys::bpf::{Hook, Look, Program, Tried};
 use testing::tools::{self, Root};
 
+mod answers;
 mod frames;
 mod named;
 mod random;

@@ -10,7 +10,7 @@ use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
 use super::downloads::{Downloads, MANY};
-use super::network::{BALANCER, Network, SERVERS, VIP, config};
+use super::network::{BALANCER, CLIENT, Network, SERVERS, VIP, VIP6, config};
 
 const CHECKED: &str = "health = { tcp = true, interval = \"1s\" }";
 
@@ -225,4 +225,46 @@ fn a_start_that_fails_takes_its_program_away_and_leaves_an_earlier_one() {
     serves(&network);
     super::paths::stop(server);
     assert!(!link.exists());
+}
+
+const OWNER: &str = "169.254.77.10";
+
+#[test]
+fn without_its_process_the_program_of_an_owner_answers_who_has_the_address_and_that_of_a_standby_does_not() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    for (path, hosts) in
+        [("tc", vec![VIP.to_owned(), format!("[{VIP6}]")]), ("xdp-generic", vec![VIP.to_owned()])]
+    {
+        let network = Network::new();
+        let _servers = SERVERS.map(|server| network.nginx(server));
+        let binds: Vec<_> = hosts.iter().map(|host| format!("\"{host}:80\"")).collect();
+        let listener = format!("data-path = \"{path}\"\nowner-address = \"{OWNER}\"");
+        let config = config(&format!("[{}]", binds.join(", ")), &listener, CHECKED);
+        for word in ["owner", "standby"] {
+            let change = if word == "owner" { "add" } else { "del" };
+            network.ip(BALANCER, &["addr", change, &format!("{OWNER}/32"), "dev", "lo"]);
+            let mut server = network.balancer_with_all_files(&config);
+            eventually("both backends and the ownership are known", secs(20), || {
+                let services = server.ctl_json(&["dsr", "status"])["services"].as_array()?.clone();
+                let is_ready = |one: &serde_json::Value| {
+                    let backends = one["backends"].as_array().unwrap();
+                    let known = backends.iter().filter(|backend| backend["ethernet"].is_string());
+                    one["ownership"] == word && known.count() == SERVERS.len()
+                };
+                (services.len() == hosts.len() && services.iter().all(is_ready)).then_some(())
+            });
+            server.signal(Signal::SIGKILL);
+            server.wait_end(secs(10));
+            for host in &hosts {
+                network.ip(CLIENT, &["neigh", "flush", "dev", "eth0"]);
+                let url = format!("http://{host}/");
+                let visit = || network.curl(&["-m", "10", &url]).status.success();
+                assert_eq!(visit(), word == "owner", "{path} {host}: {word}");
+            }
+        }
+        // The machine keeps nothing of it.
+        super::paths::stop(network.balancer_with_all_files(&config));
+    }
 }

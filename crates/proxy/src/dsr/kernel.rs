@@ -1,6 +1,7 @@
 //! A service whose packets a program in the kernel forwards: tells the program what it must know, and takes over what it
 //! has counted. The packet socket receives only the questions who has the address.
 
+use logic::dsr::owner::Ownership;
 use logic::dsr::{BackendId, Dropped, image};
 use state::ending::Ending;
 use sys::bpf::{Look, coarse_now};
@@ -16,7 +17,9 @@ impl Server {
     pub(super) fn tell_program(&mut self) {
         let (Some(kernel), Some(interface)) = (&mut self.kernel, self.interface) else { return };
         let shared = kernel.attached.shared();
-        shared.set_service(&self.director.service_words(interface.mac));
+        let mut words = self.director.service_words(interface.mac);
+        image::set_answers(&mut words, self.ownership.unwrap_or(Ownership::Standby), coarse_now());
+        shared.set_service(&words);
         for (at, words) in self.director.backend_words().enumerate() {
             shared.set_backend(at, &words);
         }
