@@ -1,15 +1,13 @@
 //! The commands of the control socket. One table holds names, arguments, help and handlers, also for "did you mean".
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use logic::transaction::Ask;
 use proxy::front::Front;
 use serde_json::{Value, json};
+use state::State;
 use state::dsr::start_confirmation::Phase;
 use state::events::Event;
-use state::{BackendState, State};
-use text::nearest::nearest;
 
 use super::change;
 use super::client::PeerCredentials;
@@ -17,6 +15,10 @@ use super::sessions;
 use super::words::{Quotes, Word, split};
 use crate::report::{self, Status, tables};
 
+use call::{Call, did_you_mean, has_part, lines, to_json};
+pub(super) use call::{Command, Following, Format, Later, Refusal, Step};
+
+mod call;
 pub(super) mod capture;
 mod dsr;
 mod health;
@@ -30,54 +32,6 @@ mod why;
 
 /// Number of events shown if the command names no number.
 const EVENTS: usize = 50;
-
-/// Result of a command line: an answer, or an action that the session must still do.
-pub(super) enum Step {
-    Nothing,
-    Answer(String),
-    /// An answer that is given when the state of the process is stored: a restart must have what it says.
-    Marked(String, Format),
-    Refused(Refusal),
-    Reload(Format),
-    Stop(Format),
-    /// A change of the configuration: the supervisor makes it, and answers.
-    Change(Ask, Format),
-    Follow(Following),
-    /// Packets of sessions, until the time or the size is reached, or the client leaves.
-    Capture(capture::Running),
-    /// An answer that others have a part in, such as the workers.
-    Later(Later),
-}
-
-pub(super) struct Later(pub(super) Pin<Box<dyn Future<Output = Result<String, Refusal>> + Send>>);
-
-#[derive(Debug)]
-pub(super) struct Refusal {
-    pub(super) message: String,
-    /// Lines after the message; may be empty.
-    pub(super) details: String,
-}
-
-/// A request to show the last `count` events and then new events as they occur.
-pub(super) struct Following {
-    pub(super) count: usize,
-    pub(super) format: Format,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    Text,
-    Json,
-}
-
-impl Format {
-    fn of(self, text: impl FnOnce() -> String, json: impl FnOnce() -> String) -> String {
-        match self {
-            Format::Text => text(),
-            Format::Json => json(),
-        }
-    }
-}
 
 pub(super) fn run(line: &str, front: &Arc<Front>, who: &PeerCredentials) -> Step {
     let mut words = match split(line) {
@@ -142,13 +96,6 @@ pub(super) fn said(format: Format, command: &str, sentence: &str) -> String {
         Format::Text => sentence.to_owned(),
         Format::Json => json!({ command: sentence }).to_string(),
     }
-}
-
-pub(super) struct Command {
-    name: &'static str,
-    arguments: &'static str,
-    help: &'static str,
-    run: fn(&Call<'_>) -> Result<Step, Refusal>,
 }
 
 const COMMANDS: &[Command] = &[
@@ -332,86 +279,6 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     COMMANDS.iter().map(|command| command.name)
 }
 
-struct Call<'a> {
-    front: &'a Arc<Front>,
-    command: &'a Command,
-    arguments: &'a [&'a str],
-    format: Format,
-    who: &'a PeerCredentials,
-}
-
-impl Call<'_> {
-    fn expect_arguments(&self, most: usize) -> Result<(), Refusal> {
-        if self.arguments.len() <= most { Ok(()) } else { Err(self.usage()) }
-    }
-
-    fn ask(&self, ask: Ask) -> Result<Step, Refusal> {
-        Ok(Step::Change(ask, self.format))
-    }
-
-    fn usage(&self) -> Refusal {
-        format!("usage: {} {}", self.command.name, self.command.arguments).trim_end().to_owned().into()
-    }
-
-    fn answer(&self, text: impl FnOnce() -> String, json: impl FnOnce() -> String) -> Step {
-        Step::Answer(self.format.of(text, json))
-    }
-
-    /// Finds the backend for `[POOL] BACKEND`: an exact name, or else the only backend with this host, port or file.
-    fn backend(&self, words: &[&str]) -> Result<Arc<BackendState>, Refusal> {
-        let (pool, wanted) = match *words {
-            [wanted] => (None, wanted),
-            [pool, wanted] => (Some(pool), wanted),
-            _ => return Err(self.usage()),
-        };
-        if let Some(pool) = pool {
-            self.expect_pool(pool)?;
-        }
-        let snapshot = self.front.snapshot.load();
-        let all: Vec<_> = snapshot
-            .pools
-            .iter()
-            .filter(|plan| pool.is_none_or(|pool| *plan.settings.name == *pool))
-            .flat_map(|plan| plan.backends.iter().map(|backend| &backend.state))
-            .collect();
-        let mut found: Vec<_> = all.iter().filter(|backend| *backend.name == *wanted).collect();
-        if found.is_empty() && !wanted.is_empty() {
-            found = all.iter().filter(|backend| has_part(&backend.name, wanted)).collect();
-        }
-        match found[..] {
-            [backend] => Ok((*backend).clone()),
-            // No "did you mean" here: addresses look alike, and the most similar backend may be the wrong one.
-            [] => Err(Refusal {
-                message: match snapshot.pools.iter().any(|plan| *plan.settings.name == *wanted) {
-                    true => format!("\"{wanted}\" is a pool: name one of its backends"),
-                    false => format!("no backend \"{wanted}\"; the backends are:"),
-                },
-                details: self.both_words(all.iter().copied()),
-            }),
-            _ => Err(Refusal {
-                message: format!("\"{wanted}\" could be any of these:"),
-                details: self.both_words(found.iter().map(|backend| **backend)),
-            }),
-        }
-    }
-
-    /// The backends that could be meant, and how to name one.
-    fn both_words<'b>(&self, backends: impl Iterator<Item = &'b Arc<BackendState>>) -> String {
-        let list = lines(backends.map(|backend| format!("{} {}", backend.pool, backend.name)));
-        let rest = self.command.arguments.replace("[POOL]", "POOL");
-        format!("{list}  hint: `{} {rest}` with the two words of a line above names one\n", self.command.name)
-    }
-
-    fn expect_pool(&self, wanted: &str) -> Result<(), Refusal> {
-        let snapshot = self.front.snapshot.load();
-        let mut names = snapshot.pools.iter().map(|plan| &*plan.settings.name);
-        if names.clone().any(|name| name == wanted) {
-            return Ok(());
-        }
-        Err(format!("no pool \"{wanted}\"{}", did_you_mean(wanted, &mut names)).into())
-    }
-}
-
 fn backends(call: &Call<'_>) -> Result<Step, Refusal> {
     call.expect_arguments(1)?;
     let pool = call.arguments.first().copied();
@@ -549,17 +416,6 @@ fn end_sessions(call: &Call<'_>) -> Result<Step, Refusal> {
     Ok(Step::Later(Later(Box::pin(answer))))
 }
 
-/// Whether `part` is the host, the port or the file of that address, or a label at the beginning of its host name. A piece of a port
-/// or of an address is none: it may be meant for another backend.
-fn has_part(address: &str, part: &str) -> bool {
-    let is_label = part.starts_with(|c: char| c.is_ascii_alphabetic()) && !address.starts_with("unix:");
-    address.match_indices(part).any(|(at, _)| {
-        let (before, after) = (&address[..at], &address[at + part.len()..]);
-        (before.is_empty() || before.ends_with([':', '/', '@']))
-            && (after.is_empty() || after.starts_with([':', '/', '@']) || is_label && after.starts_with('.'))
-    })
-}
-
 #[derive(PartialEq, Eq)]
 enum Follows {
     Yes,
@@ -585,41 +441,10 @@ fn help(call: &Call<'_>) -> Result<Step, Refusal> {
     Ok(call.answer(list, json))
 }
 
-impl From<String> for Refusal {
-    fn from(message: String) -> Self {
-        Self { message, details: String::new() }
-    }
-}
-
-impl From<sessions::Wrong> for Refusal {
-    fn from(wrong: sessions::Wrong) -> Self {
-        Self { message: wrong.message, details: wrong.details }
-    }
-}
-
-impl From<&str> for Refusal {
-    fn from(message: &str) -> Self {
-        message.to_owned().into()
-    }
-}
-
 fn unknown(name: &str) -> Refusal {
     let hint = did_you_mean(name, COMMANDS.iter().map(|command| command.name));
     let shown: String = name.chars().take(40).collect();
     format!("unknown command \"{shown}\"{hint}; `help` lists all").into()
-}
-
-fn did_you_mean<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
-    nearest(wanted, names).map_or(String::new(), |name| format!(", did you mean \"{name}\"?"))
-}
-
-fn lines(lines: impl Iterator<Item = String>) -> String {
-    lines.map(|line| line + "\n").collect()
-}
-
-fn to_json(value: &impl serde::Serialize) -> String {
-    // Serialization fails only for maps with non-text keys; the report has none.
-    serde_json::to_string(value).unwrap_or_else(|error| json!({ "error": error.to_string() }).to_string())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use state::events::Level;
 use state::{Admission, BackendState, Drain, LONGEST_DRAIN};
 
-use super::{Call, Refusal, Step};
+use super::call::{Call, Refusal, Step};
 use crate::report;
 
 /// Largest weight that an operator may set, equal to the limit in the configuration.

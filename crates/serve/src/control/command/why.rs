@@ -3,7 +3,7 @@
 use crate::report::{past, why as report};
 use crate::why::{self, Wanted};
 
-use super::{Call, Later, Refusal, Step, to_json};
+use super::call::{Call, Later, Refusal, Step, to_json};
 
 pub(super) fn run(call: &Call<'_>) -> Result<Step, Refusal> {
     let wanted = Wanted::read(call.arguments).map_err(|error| Refusal::from(error.to_string()))?;
