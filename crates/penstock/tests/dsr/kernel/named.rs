@@ -132,5 +132,6 @@ pub(crate) fn named(is_v6: bool) -> Vec<Named> {
             ]);
         }
     }
+    all.extend(super::edges::edges(is_v6));
     all
 }
