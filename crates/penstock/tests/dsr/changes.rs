@@ -20,12 +20,23 @@ fn a_running_download_ends_whole_on_a_drained_backend_and_new_connections_go_els
     }
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
-    let server = network.balancer(&config(&format!("\"{VIP}:80\""), "", CHECKED));
+    PATHS.into_iter().for_each(|path| drained_download(&network, path));
+}
+
+const PATHS: [&str; 3] = ["tc", "af_packet", "xdp-generic"];
+
+fn on(path: &str) -> String {
+    config(&format!("\"{VIP}:80\""), &format!("data-path = \"{path}\""), CHECKED)
+}
+
+fn drained_download(network: &Network, path: &str) {
+    let server = network.balancer(&on(path));
     eventually("the service has its backends", secs(20), || {
         network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
     });
     let at = |name: &str| network.directory.path().join(name);
     let (head, url) = (at("head").display().to_string(), format!("http://{VIP}/large"));
+    let _ = std::fs::remove_file(at("head"));
     // It goes no further than the buffers are large until it is read, below.
     let words = ["curl", "-sf", "-m", "120", "--noproxy", "*", "-D", &head, &url];
     let mut download = Running(network.command(CLIENT, &words).stdout(Stdio::piped()).spawn().unwrap());
@@ -57,7 +68,11 @@ fn of_a_thousand_requests_none_fails_once_a_backend_that_lost_its_link_is_down()
     }
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
-    let server = network.balancer(&config(&format!("\"{VIP}:80\""), "", CHECKED));
+    PATHS.into_iter().for_each(|path| thousand(&network, path));
+}
+
+fn thousand(network: &Network, path: &str) {
+    let server = network.balancer(&on(path));
     eventually("both are up", secs(20), || {
         ["10.77.0.14:80", "10.77.0.15:80"].iter().all(|one| server.health(one) == "up").then_some(())
     });
@@ -66,7 +81,7 @@ fn of_a_thousand_requests_none_fails_once_a_backend_that_lost_its_link_is_down()
     let url = format!("http://{VIP}/?[1-1000]");
     let output = network.curl(&["-m", "50", "-H", "Connection: close", "-w", "\n%{http_code}\n", &url]);
     let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(said.lines().filter(|line| *line == "200").count(), 1000, "{:?}", output.stderr);
+    assert_eq!(said.lines().filter(|line| *line == "200").count(), 1000, "{path}: {:?}", output.stderr);
     assert_eq!(said.lines().filter(|line| *line == "3").count(), 1000);
     network.set_link(SERVERS[0], "up");
     eventually("it takes connections again", secs(30), || (network.visit(VIP) == "2").then_some(()));
@@ -129,4 +144,32 @@ fn an_interface_that_is_removed_and_made_anew_is_used_again() {
     let last = path["refused"].as_array().and_then(|refused| refused.last()).cloned().unwrap_or_default();
     assert_eq!((path["path"].as_str(), last["path"].as_str()), (Some("af_packet"), Some("tc")), "{path:#}");
     assert!(last["reason"].as_str().unwrap().contains("a restart of penstock attaches it again"), "{path:#}");
+}
+
+#[test]
+fn an_interface_that_is_renamed_is_missed_and_used_again_under_its_name() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let server = network.balancer(&config(&format!("\"{VIP}:80\""), "", CHECKED));
+    let serves = || network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(());
+    eventually("it serves", secs(20), serves);
+    let rename = |from: &str, to: &str| {
+        network.ip(BALANCER, &["link", "set", from, "down"]);
+        network.ip(BALANCER, &["link", "set", from, "name", to]);
+        network.ip(BALANCER, &["link", "set", to, "up"]);
+    };
+    rename("eth0", "eth9");
+    eventually("its absence is told", secs(20), || {
+        let status = server.ctl_json(&["status"]).to_string();
+        status.contains("there is no network interface \\\"eth0\\\"").then_some(())
+    });
+    rename("eth9", "eth0");
+    eventually("it serves again", secs(30), serves);
+    eventually("nothing is degraded", secs(30), || {
+        (server.ctl_json(&["status"])["degraded"].as_array()?.is_empty()).then_some(())
+    });
+    (0..20).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(VIP))));
 }

@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use testing::{eventually, secs};
 
-use super::network::{CLIENT, Network, Running, SERVERS, VIP, noise};
+use super::network::{CLIENT, Network, Running, SERVERS, VIP, host, noise};
 
 pub(crate) const MANY: usize = 200;
 
@@ -22,17 +22,23 @@ pub(crate) struct Downloads<'a> {
     curl: Running,
     before: Places,
     said: PathBuf,
+    vip: &'a str,
 }
 
 impl<'a> Downloads<'a> {
     /// Waits until all have begun.
     pub(crate) fn begin(network: &'a Network) -> Self {
+        Self::begin_at(network, VIP)
+    }
+
+    /// The same from another address.
+    pub(crate) fn begin_at(network: &'a Network, vip: &'a str) -> Self {
         let directory = network.directory.path();
         for server in SERVERS {
             fs::write(network.root(server).join("part"), noise(PART)).unwrap();
         }
         let (to, said) = (directory.join("part#1").display().to_string(), directory.join("said"));
-        let url = format!("http://{VIP}/part?[1-{MANY}]");
+        let url = format!("http://{}/part?[1-{MANY}]", host(vip));
         let words = ["curl", "--no-progress-meter", "--parallel", "--parallel-immediate", "--parallel-max"];
         let count = MANY.to_string();
         let more = [&count, "-f", "-m", "300", "--noproxy", "*", "-o", &to];
@@ -41,7 +47,7 @@ impl<'a> Downloads<'a> {
         command.stdout(fs::File::create(&said).unwrap()).stderr(Stdio::null());
         let curl = Running(command.spawn().unwrap());
         let before = eventually("all downloads have begun", secs(60), || {
-            let places = places(network);
+            let places = places(network, vip);
             let begun = |number: usize| {
                 fs::metadata(directory.join(format!("part{number}"))).is_ok_and(|it| it.len() > 0)
             };
@@ -49,13 +55,13 @@ impl<'a> Downloads<'a> {
                 .then_some(places)
         });
         assert!(before.values().all(|ports| ports.len() > MANY / 5), "both have many: {before:?}");
-        Self { network, curl, before, said }
+        Self { network, curl, before, said, vip }
     }
 
     /// Every connection is still there, on the server that it began on.
     #[track_caller]
     pub(crate) fn assert_all_run_where_they_began(&self) {
-        assert_eq!(places(self.network), self.before);
+        assert_eq!(places(self.network, self.vip), self.before);
     }
 
     /// Waits for the last one.
@@ -75,10 +81,11 @@ impl<'a> Downloads<'a> {
 }
 
 /// Connections of the client, as the servers see them.
-fn places(network: &Network) -> Places {
-    let client = network.address(CLIENT);
+fn places(network: &Network, vip: &str) -> Places {
+    let client = if vip.contains(':') { "[fd77::12]".to_owned() } else { network.address(CLIENT) };
+    let filter = ["src", &host(vip), "dst", &client];
     let of = |server| {
-        let listed = network.run(server, &["ss", "-Htn", "state", "established", "src", VIP, "dst", &client]);
+        let listed = network.run(server, &[&["ss", "-Htn", "state", "established"][..], &filter].concat());
         let port = |line: &str| Some(line.split_whitespace().nth(3)?.rsplit_once(':')?.1.to_owned());
         (server, listed.lines().filter_map(port).collect())
     };

@@ -191,6 +191,14 @@ impl Network {
         self.run(machine, &["ethtool", "-K", "eth0", feature, state]);
     }
 
+    /// Lets the balancer put segments together, or not. A virtual interface does so only with those of a neighbour that cuts
+    /// long frames itself; one with a program in the driver lets its neighbour send no others.
+    pub(crate) fn set_gro(&self, state: &str) {
+        self.offload(BALANCER, "gro", state);
+        let cut = if state == "on" { "off" } else { "on" };
+        self.output(SWITCH, &["ethtool", "-K", &format!("p{BALANCER}"), "tso", cut]);
+    }
+
     /// Lets the driver of the switch deliver what a program in the driver of a machine sends: it wants a program, too.
     pub(crate) fn pass_in_driver(&self, machine: usize) {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../sys/bpf/dsr-xdp.bpf.o");
@@ -239,7 +247,16 @@ impl Network {
 
     /// Bytes that a machine has received.
     pub(crate) fn received(&self, machine: usize) -> u64 {
-        let text = self.run(machine, &["cat", "/sys/class/net/eth0/statistics/rx_bytes"]);
+        self.statistic(machine, "rx_bytes")
+    }
+
+    /// Frames that a machine has received: segments that are still one frame count once.
+    pub(crate) fn frames(&self, machine: usize) -> u64 {
+        self.statistic(machine, "rx_packets")
+    }
+
+    fn statistic(&self, machine: usize, name: &str) -> u64 {
+        let text = self.run(machine, &["cat", &format!("/sys/class/net/eth0/statistics/{name}")]);
         text.trim().parse().unwrap()
     }
 }
@@ -283,4 +300,21 @@ pub(crate) fn config(bind: &str, listener: &str, pool: &str) -> String {
          [listener.web]\nbind = {bind}\nprotocol = \"dsr\"\ninterface = \"eth0\"\npool = \"app\"\n{listener}\n\
          [pool.app]\nbackends = [\"10.77.0.14:{port}\", \"10.77.0.15:{port}\"]\nbalance = \"maglev\"\n{pool}\n"
     )
+}
+
+/// Names of listeners that have one family of addresses each.
+pub(crate) const FAMILIES: [&str; 2] = ["v4", "v6"];
+
+/// The same configuration with the listeners and pools of these families alone.
+pub(crate) fn only(config: &str, families: &[&str]) -> String {
+    let places: Vec<_> =
+        FAMILIES.iter().filter_map(|one| config.find(&format!("[listener.{one}]"))).collect();
+    let (head, parts) = (&config[..places[0]], [&config[places[0]..places[1]], &config[places[1]..]]);
+    let chosen = FAMILIES.iter().zip(parts).filter(|(one, _)| families.contains(one));
+    chosen.fold(head.to_owned(), |text, (_, part)| text + part)
+}
+
+/// An address as it is in a URL.
+pub(crate) fn host(vip: &str) -> String {
+    if vip.contains(':') { format!("[{vip}]") } else { vip.to_owned() }
 }

@@ -8,7 +8,7 @@ use testing::tools::{self, Root};
 use testing::{eventually, secs};
 
 use super::network::{
-    BALANCER, CLIENT, LARGE, Network, Running, SERVERS, VIP, VIP6, are_same, config, noise,
+    BALANCER, CLIENT, LARGE, Network, Running, SERVERS, VIP, VIP6, are_same, config, host, noise,
 };
 
 #[test]
@@ -16,7 +16,7 @@ fn http_uploads_and_downloads_pass_whole_with_every_offload_and_replies_go_strai
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    http_passes("af_packet", &[("on", "off"), ("on", "on"), ("off", "off"), ("off", "on")]);
+    http_passes("af_packet", &[VIP, VIP6], &OFFLOADS);
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn the_same_passes_through_the_kernel_behind_the_driver() {
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    http_passes("tc", &[("on", "off"), ("on", "on"), ("off", "off"), ("off", "on")]);
+    http_passes("tc", &[VIP, VIP6], &OFFLOADS);
 }
 
 #[test]
@@ -32,7 +32,8 @@ fn the_same_passes_through_the_kernel_before_its_network() {
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    http_passes("xdp-generic", &[("on", "off"), ("off", "on")]);
+    // One program of this kind is on an interface.
+    [VIP, VIP6].into_iter().for_each(|vip| http_passes("xdp-generic", &[vip], &OFFLOADS));
 }
 
 /// A virtual interface loses checksums that are left to the card, so that the client calculates them.
@@ -41,22 +42,34 @@ fn the_same_passes_through_the_driver_if_no_checksum_is_left_to_the_card() {
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    http_passes("xdp", &[("off", "off")]);
+    [VIP, VIP6].into_iter().for_each(|vip| http_passes("xdp", &[vip], &UNLOADED));
 }
 
+/// Segmentation and checksums by the client's card (`tx`), and segments that the balancer's puts together (`gro`).
+pub(crate) const OFFLOADS: [(&str, &str); 4] = [("on", "off"), ("on", "on"), ("off", "off"), ("off", "on")];
+
+/// Those in which no checksum is left to the card.
+pub(crate) const UNLOADED: [(&str, &str); 2] = [("off", "off"), ("off", "on")];
+
+const UPLOAD: usize = 3_000_000;
+
 /// Ten connections of a cell of the matrix: eight requests, an upload of 3 MB and a download of 90 MB, whose bytes do not pass
-/// the balancer. What is not whole is added to `failures`.
-pub(crate) fn pass(network: &Network, address: &str, cell: &str, failures: &mut Vec<String>) {
+/// the balancer. What is not whole is added to `failures`. Returns whether frames of the upload were put together.
+pub(crate) fn pass(network: &Network, address: &str, cell: &str, failures: &mut Vec<String>) -> Frames {
     let at = |name: &str| network.directory.path().join(name);
     let seen: BTreeSet<_> = (0..8).map(|_| network.visit(address)).collect();
     assert!(seen.iter().all(|name| ["2", "3"].contains(&&**name)), "{cell}: {seen:?}");
     let (from, to) = (at("upload").display().to_string(), format!("http://{address}/put"));
+    let frames = || SERVERS.iter().map(|server| network.frames(*server)).sum::<u64>();
+    let before = frames();
     let output = network.curl(&["-m", "20", "-f", "-T", &from, "-w", "%{time_total}", &to]);
+    // Clients send to the servers through the balancer alone.
+    let frames = frames() - before;
     let arrived = SERVERS.into_iter().map(|server| network.root(server).join("put"));
     let arrived: Vec<_> = arrived.filter(|path| path.exists()).collect();
     match &arrived[..] {
         [one] if output.status.success() && are_same(one, &at("upload")) => {
-            println!("{cell}: 3 MB up in {} s", String::from_utf8_lossy(&output.stdout));
+            println!("{cell}: 3 MB up in {} s, {frames} frames", String::from_utf8_lossy(&output.stdout));
         }
         _ => failures.push(format!("{cell}: upload: {output:?} {arrived:?}")),
     }
@@ -69,20 +82,29 @@ pub(crate) fn pass(network: &Network, address: &str, cell: &str, failures: &mut 
     }
     let received = network.received(BALANCER) - before;
     assert!(received < LARGE as u64 / 10, "{cell}: the balancer received {received} bytes");
+    match frames < UPLOAD as u64 / 1460 {
+        true => Frames::Merged,
+        false => Frames::Single,
+    }
 }
 
-fn http_passes(path: &str, offloads: &[(&str, &str)]) {
+/// What came to the servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frames {
+    /// Some of them were longer than the MTU.
+    Merged,
+    Single,
+}
+
+pub(crate) fn bind(vips: &[&str], port: u16) -> String {
+    let of = |vip: &&str| format!("\"{}:{port}\"", host(vip));
+    format!("[{}]", vips.iter().map(of).collect::<Vec<_>>().join(", "))
+}
+
+fn http_passes(path: &str, vips: &[&str], offloads: &[(&str, &str)]) {
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
-    let bind = match path {
-        // One program of this kind is on an interface.
-        "xdp" | "xdp-generic" => format!("\"{VIP}:80\""),
-        _ => format!("[\"{VIP}:80\", \"[{VIP6}]:80\"]"),
-    };
-    let addresses: Vec<_> = match bind.contains(VIP6) {
-        true => vec![VIP.to_owned(), format!("[{VIP6}]")],
-        false => vec![VIP.to_owned()],
-    };
+    let (bind, addresses) = (bind(vips, 80), vips.iter().map(|vip| host(vip)).collect::<Vec<_>>());
     if path == "xdp" {
         network.pass_in_driver(BALANCER);
         network.offload(CLIENT, "tx", "off");
@@ -97,7 +119,7 @@ fn http_passes(path: &str, offloads: &[(&str, &str)]) {
     let listener = || server.ctl_json(&["status"])["listeners"][0].clone();
     assert_eq!(listener()["paths"][0]["path"].as_str(), Some(path), "{:#}", listener());
     let at = |name: &str| network.directory.path().join(name);
-    fs::write(at("upload"), noise(3_000_000)).unwrap();
+    fs::write(at("upload"), noise(UPLOAD)).unwrap();
     let first = eventually("what was until now is counted", secs(10), || {
         let first = listener();
         (first["sessions"].as_u64()? >= addresses.len() as u64).then_some(first)
@@ -105,10 +127,19 @@ fn http_passes(path: &str, offloads: &[(&str, &str)]) {
     let mut failures = Vec::new();
     for (tx, gro) in offloads {
         network.offload(CLIENT, "tx", tx);
-        network.offload(BALANCER, "gro", gro);
+        network.set_gro(gro);
         for address in &addresses {
             let cell = format!("{path}, tx {tx}, gro {gro}, {address}");
-            pass(&network, address, &cell, &mut failures);
+            let frames = pass(&network, address, &cell, &mut failures);
+            // With a program of XDP on an interface the kernel puts nothing together there.
+            let expected = match (path, *tx, *gro) {
+                ("tc" | "af_packet", _, "on") | (_, "on", "off") => Some(Frames::Merged),
+                (_, "off", "off") => Some(Frames::Single),
+                _ => None,
+            };
+            if expected.is_some_and(|expected| frames != expected) {
+                failures.push(format!("{cell}: {frames:?}"));
+            }
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
@@ -173,25 +204,48 @@ fn dns_over_udp_is_spread_and_answered_by_the_address_that_was_asked() {
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    ["af_packet", "tc"].into_iter().for_each(dns_passes);
+    ["af_packet", "tc"].into_iter().for_each(|path| dns_passes(path, &[VIP, VIP6], &OFFLOADS));
 }
 
-fn dns_passes(path: &str) {
+#[test]
+fn dns_over_udp_passes_before_the_network_and_through_the_driver() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    for vip in [VIP, VIP6] {
+        dns_passes("xdp-generic", &[vip], &OFFLOADS);
+        dns_passes("xdp", &[vip], &UNLOADED);
+    }
+}
+
+fn dns_passes(path: &str, vips: &[&str], offloads: &[(&str, &str)]) {
     let network = Network::new();
     let _servers = SERVERS.map(|server| unbound(&network, server));
-    let bind = format!("[\"{VIP}:53\", \"[{VIP6}]:53\"]");
+    let bind = bind(vips, 53);
+    if path == "xdp" {
+        network.pass_in_driver(BALANCER);
+        network.offload(CLIENT, "tx", "off");
+    }
     let listener = format!("transport = \"udp\"\ndata-path = \"{path}\"");
     let server = network.balancer(&config(&bind, &listener, "health = \"off\""));
-    for address in [VIP, VIP6] {
+    let listener = server.ctl_json(&["status"])["listeners"][0].clone();
+    assert_eq!(listener["paths"][0]["path"].as_str(), Some(path), "{listener:#}");
+    for address in vips {
         eventually("the service has its backends", secs(20), || ask(&network, CLIENT, address, None));
         let seen: Vec<_> =
             (0..30).map(|_| ask(&network, CLIENT, address, None).expect("an answer")).collect();
         let names: BTreeSet<_> = seen.iter().map(String::as_str).collect();
         assert_eq!(names, BTreeSet::from(["2", "3"]), "{address}");
+        for (tx, gro) in offloads {
+            network.offload(CLIENT, "tx", tx);
+            network.set_gro(gro);
+            let answers = (0..8).filter_map(|_| ask(&network, CLIENT, address, None));
+            assert_eq!(answers.count(), 8, "{path}, tx {tx}, gro {gro}, {address}");
+        }
     }
     let drained = server.ctl(&["drain", "10.77.0.14:53"]);
     assert!(drained.status.success(), "{drained:?}");
     eventually("the other one answers alone", secs(20), || {
-        (0..20).all(|_| ask(&network, CLIENT, VIP, None).as_deref() == Some("3")).then_some(())
+        (0..20).all(|_| ask(&network, CLIENT, vips[0], None).as_deref() == Some("3")).then_some(())
     });
 }

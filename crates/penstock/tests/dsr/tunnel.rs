@@ -11,13 +11,15 @@ use testing::network::Machine;
 use testing::tools::{self, Root};
 use testing::{eventually, secs};
 
+use super::network::{BALANCER, CLIENT, FAMILIES, Network, SERVERS, SWITCH, VIP, VIP6, noise, only};
 use super::network::{BALANCER, CLIENT, Network, SERVERS, SWITCH, VIP, VIP6, noise};
 use super::trace::{ended, fields, trace};
+use super::traffic::{Frames, OFFLOADS, UNLOADED, ask, pass, unbound};
 use super::traffic::{ask, pass, unbound};
 
 /// The network with a router between the balancer and the second server.
-struct Routed {
-    network: Network,
+pub(crate) struct Routed {
+    pub(crate) network: Network,
     router: Machine,
 }
 
@@ -26,7 +28,7 @@ const FAR: usize = SERVERS[1];
 const FAR_IP: &str = "10.78.0.15";
 
 impl Routed {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let routed = Self { network: Network::new(), router: Machine::new("r") };
         let Self { network, router } = &routed;
         network.unplug(FAR);
@@ -94,7 +96,7 @@ impl Routed {
     }
 
     /// Lets the servers announce segments that fit into the tunnel.
-    fn limit_segments(&self) {
+    pub(crate) fn limit_segments(&self) {
         let limit = |server, family: &str, route: &[&str], size| {
             self.network.ip(server, &[&[family, "route", "replace"], route, &["advmss", size]].concat());
         };
@@ -106,7 +108,7 @@ impl Routed {
 }
 
 /// A listener and a pool for each family.
-fn config(port: u16, listener: &str, pool: &str) -> String {
+pub(crate) fn config(port: u16, listener: &str, pool: &str) -> String {
     let mut text = "[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
                     [process]\nuser = \"nobody\"\nworkers = 2\n"
         .to_owned();
@@ -131,7 +133,7 @@ fn http_passes_through_tunnels_with_every_offload_and_replies_go_straight_back()
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    http_passes("af_packet", &[("on", "off"), ("on", "on"), ("off", "off"), ("off", "on")]);
+    http_passes("af_packet", &OFFLOADS, &FAMILIES);
 }
 
 #[test]
@@ -139,7 +141,7 @@ fn the_same_passes_through_the_kernel_behind_the_driver() {
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    http_passes("tc", &[("on", "off"), ("on", "on"), ("off", "off"), ("off", "on")]);
+    http_passes("tc", &OFFLOADS, &FAMILIES);
 }
 
 /// One program of this kind is on an interface. A virtual one loses checksums that are left to the card.
@@ -148,20 +150,20 @@ fn the_same_passes_through_the_driver_if_no_checksum_is_left_to_the_card() {
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    http_passes("xdp", &[("off", "off")]);
+    FAMILIES.into_iter().for_each(|family| http_passes("xdp", &UNLOADED, &[family]));
 }
 
-fn http_passes(path: &str, offloads: &[(&str, &str)]) {
+fn http_passes(path: &str, offloads: &[(&str, &str)], families: &[&str]) {
     let routed = Routed::new();
     let network = &routed.network;
     let _servers = SERVERS.map(|server| network.nginx(server));
-    let mut config = config(80, &format!("data-path = \"{path}\""), CHECK);
-    let mut addresses = vec![VIP.to_owned(), format!("[{VIP6}]")];
+    let config = only(&config(80, &format!("data-path = \"{path}\""), CHECK), families);
+    let all = FAMILIES.into_iter().zip([VIP.to_owned(), format!("[{VIP6}]")]);
+    let addresses: Vec<_> =
+        all.filter(|(one, _)| families.contains(one)).map(|(_, address)| address).collect();
     if path == "xdp" {
         network.pass_in_driver(BALANCER);
         network.offload(CLIENT, "tx", "off");
-        addresses.pop();
-        config.truncate(config.find("[listener.v6]").unwrap());
     }
     let server = network.balancer(&config);
     for address in &addresses {
@@ -178,13 +180,16 @@ fn http_passes(path: &str, offloads: &[(&str, &str)]) {
     let mut failures = Vec::new();
     for (segments, (tx, gro)) in offloads.iter().flat_map(|cell| [("learned", cell), ("announced", cell)]) {
         network.offload(CLIENT, "tx", tx);
-        network.offload(BALANCER, "gro", gro);
+        network.set_gro(gro);
         if segments == "announced" {
             routed.limit_segments();
         }
         for address in &addresses {
             let cell = format!("{path}, tx {tx}, gro {gro}, {address}, segments {segments}");
-            pass(network, address, &cell, &mut failures);
+            let frames = pass(network, address, &cell, &mut failures);
+            if (path, *gro, frames) == ("tc", "on", Frames::Single) {
+                failures.push(format!("{cell}: no frame above the MTU"));
+            }
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
@@ -195,23 +200,36 @@ fn dns_over_udp_passes_through_tunnels_and_long_packets_are_refused() {
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    ["af_packet", "tc"].into_iter().for_each(dns_passes);
+    ["af_packet", "tc"].into_iter().for_each(|path| dns_passes(path, &OFFLOADS, &FAMILIES));
 }
 
-fn dns_passes(path: &str) {
+#[test]
+fn dns_over_udp_passes_through_tunnels_and_the_driver() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    FAMILIES.into_iter().for_each(|family| dns_passes("xdp", &UNLOADED, &[family]));
+}
+
+fn dns_passes(path: &str, offloads: &[(&str, &str)], families: &[&str]) {
     let routed = Routed::new();
     let network = &routed.network;
     let _servers = SERVERS.map(|server| unbound(network, server));
     let listener = format!("transport = \"udp\"\ndata-path = \"{path}\"");
-    let server = network.balancer(&config(53, &listener, "health = \"off\""));
-    for address in [VIP, VIP6] {
+    if path == "xdp" {
+        network.pass_in_driver(BALANCER);
+        network.offload(CLIENT, "tx", "off");
+    }
+    let server = network.balancer(&only(&config(53, &listener, "health = \"off\""), families));
+    let all = FAMILIES.into_iter().zip([VIP, VIP6]);
+    for (_, address) in all.filter(|(family, _)| families.contains(family)) {
         eventually("both serve", secs(20), || {
             let seen: BTreeSet<_> = (0..20).filter_map(|_| ask(network, CLIENT, address, None)).collect();
             (seen == BTreeSet::from(["2".to_owned(), "3".to_owned()])).then_some(())
         });
-        for (tx, gro) in [("on", "on"), ("off", "off"), ("off", "on"), ("on", "off")] {
+        for (tx, gro) in offloads {
             network.offload(CLIENT, "tx", tx);
-            network.offload(BALANCER, "gro", gro);
+            network.set_gro(gro);
             let answers = (0..8).filter_map(|_| ask(network, CLIENT, address, None));
             assert_eq!(answers.count(), 8, "{path}, tx {tx}, gro {gro}, {address}");
         }

@@ -47,8 +47,13 @@ fn of_a_thousand_requests_none_fails_once_a_backend_that_lost_the_vip_is_down_an
     }
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
+    ["tc", "af_packet"].into_iter().for_each(|path| thousand(&network, path));
+}
+
+fn thousand(network: &Network, path: &str) {
     let (v4, v6) = (format!("{VIP}:80"), format!("[{VIP6}]:80"));
-    let server = network.balancer(&config(&format!("[\"{v4}\", \"{v6}\"]"), "", CHECKED));
+    let listener = format!("data-path = \"{path}\"");
+    let server = network.balancer(&config(&format!("[\"{v4}\", \"{v6}\"]"), &listener, CHECKED));
     for address in [&v4, &v6] {
         for backend in ["10.77.0.14:80", "10.77.0.15:80"] {
             wait(&server, backend, address, "up");
@@ -60,10 +65,10 @@ fn of_a_thousand_requests_none_fails_once_a_backend_that_lost_the_vip_is_down_an
     {
         network.set_vip(SERVERS[0], "del", vip);
         wait(&server, "10.77.0.14:80", address, "down");
-        assert_eq!(seen(&network, host, 1000), ["3"], "{address}");
+        assert_eq!(seen(network, host, 1000), ["3"], "{address}");
         // Its own address is fine, and so is the other virtual one.
         assert_eq!(server.health("10.77.0.14:80"), "up");
-        assert_eq!(seen(&network, other, 100), ["2", "3"]);
+        assert_eq!(seen(network, other, 100), ["2", "3"]);
         let cause = probed(&server, "10.77.0.14:80", address).unwrap()["cause"].to_string();
         assert!(cause.contains("its loopback lacks the address"), "{cause}");
         let degraded = server.ctl_json(&["status"])["degraded"].clone();
@@ -77,7 +82,7 @@ fn of_a_thousand_requests_none_fails_once_a_backend_that_lost_the_vip_is_down_an
         network.set_vip(SERVERS[0], "add", vip);
         wait(&server, "10.77.0.14:80", address, "up");
         eventually("it takes connections again", secs(10), || {
-            (seen(&network, host, 50) == ["2", "3"]).then_some(())
+            (seen(network, host, 50) == ["2", "3"]).then_some(())
         });
         assert_eq!(server.ctl_json(&["status"])["degraded"].as_array().map(Vec::len), Some(0));
     }
@@ -155,4 +160,52 @@ fn without_an_own_address_the_service_goes_on_and_says_that_it_cannot_probe() {
     network.ip(BALANCER, &["addr", "add", "10.77.0.13/24", "dev", "eth0"]);
     wait(&server, "[fd77::14]:80", &address, "up");
     assert_eq!(server.ctl_json(&["status"])["degraded"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn a_pool_of_a_dsr_and_an_http_listener_has_one_health_and_the_vip_counts_for_one_alone() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let [first, _second] = SERVERS.map(|server| network.nginx(server));
+    let address = format!("{VIP}:80");
+    let config = config(&format!("\"{address}\""), "", CHECKED).replace(
+        "[pool.app]",
+        "[listener.site]\nbind = \"10.77.0.13:8000\"\nprotocol = \"http\"\npool = \"app\"\n[pool.app]",
+    );
+    // The proxy chooses by the address of the client.
+    let clients: Vec<_> = (120..136).map(|number| format!("10.77.0.{number}")).collect();
+    clients.iter().for_each(|own| network.ip(CLIENT, &["addr", "add", &format!("{own}/32"), "dev", "eth0"]));
+    let server = network.balancer(&config);
+    let backends = ["10.77.0.14:80", "10.77.0.15:80"];
+    backends.iter().for_each(|backend| wait(&server, backend, &address, "up"));
+    let both = ["2".to_owned(), "3".to_owned()];
+    let proxied = || -> Vec<String> {
+        let visit = |own: &String| {
+            let output = network.curl(&["-m", "10", "-f", "--interface", own, "http://10.77.0.13:8000/"]);
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let mut servers: Vec<_> = clients.iter().map(visit).collect();
+        servers.sort();
+        servers.dedup();
+        servers
+    };
+    assert_eq!((seen(&network, VIP, 50), proxied()), (both.to_vec(), both.to_vec()));
+    // The check fails: for both.
+    drop(first);
+    eventually("it is down", secs(20), || (server.health("10.77.0.14:80") == "down").then_some(()));
+    wait(&server, "10.77.0.14:80", &address, "down");
+    assert_eq!((seen(&network, VIP, 50), proxied()), (vec!["3".to_owned()], vec!["3".to_owned()]));
+    let _again = network.nginx(SERVERS[0]);
+    wait(&server, "10.77.0.14:80", &address, "up");
+    eventually("both take requests again", secs(20), || {
+        (seen(&network, VIP, 50) == both && proxied() == both).then_some(())
+    });
+    // The address is missing: for the listener that has it.
+    network.set_vip(SERVERS[0], "del", VIP);
+    wait(&server, "10.77.0.14:80", &address, "down");
+    assert_eq!((seen(&network, VIP, 50), proxied()), (vec!["3".to_owned()], both.to_vec()));
+    assert_eq!(server.health("10.77.0.14:80"), "up");
 }

@@ -1,0 +1,89 @@
+//! Machines that lack something: a kernel without the links of `tc`, no file system for names.
+
+use testing::tools::{self, Root};
+use testing::{Server, eventually, secs};
+
+use super::network::{Network, SERVERS, VIP, config};
+use super::paths::stop;
+
+const NO_CHECKS: &str = "health = \"off\"";
+
+/// bpf(2) with the command BPF_LINK_CREATE fails with EINVAL, as before Linux 5.7.
+const NO_LINKS: &str = r#"
+import ctypes, os, struct, sys
+BPF, LINK_CREATE, FIRST_ARGUMENT, EINVAL = 321, 28, 16, 22
+def step(code, if_true, if_false, value):
+    return struct.pack("HBBI", code, if_true, if_false, value)
+program = step(0x20, 0, 0, 0) + step(0x15, 0, 3, BPF) + step(0x20, 0, 0, FIRST_ARGUMENT)
+program += step(0x15, 0, 1, LINK_CREATE) + step(6, 0, 0, 0x50000 | EINVAL) + step(6, 0, 0, 0x7fff0000)
+kept = ctypes.create_string_buffer(program)
+class Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_void_p)]
+wanted = Filter(len(program) // 8, ctypes.addressof(kept))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(wanted)) == 0
+os.execvp(sys.argv[1], sys.argv[1:])
+"#;
+
+fn path(server: &Server) -> serde_json::Value {
+    server.ctl_json(&["status"])["listeners"][0]["paths"][0].clone()
+}
+
+#[track_caller]
+fn serves(network: &Network, vip: &str) {
+    eventually("it serves", secs(20), || {
+        network.curl(&["-m", "1", &format!("http://{vip}/")]).status.success().then_some(())
+    });
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_kernel_without_links_for_tc_is_told_and_the_service_goes_on() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    // A filter of system calls takes new privileges away: the process stays root.
+    let config = config(&format!("\"{VIP}:80\""), "", NO_CHECKS).replace("user = \"nobody\"\n", "");
+    let server = network.setup_through(&config, ["python3", "-c", NO_LINKS]).start();
+    serves(&network, VIP);
+    let path = path(&server);
+    match path["path"].as_str() {
+        Some("tc") => {}
+        Some("af_packet") => {
+            let reason = path["refused"][1]["reason"].as_str().unwrap();
+            assert!(reason.contains("Linux 6.6"), "{path:#}");
+        }
+        _ => panic!("{path:#}"),
+    }
+    (0..20).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(VIP))));
+    stop(server);
+    super::paths::ends(&network);
+}
+
+#[test]
+fn names_of_programs_need_a_file_system_which_is_mounted_or_missed() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let config = config(&format!("\"{VIP}:80\""), "", NO_CHECKS);
+    let space = network.space();
+    for (script, is_pinned) in [
+        ("umount -l /sys/fs/bpf; exec \"$@\"", true),
+        ("umount -l /sys/fs/bpf; mount -t tmpfs -o ro none /sys/fs; exec \"$@\"", false),
+    ] {
+        let through = ["nsenter", &space, "unshare", "-m", "sh", "-c", script, "sh"];
+        let server = testing::server::Setup::new(&config).through(through).start();
+        serves(&network, VIP);
+        let path = path(&server);
+        assert_eq!(path["path"].as_str(), Some("tc"), "{script}: {path:#}");
+        let unpinned = path["unpinned"].as_str();
+        assert_eq!(unpinned.is_none(), is_pinned, "{script}: {path:#}");
+        assert!(unpinned.is_none_or(|reason| reason.contains("/sys/fs/bpf")), "{path:#}");
+        stop(server);
+        super::paths::ends(&network);
+    }
+}
