@@ -1,4 +1,5 @@
-//! Machines that lack something: a kernel without the links of `tc`, no file system for names.
+//! Machines that lack something: a kernel without the links of `tc`, no file system for names. And two processes beside
+//! each other.
 
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
@@ -85,5 +86,42 @@ fn names_of_programs_need_a_file_system_which_is_mounted_or_missed() {
         assert!(unpinned.is_none_or(|reason| reason.contains("/sys/fs/bpf")), "{path:#}");
         stop(server);
         super::paths::ends(&network);
+    }
+}
+
+#[test]
+fn two_processes_serve_two_addresses_of_one_interface_and_one_that_stops_leaves_the_other() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    const OTHER: &str = "10.77.0.101";
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    SERVERS.iter().for_each(|server| network.set_vip(*server, "add", OTHER));
+    // A program of xdp-generic hides packets from those of tc on its interface.
+    for (one, other) in [("tc", "tc"), ("af_packet", "af_packet"), ("tc", "af_packet")] {
+        let start = |vip: &str, path: &str| {
+            let server = network.balancer(&config(
+                &format!("\"{vip}:80\""),
+                &format!("data-path = \"{path}\""),
+                NO_CHECKS,
+            ));
+            serves(&network, vip);
+            server
+        };
+        let (first, second) = (start(VIP, one), start(OTHER, other));
+        let both = || {
+            for vip in [VIP, OTHER] {
+                (0..10).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(vip)), "{one} {other}"));
+            }
+        };
+        both();
+        stop(second);
+        (0..10).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(VIP)), "{one} {other}"));
+        let second = start(OTHER, other);
+        both();
+        stop(first);
+        (0..10).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(OTHER)), "{one} {other}"));
+        stop(second);
     }
 }
