@@ -34,6 +34,8 @@ pub(super) struct Copies {
     waiting: Waiting,
     next: AtomicU32,
     seen: Seen,
+    /// Dropped with the last user of the channel.
+    _here: watch::Sender<()>,
 }
 
 /// Begins to carry packets. Returns the stream for the library, and the ways of its requests and of copies.
@@ -42,10 +44,12 @@ pub(super) fn carry(stream: Stream) -> (Watched<DuplexStream>, Seen, Copies) {
     let (watched, seen, end) = requests::watch(library);
     let (from_library, to_library) = tokio::io::split(ours);
     let (sender, receiver) = mpsc::channel(AHEAD);
+    let (here, gone) = watch::channel(());
     let waiting = Waiting::default();
-    tokio::spawn(write(stream.writer(), from_library, receiver, seen.state.clone()));
-    tokio::spawn(read(stream, to_library, Arc::clone(&waiting), end, Arc::clone(&seen.unasked)));
-    let copies = Copies { requests: sender, waiting, next: AtomicU32::new(0), seen: seen.clone() };
+    tokio::spawn(write(stream.writer(), from_library, receiver, seen.state.clone(), gone.clone()));
+    tokio::spawn(read(stream, to_library, Arc::clone(&waiting), end, Arc::clone(&seen.unasked), gone));
+    let copies =
+        Copies { requests: sender, waiting, next: AtomicU32::new(0), seen: seen.clone(), _here: here };
     (watched, seen, copies)
 }
 
@@ -56,14 +60,23 @@ async fn read(
     waiting: Waiting,
     end: watch::Sender<State>,
     unasked: Arc<AtomicUsize>,
+    mut gone: watch::Receiver<()>,
 ) {
-    pass_on(stream, &mut library, &waiting, &end, &unasked).await;
+    let mut stream = stream;
+    tokio::select! {
+        () = pass_on(&mut stream, &mut library, &waiting, &end, &unasked) => {}
+        _ = gone.changed() => {
+            // A server that does not end the channel by itself must not keep the connection: the drop closes it.
+            let ended = async { while stream.chunk().await.is_some() {} };
+            let _ = timeout(ENDING, ended).await;
+        }
+    }
     // The library learns of the end when it has read everything before it, and tells it to all who wait.
     let _ = library.shutdown().await;
 }
 
 async fn pass_on(
-    mut stream: Stream,
+    stream: &mut Stream,
     library: &mut WriteHalf<DuplexStream>,
     waiting: &Waiting,
     end: &watch::Sender<State>,
@@ -106,6 +119,7 @@ async fn write(
     mut library: ReadHalf<DuplexStream>,
     mut requests: mpsc::Receiver<Bytes>,
     mut state: watch::Receiver<State>,
+    mut gone: watch::Receiver<()>,
 ) {
     let mut buffer = BytesMut::new();
     loop {
@@ -122,6 +136,8 @@ async fn write(
             sent = channel.data_bytes(data) => sent.is_ok(),
             // After its end the channel gets no window any more, so that the write would wait for ever.
             _ = state.wait_for(|state| *state != State::Open) => false,
+            // No task waits for an answer any more.
+            _ = gone.changed() => false,
         };
         if !sent {
             return;
@@ -170,6 +186,7 @@ impl<T> Copying<'_, T> {
         let mut state = self.copies.seen.state.clone();
         tokio::select! {
             sent = self.copies.requests.send(requests) => sent.map_err(|_| self.copies.seen.ended()),
+            () = tokio::time::sleep(Duration::from_secs(REQUEST_SECONDS)) => Err(Error::Timeout),
             _ = state.wait_for(|state| *state != State::Open) => Err(self.copies.seen.ended()),
         }
     }

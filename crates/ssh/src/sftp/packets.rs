@@ -12,6 +12,10 @@ pub(super) const FIRST_BULK: u32 = 1 << 31;
 /// Maximum length of a packet, as OpenSSH's client has it.
 const LONGEST: usize = 256 * 1024;
 
+/// Pieces below this length are joined, up to the other one.
+const SMALL: usize = 512;
+const JOINED: usize = 16 * 1024;
+
 /// Types of packets (draft section 3).
 const STATUS: u8 = 101;
 const DATA: u8 = 103;
@@ -45,7 +49,15 @@ pub(super) struct Packets {
 impl Packets {
     pub(super) fn push(&mut self, piece: Bytes) {
         self.length += piece.len();
-        if !piece.is_empty() {
+        // A server that sends single bytes must not make each of them a piece with its own memory.
+        if piece.len() < SMALL
+            && let Some(last) = self.pieces.back_mut()
+            && last.len() < JOINED
+        {
+            let mut joined = std::mem::take(last).try_into_mut().unwrap_or_else(|last| last[..].into());
+            joined.extend_from_slice(&piece);
+            *last = joined.freeze();
+        } else if !piece.is_empty() {
             self.pieces.push_back(piece);
         }
     }
