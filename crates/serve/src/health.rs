@@ -285,6 +285,8 @@ impl Target {
         let Some(Drain { by, at, .. }) = self.backend.end_drain(Instant::now()) else { return };
         let lasted = DurationText(at.elapsed().unwrap_or_default());
         self.record(Level::Info, format!("ready: the time of its drain by {by} is over, after {lasted}"));
+        // Services of packets follow at once.
+        self.watch.state.health_changes.send_replace(());
     }
 
     fn handle_finding(&self, finding: Finding) {

@@ -1,6 +1,6 @@
 //! What one source may do: connections at once, connections and requests a second.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use testing::client::{Stream, request};
 use testing::{Client, Scripted, Server, attack, eventually, secs};
@@ -136,26 +136,33 @@ fn addresses_of_a_network_have_its_connections_together() {
 
 #[test]
 fn addresses_of_a_network_have_its_rates_together() {
+    // A place comes back after a second: on a machine that was slower than that, nothing is proved.
+    eventually("the rates are asked for within a second", secs(60), rates_of_networks);
+}
+
+fn rates_of_networks() -> Option<()> {
     let (_backend, server) = start_with_networks(
         "connection-rate = { burst = 2, per-second = 1 }\nrequest-rate = { burst = 3, per-second = 1 }",
     );
+    let began = Instant::now();
     let mut first = client_from("127.0.2.1", &server);
-    assert_eq!(ask(&mut first, &[]).0, 200);
+    let one = ask(&mut first, &[]).0;
     let mut second = client_from("127.0.2.9", &server);
-    assert_eq!(ask(&mut second, &[]).0, 200);
-    assert_eq!(ask(&mut client_from("127.0.2.17", &server), &[]).0, 429, "the third connection of the /24");
-    assert_eq!(ask(&mut first, &[]).0, 200);
-    assert_eq!(ask(&mut second, &[]).0, 429, "the fourth request of the /24");
-    assert_eq!(ask(&mut client_from("127.0.3.1", &server), &[]).0, 200, "another network");
-    for (address, status) in [
-        ("2001:db8:0:1::1", 200),
-        ("2001:db8:0:1:ffff::2", 200),
-        ("2001:db8:0:1::3", 429),
-        ("2001:db8:0:2::1", 200),
-    ] {
-        assert_eq!(ask(&mut named(address, &server), &[]).0, status, "{address}");
+    let two = ask(&mut second, &[]).0;
+    let third = ask(&mut client_from("127.0.2.17", &server), &[]).0;
+    let (three, four) = (ask(&mut first, &[]).0, ask(&mut second, &[]).0);
+    let other = ask(&mut client_from("127.0.3.1", &server), &[]).0;
+    let v6 = ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:1::3", "2001:db8:0:2::1"]
+        .map(|address| ask(&mut named(address, &server), &[]).0);
+    if began.elapsed() > Duration::from_millis(900) {
+        return None;
     }
+    assert_eq!([one, two, third], [200, 200, 429], "the third connection of the /24");
+    assert_eq!([three, four], [200, 429], "the fourth request of the /24");
+    assert_eq!(other, 200, "another network");
+    assert_eq!(v6, [200, 200, 429, 200], "the third connection of the /64");
     assert_eq!((ended(&server, "connection-rate"), ended(&server, "request-rate")), (2, 1));
+    Some(())
 }
 
 #[test]

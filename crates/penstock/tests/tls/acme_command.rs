@@ -103,8 +103,8 @@ fn a_command_that_fails_is_told_with_what_it_said_and_one_that_hangs_is_ended() 
             "exit status: 7; it said: no token for _acme-challenge.a.example.",
         ),
         (
-            format!("command = [\"{hanging}\"], time-limit = \"300ms\""),
-            "did not end within 0.3 s; it said: thinking",
+            format!("command = [\"{hanging}\"], time-limit = \"3s\""),
+            "did not end within 3 s; it said: thinking",
         ),
         (format!("command = [\"{missing}\"]"), "cannot be started: No such file"),
     ] {

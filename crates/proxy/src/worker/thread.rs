@@ -89,7 +89,9 @@ impl Loops {
         for (key, socket) in open {
             // A listener that is put back has its new socket alone: the earlier one would take a part of the datagrams, or,
             // bound to one address only, all that go there.
-            let same = self.ending[..earlier].iter().filter(|(closed, _)| closed.bind.may_share(&key.bind));
+            let same = self.ending[..earlier]
+                .iter()
+                .filter(|(closed, _)| closed.transport == key.transport && closed.bind.may_share(&key.bind));
             same.for_each(|(_, signal)| signal.cut());
             let close_signal = Rc::new(accept::CloseSignal::default());
             let (worker, signal) = (worker.clone(), close_signal.clone());
