@@ -696,7 +696,9 @@ INLINE int answer_arp(struct frame *frame, struct service *of)
 			of->answers_after = 0;
 		return PASS;
 	}
-	if (arp.operation != swap16(1) || arp.to[0] != vip[0] || arp.to[1] != vip[1] || !is_silent(of))
+	// A machine that asks before it takes the address (RFC 5227, from 0.0.0.0) is to have it.
+	if (arp.operation != swap16(1) || arp.to[0] != vip[0] || arp.to[1] != vip[1] || !(arp.from[0] | arp.from[1]) ||
+	    !is_silent(of))
 		return PASS;
 	arp.operation = swap16(2);
 #pragma unroll

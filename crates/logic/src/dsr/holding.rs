@@ -179,6 +179,11 @@ impl Holding {
     /// Takes a claim of another machine.
     pub fn handle(&mut self, by: Mac, claimant: Claimant, now: Instant) -> Told {
         let is_known = self.claim.is_some_and(|claim| claim.by == by);
+        let yields = matches!(self.phase, Phase::Yielded { .. });
+        if yields && claimant == Claimant::Backend && !is_known {
+            // A backend that answers as well does not end the claim of the machine that has the address.
+            return Told::Nothing;
+        }
         match &mut self.phase {
             Phase::Released => return Told::Nothing,
             Phase::Asking { .. } if claimant == Claimant::Other => {

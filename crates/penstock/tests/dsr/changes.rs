@@ -47,7 +47,9 @@ fn drained_download(network: &Network, path: &str) {
     let (address, other) = if which == "2" { ("10.77.0.14:80", "3") } else { ("10.77.0.15:80", "2") };
     let drained = server.said(&["drain", address]);
     assert!(drained.contains("draining: no new flows; ") && drained.contains("remembered"), "{drained}");
-    assert!((0..50).all(|_| network.visit(VIP) == other), "new connections go elsewhere from the answer on");
+    // The path hears of the mark at once, and the answer does not wait for it.
+    eventually("a new connection goes elsewhere", secs(10), || (network.visit(VIP) == other).then_some(()));
+    assert!((0..50).all(|_| network.visit(VIP) == other), "new connections go elsewhere");
     assert_eq!(download.0.try_wait().unwrap(), None, "the download goes on");
     eventually("its flow is counted", secs(10), || {
         (server.backend(address)["in_flight"].as_u64() >= Some(1)).then_some(())

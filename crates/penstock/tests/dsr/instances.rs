@@ -119,7 +119,9 @@ fn directories(network: &Network) -> Vec<PathBuf> {
     let own = link(network, "tc");
     let own = own.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
     let prefix = own.split_once("-eth0").unwrap().0.to_owned() + "-";
-    let all = fs::read_dir("/sys/fs/bpf/penstock").unwrap().map(|entry| entry.unwrap().path());
+    // The last process that goes removes it.
+    let Ok(all) = fs::read_dir("/sys/fs/bpf/penstock") else { return Vec::new() };
+    let all = all.map(|entry| entry.unwrap().path());
     let is_full = |path: &PathBuf| fs::read_dir(path).is_ok_and(|mut all| all.next().is_some());
     let of = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&prefix);
     all.filter(|path| of(path) && is_full(path)).collect()

@@ -11,7 +11,6 @@ use testing::{Server, eventually, secs};
 
 use super::downloads::{Downloads, MANY};
 use super::network::{BALANCER, CLIENT, Network, SERVERS, VIP, VIP6, config, host, only};
-use super::network::{BALANCER, CLIENT, Network, SERVERS, VIP, VIP6, config};
 use super::tunnel::{self, Routed};
 
 const CHECKED: &str = "health = { tcp = true, interval = \"1s\" }";

@@ -186,10 +186,10 @@ fn a_planned_take_over_is_at_once_and_neither_balancer_tells_of_a_conflict() {
     for (from, to) in [(0, 1), (1, 0)] {
         // For a moment both have it.
         give(machines[to], "add");
+        give(machines[from], "del");
         eventually("the client knows the new owner", secs(20), || {
             (known(&network)? == network.ethernet(machines[to])).then_some(())
         });
-        give(machines[from], "del");
         becomes(&servers[from], "standby");
         becomes(&servers[to], "owner");
         assert!((0..10).all(|_| visits(&network, VIP)));

@@ -12,10 +12,8 @@ use testing::tools::{self, Root};
 use testing::{eventually, secs};
 
 use super::network::{BALANCER, CLIENT, FAMILIES, Network, SERVERS, SWITCH, VIP, VIP6, noise, only};
-use super::network::{BALANCER, CLIENT, Network, SERVERS, SWITCH, VIP, VIP6, noise};
 use super::trace::{ended, fields, trace};
 use super::traffic::{Frames, OFFLOADS, UNLOADED, ask, pass, unbound};
-use super::traffic::{ask, pass, unbound};
 
 /// The network with a router between the balancer and the second server.
 pub(crate) struct Routed {

@@ -167,6 +167,8 @@ const SIGNALS: [(&str, &str, &str); 35] = [
     ("crates/penstock/src/cmd/ctl/top/state.rs", "format!(\"kill {id}\")", OF_CTL),
     ("crates/import/src/pen/command.rs", "`penstock ctl kill ID`", OF_CTL),
     ("bench/sandbox.py", "process.terminate()", OF_POPEN),
+    ("bench/copies.py", "self.client.terminate()", OF_POPEN),
+    ("bench/copies.py", "place.sshd.terminate()", OF_POPEN),
     ("bench/tlsfuzzer.py", "server.send_signal(signal.SIGTERM)", OF_POPEN),
 ];
 const OF_CTL: &str = "the command of `penstock ctl`, which ends sessions";

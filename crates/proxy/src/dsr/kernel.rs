@@ -18,7 +18,12 @@ impl Server {
         let (Some(kernel), Some(interface)) = (&mut self.kernel, self.interface) else { return };
         let shared = kernel.attached.shared();
         let mut words = self.director.service_words(interface.mac);
-        image::set_answers(&mut words, self.ownership.unwrap_or(Ownership::Standby), coarse_now());
+        // Another machine has the address: the program is not to answer for it after the process has ended.
+        let answers = match self.holding.yields_to() {
+            Some(_) => Ownership::Standby,
+            None => self.ownership.unwrap_or(Ownership::Standby),
+        };
+        image::set_answers(&mut words, answers, coarse_now());
         shared.set_service(&words);
         for (at, words) in self.director.backend_words().enumerate() {
             shared.set_backend(at, &words);

@@ -118,7 +118,7 @@ impl Server {
 
     /// What is told on this machine, which may be no owner of the address.
     fn told_here(&self, told: Told) -> Told {
-        if self.is_owner() { told } else { told.on_standby() }
+        if self.is_owner() && self.holding.yields_to().is_none() { told } else { told.on_standby() }
     }
 
     fn tell_of_kernel(&mut self, frame: &[u8], offload: &Offload) -> Told {

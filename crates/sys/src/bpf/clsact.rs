@@ -43,11 +43,14 @@ pub(super) fn add(index: u32, name: &str, program: BorrowedFd<'_>) -> io::Result
         Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Qdisc::WasThere,
         Err(error) => return Err(error),
     };
-    // The kernel chooses the place.
+    // Without a place the kernel would put it before the others.
+    let last = kernel.filters(index, INGRESS).unwrap_or_default();
+    let last = last.iter().map(|(filter, _)| filter.info >> 16).max();
+    let place = last.filter(|last| *last < 0xffff).map_or(0, |last| (last + 1).max(FIRST_CHOSEN));
     let added = kernel.order(
         libc::RTM_NEWTFILTER,
         exclusive,
-        [index, 0, INGRESS, ALL_PROTOCOLS],
+        [index, 0, INGRESS, place << 16 | ALL_PROTOCOLS],
         &description(Some(name), program),
     );
     match added.and_then(|()| find(index, name)?.ok_or_else(|| Errno::ENOENT.into())) {
@@ -99,7 +102,10 @@ const QDISC: u32 = 0xffff_0000;
 const INGRESS: u32 = 0xffff_fff2;
 const EGRESS: u32 = 0xffff_fff3;
 
-/// No place among others, and ETH_P_ALL.
+/// Place that the kernel gives the first filter for which none is asked.
+const FIRST_CHOSEN: u32 = 0xc000;
+
+/// ETH_P_ALL.
 const ALL_PROTOCOLS: u32 = 0x0003_u16.to_be() as u32;
 
 /// Attributes of linux/rtnetlink.h and linux/pkt_cls.h.

@@ -95,6 +95,10 @@ pub(super) fn put_filter(pins: &Pins, index: u32, program: BorrowedFd<'_>) -> io
         }
         None => {
             let (filter, qdisc) = clsact::add(index, &name, program)?;
+            if qdisc == Qdisc::WasThere && pins.has(QDISC) {
+                // The mark of an earlier run, whose qdisc is gone.
+                let _ = pins.remove_one(QDISC);
+            }
             (Place::Filter { filter, name, qdisc }, Earlier::Nothing)
         }
     };

@@ -92,7 +92,11 @@ impl Pins {
         }
         let path = path_of(name)?;
         loop {
-            fs::create_dir_all(&path).map_err(wrong(&path))?;
+            match fs::create_dir_all(&path) {
+                // Another process has removed the directory above it as an empty one.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                made => made.map_err(wrong(&path))?,
+            }
             let pins = Self::lock(path.clone());
             match &pins {
                 // Another process has removed it as an empty one, before it was locked here.
@@ -166,7 +170,8 @@ impl Pins {
     fn lock(path: PathBuf) -> Result<Self, Unpinned> {
         for _ in 0..MOMENTS {
             match Self::try_lock(path.clone()) {
-                Err(Unpinned::Taken(_)) if names(&path).is_ok_and(|names| names.is_empty()) => {
+                // Another start may only look at it.
+                Err(Unpinned::Taken(_)) => {
                     std::thread::sleep(MOMENT);
                 }
                 locked => return locked,

@@ -56,8 +56,9 @@ fn the_programs_of_an_owner_answer_once_its_process_is_silent_and_until_another_
             image::set_answers(&mut words, ownership, coarse_now().saturating_sub(ago * 1_000_000_000));
             words
         };
-        let (alive, standby, silent) =
-            (words(Ownership::Owner, 0), words(Ownership::Standby, 3), words(Ownership::Owner, 3));
+        let (standby, silent) = (words(Ownership::Standby, 3), words(Ownership::Owner, 3));
+        let mut alive = pair.director.service_words(OWN);
+        image::set_answers(&mut alive, Ownership::Owner, coarse_now() + 3_600_000_000_000);
         for (program, name) in pair.programs.iter_mut().zip(["tc", "xdp"]) {
             for words in [&alive, &standby] {
                 program.shared().set_service(words);
@@ -72,7 +73,9 @@ fn the_programs_of_an_owner_answer_once_its_process_is_silent_and_until_another_
             let (shorter, of_other) = (&asked[..asked.len() - 1], question(client(is_v6, 3)));
             // What it says itself, as a switch may send it back, is no claim of another machine.
             let own = owner::announcement(vip(is_v6), OWN);
-            for frame in [shorter, &of_other, &own] {
+            // Who asks before it takes the address is to have it.
+            let probe = owner::probe(vip(is_v6), OTHER);
+            for frame in [shorter, &of_other, &own, &probe] {
                 let (tried, _) = program.try_out(frame, &mut pair.out).unwrap();
                 assert_eq!(tried, Tried::Passed, "{name}, IPv6 {is_v6}");
             }
