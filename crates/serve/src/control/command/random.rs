@@ -122,5 +122,5 @@ async fn random_lines_are_answered_and_readers_change_nothing() {
             _ => {}
         }
     }
-    assert!(answered > 1_000, "{answered}");
+    assert!(answered > 500, "{answered}");
 }
