@@ -26,7 +26,7 @@ pub enum Programs {
 }
 
 /// Gives up what this process does not need, for all threads that it starts later: core dumps, inherited capabilities that
-/// are not meant for `programs`, capabilities of its own threads except [`NEEDED`], and new privileges if it starts no
+/// are not meant for `programs`, capabilities of its own threads except `NEEDED`, and new privileges if it starts no
 /// program. Programs that root starts get all capabilities of root again.
 pub fn reduce(programs: Programs) -> Result<(), PrivilegeError> {
     let threads = threads::count().map_err(step("counting the threads of this process"))?;
