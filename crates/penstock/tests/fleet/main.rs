@@ -8,7 +8,6 @@ mod lab;
 mod lab_faults;
 mod lab_inside;
 mod mpssh;
-mod rights;
 mod run;
 mod run_again;
 mod run_lab;
