@@ -11,7 +11,7 @@ for rung in xdp tc; do
     llvm-strip-14 -g "dsr-$rung.bpf.o"
 done
 {
-    sha256sum dsr.bpf.c dsr-tc.bpf.o dsr-xdp.bpf.o
+    sha256sum dsr.bpf.c answers.bpf.h dsr-tc.bpf.o dsr-xdp.bpf.o
     echo "flags: $flags"
     clang-14 --version | head -n 1
 } >dsr.bpf.record
