@@ -94,7 +94,7 @@ fn load_error(error: impl std::error::Error + Send + Sync + 'static) -> BpfError
     refused(errno_of(&error)).unwrap_or_else(|| BpfError::Load(Box::new(error)))
 }
 
-/// What the kernel says of every call where it gives no programs.
+/// Translates an errno with which the kernel refuses bpf(2) as a whole. `None`: another error, of this call alone.
 fn refused(errno: Option<i32>) -> Option<BpfError> {
     match errno {
         Some(nix::libc::EPERM | nix::libc::EACCES) => Some(BpfError::NotPermitted),

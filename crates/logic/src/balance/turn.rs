@@ -14,10 +14,10 @@ pub struct Line {
 /// The backends among which a session may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// No session waits: among all.
+    /// No other session waits: the session may choose among all backends.
     Any,
-    /// Others wait. Only the backend that has served the client before: it does not wait for those of whom no backend
-    /// knows, who may stand there because of soft limits.
+    /// Other sessions wait. The session may choose only the backend that has served its client before: sessions of new
+    /// clients may be waiting because of soft limits alone, which do not apply to a known client.
     Known,
 }
 
@@ -91,7 +91,7 @@ mod tests {
         };
         assert_eq!(come(0, 0, Some(7)), (Coming::Chose(7), Some(Turn::Any)));
         assert_eq!(come(0, 1, None), (Coming::Waits, Some(Turn::Any)));
-        assert_eq!(come(1, 0, Some(7)), (Coming::Waits, None), "nobody overtakes");
+        assert_eq!(come(1, 0, Some(7)), (Coming::Waits, None), "no session overtakes another");
         assert_eq!(come(1, 1, Some(7)), (Coming::Chose(7), Some(Turn::Known)));
         assert_eq!(come(1, 1, None), (Coming::Waits, Some(Turn::Known)));
         assert_eq!(come(2, 0, Some(7)), (Coming::QueueFull, None));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_queue_nobody_waits() {
+    fn without_a_queue_no_session_waits() {
         assert_eq!(come(Line::default(), || 0, |_| None::<()>), Coming::QueueFull);
     }
 }

@@ -1,6 +1,6 @@
 //! When the VIP is announced and answered for. Before that, the network is asked whether another machine has it, as RFC 5227
 //! and RFC 4862 want it, in a shorter time: a machine that has it keeps it, and operators are told. A planned take-over asks
-//! nothing, because the machine before may answer until it has seen that it is over.
+//! nothing: the previous owner may still answer until it has noticed the take-over.
 //!
 //! `crates/logic/src/dsr/owner.rs` has the frames, `crates/proxy/src/dsr/link.rs` sends them.
 
@@ -11,7 +11,7 @@ use super::packet::Mac;
 /// Questions before the VIP is announced. One may be lost.
 const QUESTIONS: u32 = 3;
 
-/// Time between them, and after the last one: a machine that has the address answers at once.
+/// Time between two questions, and after the last one: a machine that has the address answers at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Announcements, one a second: one may be lost.
@@ -21,7 +21,7 @@ const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// Time between questions while this machine answers.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 
-/// Time without a claim after which a conflict is over: a few questions were not answered. Who has yielded asks each second.
+/// Time without a claim after which a conflict is over: a few questions were not answered. A machine that has yielded asks each second.
 const OVER_AFTER: Duration = Duration::from_secs(30);
 const YIELDED_OVER_AFTER: Duration = Duration::from_millis(3500);
 
@@ -32,11 +32,11 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 /// which of them is the owner.
 const TAKE_OVER: Duration = Duration::from_secs(2);
 
-/// How the address is begun with.
+/// How this machine starts to hold the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     Ask,
-    /// Another machine gives it up.
+    /// Without questions: another machine is about to release the address.
     AtOnce,
 }
 
@@ -75,7 +75,7 @@ pub enum Told {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// It is not ours.
+    /// This machine does not hold the address.
     #[default]
     Released,
     Asking {
@@ -87,7 +87,7 @@ enum Phase {
         announce: Instant,
         ask: Instant,
     },
-    /// The claim's machine has it.
+    /// The machine in `claim` holds the address.
     Yielded {
         ask: Instant,
     },
@@ -135,7 +135,7 @@ impl Holding {
         }
     }
 
-    /// Whether questions who has the address are answered.
+    /// Whether this machine answers ARP requests and neighbour solicitations for the address.
     pub fn answers(&self) -> bool {
         matches!(self.phase, Phase::Held { .. })
     }
@@ -220,7 +220,8 @@ impl Holding {
         }
     }
 
-    /// Whether a conflict that operators know of is over. The address is asked for anew then, if another machine had it.
+    /// Ends a conflict in which no claim has come for a while. Returns true if operators were told of it. If this machine had
+    /// yielded, it asks for the address again.
     pub fn poll_over(&mut self, now: Instant) -> bool {
         let has_yielded = matches!(self.phase, Phase::Yielded { .. });
         let limit = if has_yielded { YIELDED_OVER_AFTER } else { OVER_AFTER };

@@ -1,5 +1,5 @@
-//! What operators are told of the balancer itself while it serves: what keeps packets from a service, and what mends it.
-//! `crates/proxy/src/dsr/machine.rs` looks.
+//! Sentences for operators about the balancer itself: what keeps packets from a service, and the command that mends it.
+//! `crates/proxy/src/dsr/machine.rs` watches for it.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use text::shell::word;
 /// Why nothing arrives at the interface of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoLink {
-    /// It is switched off.
+    /// The interface is switched off.
     Down,
     NoCarrier,
 }

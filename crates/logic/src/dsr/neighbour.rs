@@ -18,19 +18,19 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// within a second of another one.
 const PAUSE_OF_DEFENDED: Duration = Duration::from_secs(1);
 
-/// Time without a claim of the other machine after which it is told no more.
+/// Time without a claim of the other machine after which operators are no longer told of it.
 const LASTS: Duration = Duration::from_secs(30);
 
 /// What becomes of an Ethernet address that the kernel knows for a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is used.
+    /// Packets go to the address that the kernel has found.
     Take,
-    /// It is used instead of this one, whose machine does not answer for the backend any more.
+    /// The same, instead of to this earlier address, whose machine no longer answers.
     Replace(Mac),
-    /// The earlier one is used on.
+    /// Packets still go to the earlier address.
     Keep,
-    /// The same, and this frame is to be sent.
+    /// Packets still go to the earlier address, and its machine is asked by this frame.
     Ask(Vec<u8>),
 }
 
@@ -47,7 +47,7 @@ pub struct Dispute {
 /// Changes of Ethernet addresses, by backend.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// What was used last.
+    /// The address to which packets of each backend went last, with the machine that has it.
     used: HashMap<Box<str>, (IpAddr, Mac)>,
     open: HashMap<Box<str>, Change>,
 }
@@ -143,7 +143,7 @@ impl Changes {
         defended.map(|(backend, open)| (&**backend, open.dispute))
     }
 
-    /// Ends what is over.
+    /// Ends disputes without a claim for a while.
     pub fn expire(&mut self, now: Instant) {
         self.open.retain(|_, open| now.duration_since(open.claimed) < LASTS);
     }

@@ -269,7 +269,7 @@ impl Prober {
         }
     }
 
-    /// Ends all probes without a verdict: nothing can arrive, whatever the backends do.
+    /// Ends all probes without a verdict: without a link no answer of a backend can arrive.
     pub fn forget_asked(&mut self) {
         self.backends.values_mut().for_each(|probed| probed.asked = None);
     }

@@ -171,7 +171,7 @@ fn two_balancers_that_both_stand_by_are_a_fault_and_flags_are_enough_for_the_doc
         (server.ctl_json(&["dsr", "status"])["services"].as_array()?.len() == 1).then_some(())
     });
     doctor.expect_now(
-        "nobody has the address",
+        "no machine has the address",
         &[("vip-owner", "no machine on eth0 answers for 10.77.0.100: this one stands by")],
     );
     network.ip(other, &["addr", "add", "169.254.77.10/32", "dev", "lo"]);

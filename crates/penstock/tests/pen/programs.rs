@@ -88,7 +88,7 @@ fn the_admin_listener_has_pages() {
     }
 }
 
-/// A `pen` with a log, in a directory where whoever it runs as may make files.
+/// A `pen` with a log, in a directory where its user may make files.
 fn with_log(server: &Scripted) -> Door {
     let door = Door::open(Which::Penstock, &format!("-r -u {} -l @DIR/log @ {}", user(), server.address));
     fs::set_permissions(door.dir.path(), fs::Permissions::from_mode(0o777)).unwrap();

@@ -83,7 +83,7 @@ fn a_command_adds_and_removes_the_record_outside_the_sandbox() {
     assert_eq!(status(helpers[0], "Seccomp"), "0");
     drop(server);
     eventually("the helper ends with the front door", secs(20), || {
-        // That of a process that nobody has waited for is empty.
+        // That of a process whose parent has not waited for it is empty.
         let line = fs::read(format!("/proc/{}/cmdline", helpers[0])).unwrap_or_default();
         line.is_empty().then_some(())
     });

@@ -1,6 +1,6 @@
-//! What of this machine keeps packets from a service, and may begin at any time: a link that is lost, the address of the
-//! service on an interface, a kernel that forwards packets itself. It is told as long as it is so:
-//! `crates/logic/src/dsr/machine.rs` has the sentences.
+//! Watches this machine for what keeps packets from a service: a lost link, the address of the service on an interface of
+//! its own, a kernel that forwards packets. Operators are told for as long as it lasts; `crates/logic/src/dsr/machine.rs` has
+//! the sentences.
 
 use std::net::{IpAddr, SocketAddr};
 

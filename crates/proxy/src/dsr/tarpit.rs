@@ -81,7 +81,7 @@ impl Server {
         let own: Vec<_> = own.unwrap_or_default().iter().map(|it| (it.ip, it.prefix)).collect();
         for network in elsewhere(&rules.networks, &own) {
             let message = format!(
-                "{network} of tarpit-networks is on no network of {}: machines there ask nobody who has its addresses, and only what a router sends here is answered",
+                "{network} of tarpit-networks is on no network of {}: machines of that network send no ARP request or neighbour solicitation here, and only packets that a router sends here are answered",
                 settings.interface
             );
             self.worker.front.state.events.record(Level::Warning, self.subject(), message);

@@ -80,7 +80,7 @@ impl Server {
         let offload = Offload::read(self.batch.offload(slot));
         let told = self.director.tell(self.batch.frame(slot), own, Memory::Here(now), &offload);
         if told.verdict == Traced::Passed && self.tracer.tap.is_some() {
-            // That socket has it, too.
+            // The socket of the trace receives this frame as well, and records it.
             return;
         }
         let told = self.told_here(told);
@@ -107,7 +107,7 @@ impl Server {
                 let offload = Offload::read(tap.batch.offload(slot));
                 let told = self.tell_of_kernel(frame, &offload);
                 if self.kernel.is_none() && told.verdict != Traced::Passed {
-                    // The socket of the service has it, too.
+                    // The socket of the service receives this frame as well, and has recorded it.
                     continue;
                 }
                 self.tracer.record(&interface, frame, &told, &place);

@@ -514,8 +514,8 @@ impl<'a> Forwarding<'a> {
         match result {
             Err(failure) => {
                 if self.idempotence == Idempotence::Idempotent && !hedge::may_hedge(self.method()) {
-                    // It may be sent to another backend now. This one must not take it for a request that someone waits
-                    // for: where it is executed after all, it could undo a later one.
+                    // It may be sent to another backend now. This backend must not take it for a request whose
+                    // client waits: if it executes the request after all, that could undo a later one.
                     backend.reset_on_close();
                 }
                 AttemptEnd::Failed { failure, freshness: Some(freshness), other }

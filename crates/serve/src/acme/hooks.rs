@@ -100,7 +100,8 @@ impl<'a> CommandRecords<'a> {
         result.map_err(|why| self.fault("add the record", why))
     }
 
-    /// Removes what was added. Returns the first fault; the others are tried all the same.
+    /// Removes all records that were added. A record that cannot be removed does not stop the removal of the others; the first
+    /// error is returned.
     pub(super) async fn remove(&mut self) -> Result<(), Fault> {
         let mut result = Ok(());
         for (name, value) in std::mem::take(&mut self.added) {

@@ -190,7 +190,7 @@ impl Records<'_> {
     }
 }
 
-/// Proves control of all names in the DNS, and removes the records, whatever came of it.
+/// Proves control of all names in the DNS, and removes the records after success and after failure.
 async fn prove_and_remove(
     order: &mut Order,
     wanted: &Wanted<'_>,

@@ -295,7 +295,7 @@ fn every_command_refuses_arguments_that_are_missing_too_many_or_wrong_and_change
             }
         }
     }
-    assert!(server.requests.try_recv().is_err(), "nobody asked the supervisor for anything");
+    assert!(server.requests.try_recv().is_err(), "no command asked the supervisor for anything");
     assert_eq!(server.front.state.events.last(100).len(), 0, "nothing happened");
     let snapshot = server.front.snapshot.load();
     for backend in &snapshot.pools[0].backends {

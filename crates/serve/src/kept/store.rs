@@ -120,7 +120,7 @@ fn gather(state: &State, files: &Mutex<Files>, what: &What) -> Result<Gathered, 
 /// Writes files. Blocks on the disk, and has nothing of the state: see [`Gathered::of`].
 fn write(files: &Mutex<Files>, gathered: &Gathered, turn: Turn) -> End {
     let files = &mut *lock(files);
-    // One that waited behind the last store has an older state.
+    // A store that waited behind the last one of the process has an older state.
     if std::mem::replace(&mut files.turn, turn) == Turn::Last {
         return End::Outrun;
     }

@@ -35,7 +35,8 @@ pub struct ClientReport {
     pub left_seconds: u64,
 }
 
-/// Reports the clients of all sticky pools, or of the pool named `only`: all, or those seen within a time.
+/// Reports the known clients of every sticky pool, or of the pool named `only`. With `within`, only clients that were seen in
+/// that time.
 pub fn read(front: &Front, only: Option<&str>, within: Option<Duration>) -> Vec<ClientsReport> {
     let now = Instant::now();
     let snapshot = front.snapshot.load();

@@ -13,7 +13,7 @@ use text::wrap::wrapped;
 
 use super::tables::{WIDTH, push_line};
 
-/// What is said instead after a start that nobody has confirmed.
+/// Text in place of the list, after a start that no operator has confirmed in time.
 pub const GIVEN_UP: &str = "the services of dsr listeners are given up: the start was not confirmed in time (--commit-confirm)\n  \
                             hint: start penstock again, and confirm it with `penstock ctl confirm`\n";
 

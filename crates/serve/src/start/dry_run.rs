@@ -11,7 +11,7 @@ use crate::confinement;
 use crate::transaction::DryRun;
 
 impl FrontDoor {
-    /// Why this process could not serve a configuration, whatever is in its files.
+    /// Why this process could not serve a configuration, apart from the contents of the files that it names.
     pub(super) fn may_serve(&self, config: &Config) -> Result<(), String> {
         if let Some(why) = nothing_to_serve(config) {
             return Err(format!("error: {why}"));

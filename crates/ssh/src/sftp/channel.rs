@@ -28,7 +28,7 @@ fn lock(waiting: &Waiting) -> MutexGuard<'_, HashMap<u32, mpsc::UnboundedSender<
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The way of copies to the server.
+/// Sends requests of copies to the server, and knows which copy waits for which answer.
 pub(super) struct Copies {
     requests: mpsc::Sender<Bytes>,
     waiting: Waiting,
@@ -38,7 +38,8 @@ pub(super) struct Copies {
     _here: watch::Sender<()>,
 }
 
-/// Begins to carry packets. Returns the stream for the library, and the ways of its requests and of copies.
+/// Starts the two tasks that carry packets. Returns the stream for the library, the state of the channel, and the sender of
+/// requests for copies.
 pub(super) fn carry(stream: Stream) -> (Watched<DuplexStream>, Seen, Copies) {
     let (library, ours) = tokio::io::duplex(LIBRARY);
     let (watched, seen, end) = requests::watch(library);
@@ -143,7 +144,7 @@ async fn write(
             return;
         }
     }
-    // Nothing is left to ask: the server ends the channel.
+    // The library has closed its side: the end of input asks the server to close the channel.
     let _ = timeout(ENDING, channel.eof()).await;
 }
 
@@ -166,7 +167,7 @@ pub(super) struct Copying<'a, T> {
 impl<T> Copying<'_, T> {
     /// Returns the number for a request, which is to be sent next.
     pub(super) fn number(&mut self, about: T) -> u32 {
-        // A server that never answers does not make us forget: numbers repeat after two thousand million.
+        // Numbers repeat after two thousand million requests of one channel.
         let number = FIRST_BULK | self.copies.next.fetch_add(1, Relaxed);
         self.asked.insert(number, about);
         lock(&self.copies.waiting).insert(number, self.sender.clone());

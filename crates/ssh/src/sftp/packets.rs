@@ -39,7 +39,7 @@ pub(super) enum Answer {
     Wrong,
 }
 
-/// Bytes that have come, up to the end of a packet.
+/// Bytes that have arrived and were not taken as packets yet.
 #[derive(Default)]
 pub(super) struct Packets {
     pieces: VecDeque<Bytes>,
@@ -139,7 +139,7 @@ pub(super) fn put_read(to: &mut Vec<u8>, number: u32, handle: &str, offset: u64,
     to.extend_from_slice(&length.to_be_bytes());
 }
 
-/// Length of what stands before the data of a request to write.
+/// Length in bytes of a write request without its data.
 pub(super) fn write_head(handle: &str) -> usize {
     4 + 1 + 4 + 4 + handle.len() + 8 + 4
 }
@@ -162,7 +162,7 @@ fn put_head(to: &mut Vec<u8>, kind: u8, number: u32, handle: &str, rest: usize) 
     to.extend_from_slice(handle.as_bytes());
 }
 
-/// A length of our own, which is far below 4 GiB.
+/// Converts a length of a request that this program makes: it is far below 4 GiB.
 fn number_of(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }

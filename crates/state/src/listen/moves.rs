@@ -7,7 +7,7 @@ use sys::packet::PacketSocket;
 use super::{BindError, OpenAddress};
 use crate::claim::Claim;
 
-/// Claims an open address where the listener has it from now on; `None`: where it is, or it is none of packets. The error is
+/// Claims an open address where the listener has it from now on; `None`: the address stays where it is, or does not belong to a `dsr` listener. The error is
 /// what a start would say.
 pub fn moved(
     listener: &Listener,

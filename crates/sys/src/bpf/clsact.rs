@@ -76,7 +76,7 @@ impl Filter {
         let at = [self.index, self.handle, INGRESS, self.info];
         match kernel.order(libc::RTM_DELTFILTER, 0, at, &attribute(TCA_KIND, b"bpf\0")) {
             Ok(()) => {}
-            // Gone already, or with its interface.
+            // The filter, or its interface, is already gone.
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::EINVAL)) => {}
             Err(error) => return Err(error),
@@ -90,7 +90,7 @@ impl Filter {
 fn leave_qdisc(kernel: &mut Kernel, index: u32, qdisc: Qdisc) {
     let is_empty = |kernel: &mut Kernel, side| kernel.filters(index, side).is_ok_and(|all| all.is_empty());
     if qdisc == Qdisc::Made && is_empty(kernel, INGRESS) && is_empty(kernel, EGRESS) {
-        // An empty one does nothing.
+        // If it cannot be removed, it stays: an empty qdisc does nothing.
         let kind = attribute(TCA_KIND, b"clsact\0");
         let _ = kernel.order(libc::RTM_DELQDISC, 0, [index, QDISC, CLSACT, 0], &kind);
     }
@@ -121,7 +121,7 @@ const DIRECT_ACTION: u32 = 1;
 const HEADER: usize = 16;
 const MESSAGE: usize = 20;
 
-/// Longest answer of the kernel at once.
+/// Buffer for one read from the netlink socket, in bytes.
 const ANSWER: usize = 32 * 1024;
 
 fn description(name: Option<&str>, program: BorrowedFd<'_>) -> Vec<u8> {

@@ -140,7 +140,8 @@ impl Pins {
         format!("penstock-{name}").chars().take(LONGEST_FILTER).collect()
     }
 
-    /// Whether the process needs CAP_NET_ADMIN to remove what the service has: a filter has no descriptor.
+    /// Whether removing the program of the service needs CAP_NET_ADMIN: a filter of clsact does, because no descriptor stands
+    /// for it.
     pub fn needs_rights(&self) -> bool {
         self.found.iter().any(|name| name == FILTER)
     }

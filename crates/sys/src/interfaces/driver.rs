@@ -43,7 +43,8 @@ pub struct DriverFeatures {
 }
 
 impl DriverFeatures {
-    /// An error on a kernel that does not tell them.
+    /// # Errors
+    /// The kernel is older than 6.3 and does not tell the features of drivers.
     pub fn open() -> io::Result<Self> {
         let kernel = Socket::new(
             Domain::from(libc::AF_NETLINK),

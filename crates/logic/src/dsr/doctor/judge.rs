@@ -33,7 +33,7 @@ impl Examination {
         let question = if vip.is_ipv4() { "ARP requests" } else { "neighbour solicitations" };
         if let (Some(lacks), true) = (self.lacks, self.owners.is_empty()) {
             let text = format!(
-                "no machine on {} answers for {vip}: this one stands by, because it does not have {lacks}, and there is no other owner: clients find nobody",
+                "no machine on {} answers for {vip}: this one stands by, because it does not have {lacks}, and there is no other owner: no machine serves the clients",
                 self.interface
             );
             let mend = [

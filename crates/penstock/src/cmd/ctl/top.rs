@@ -38,7 +38,7 @@ const PAPER: Size = Size { width: 120, height: 40 };
 #[derive(Debug, Args)]
 #[command(after_help = KEYS)]
 pub(super) struct Top {
-    /// Print one picture and end, or with --json what it is made of; for scripts, and where there is no terminal
+    /// Print the screen once and exit; with --json the data behind it. For scripts, and where there is no terminal
     #[arg(long)]
     once: bool,
 }
@@ -111,7 +111,7 @@ pub(super) fn run(top: &Top, format: &Format, socket: &Path, timeout: Duration) 
     shown
 }
 
-/// Prints what a picture is made of.
+/// Prints the data behind the screen as JSON.
 fn print_once(socket: &Path, timeout: Duration) -> Result<(), Failure> {
     let mut client = Client::connect(socket, timeout)?;
     let mut parts = serde_json::Map::new();

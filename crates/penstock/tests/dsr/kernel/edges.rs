@@ -111,7 +111,7 @@ fn ethernets(is_v6: bool) -> Vec<Named> {
         ("in a session of PPPoE", behind(&[0x88, 0x64, 0x11, 0, 0, 1, 0, 40, 0, 0x21]), Passed),
         ("a length in the place of the type", with(plain.clone(), 12, &[0, 60]), Passed),
         ("to a group", with(plain.clone(), 0, &[1, 0, 0x5e, 0, 0, 1]), Passed),
-        ("to nobody", with(plain.clone(), 0, &[0; 6]), Passed),
+        ("to no address", with(plain.clone(), 0, &[0; 6]), Passed),
         ("to a card that differs in its last bit", with(plain.clone(), 5, &[OWN[5] ^ 1]), Passed),
         ("from a card that differs in its last bit", with(with(plain.clone(), 6, &OWN), 11, &[0xfe]), Sent),
         ("to the address behind", with(plain.clone(), last, &[0x11]), Passed),
@@ -247,7 +247,7 @@ fn options() -> Vec<Named> {
         ("the reserved bit", with(plain.clone(), 20, &[0x80, 0]), Sent),
         ("DF and more fragments", with(with(plain.clone(), 18, &[9, 9]), 20, &[0x60, 0]), Sent),
         ("one behind it with DF", with(with(plain.clone(), 18, &[9, 9]), 20, &[0x40, 3]), Sent),
-        ("from nobody", with(plain.clone(), 26, &[0; 4]), Sent),
+        ("from no address", with(plain.clone(), 26, &[0; 4]), Sent),
         ("a header of 60 bytes in a packet of 40", with(plain, 14, &[0x4f]), Passed),
     ];
     for protocol in [0, 2, 4, 41, 47, 50, 51, 89, 136, 255] {
@@ -298,7 +298,7 @@ fn extensions() -> Vec<Named> {
         ("urgent, with congestion", with(plain.clone(), 14, &[0x6b, 0xb0]), Sent),
         ("hops that end here", with(plain.clone(), 21, &[1]), Sent),
         ("no hops", with(plain.clone(), 21, &[0]), Sent),
-        ("from nobody", with(plain.clone(), 22, &[0; 16]), Sent),
+        ("from no address", with(plain.clone(), 22, &[0; 16]), Sent),
         ("a length within the flags", with(plain.clone(), 18, &[0, 13]), Passed),
         ("a length behind the flags", with(plain.clone(), 18, &[0, 14]), Sent),
         ("a length behind the frame", with(plain.clone(), 18, &[0xff, 0xff]), Sent),

@@ -36,7 +36,7 @@ impl FlowsName {
 
     /// The start has succeeded: forgets the other tables.
     pub(in super::super) fn keep(&self, pins: &Pins) {
-        // What stays takes memory, and the next start removes it.
+        // A table that cannot be removed takes memory until the next start removes it.
         self.others.iter().for_each(|name| drop(pins.remove_one(name)));
     }
 

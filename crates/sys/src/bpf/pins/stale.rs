@@ -1,5 +1,5 @@
-//! Programs that earlier processes have left in the kernel, with names that no service has any more: they would forward
-//! packets for ever, to the backends of their time, before the programs of this process.
+//! Programs of earlier processes whose listener or address is no longer configured. Without removal they would go on
+//! forwarding packets to the backends that were configured then, ahead of the programs of this process.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -70,7 +70,7 @@ impl StalePins {
         calls::interface_of(link.as_fd()).is_ok_and(|found| found == index).then_some((path, link))
     }
 
-    /// Whether the process needs CAP_NET_ADMIN to remove it.
+    /// Whether removing the stale program needs CAP_NET_ADMIN: a filter of clsact does.
     pub fn needs_rights(&self) -> bool {
         self.pins.needs_rights()
     }
