@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use testing::{eventually, secs};
 
-use super::network::{CLIENT, Network, Running, SERVERS, VIP, host, noise};
+use super::network::{CLIENT, Network, Running, SERVERS, VIP, are_same, host, noise};
 
 pub(crate) const MANY: usize = 200;
 
@@ -90,4 +90,43 @@ fn places(network: &Network, vip: &str) -> Places {
         (server, listed.lines().filter_map(port).collect())
     };
     SERVERS.map(of).into()
+}
+
+/// Six downloads of the large file, which is compared byte by byte.
+pub(crate) struct LargeDownloads<'a> {
+    network: &'a Network,
+    curls: Vec<Running>,
+}
+
+impl<'a> LargeDownloads<'a> {
+    /// Waits until all have begun. `rate` is curl's `--limit-rate`.
+    pub(crate) fn begin(network: &'a Network, rate: &str) -> Self {
+        let url = format!("http://{VIP}/large");
+        let start = |number: usize| {
+            let file = large(network, number).display().to_string();
+            let words =
+                ["curl", "-sf", "-m", "200", "--limit-rate", rate, "--noproxy", "*", "-o", &file, &url];
+            Running(network.command(CLIENT, &words).stderr(Stdio::null()).spawn().unwrap())
+        };
+        let curls: Vec<_> = (0..6).map(start).collect();
+        eventually("all have begun", secs(20), || {
+            let has_begun = |number| fs::metadata(large(network, number)).is_ok_and(|file| file.len() > 0);
+            (0..curls.len()).all(has_begun).then_some(())
+        });
+        Self { network, curls }
+    }
+
+    /// Waits for the last one.
+    #[track_caller]
+    pub(crate) fn assert_all_end_whole(mut self) {
+        let original = self.network.directory.path().join("large");
+        for (number, curl) in self.curls.iter_mut().enumerate() {
+            assert!(curl.0.wait().unwrap().success(), "{number}");
+            assert!(are_same(&large(self.network, number), &original), "{number}");
+        }
+    }
+}
+
+fn large(network: &Network, number: usize) -> PathBuf {
+    network.directory.path().join(format!("large{number}"))
 }

@@ -2,14 +2,14 @@
 //! start and a stop do to it, and to what others have there.
 
 use std::fs;
-use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 use testing::server::Setup;
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
-use super::network::{BALANCER, CLIENT, Network, Running, SERVERS, VIP, are_same, config};
+use super::downloads::LargeDownloads;
+use super::network::{BALANCER, Network, SERVERS, VIP, config};
 use super::paths::{ends, stop};
 use super::survival::other_build;
 
@@ -84,21 +84,7 @@ fn downloads_outlive_a_crash_a_restart_and_an_upgrade_and_what_others_have_stays
     assert_eq!(path["path"].as_str(), Some("tc"), "{path:#}");
     assert!(server.said(&["events"]).contains("(tc, by a filter of clsact"), "{}", server.said(&["events"]));
     let first = ours(&network);
-    let (to, url) = (
-        |number: usize| network.directory.path().join(format!("download{number}")),
-        format!("http://{VIP}/large"),
-    );
-    let mut downloads: Vec<_> = (0..6)
-        .map(|number| {
-            let file = to(number).display().to_string();
-            let words =
-                ["curl", "-sf", "-m", "200", "--limit-rate", "4M", "--noproxy", "*", "-o", &file, &url];
-            Running(network.command(CLIENT, &words).stderr(Stdio::null()).spawn().unwrap())
-        })
-        .collect();
-    eventually("all have begun", secs(20), || {
-        (0..6).all(|number| fs::metadata(to(number)).is_ok_and(|file| file.len() > 0)).then_some(())
-    });
+    let downloads = LargeDownloads::begin(&network, "4M");
 
     server.signal(Signal::SIGKILL);
     server.wait_end(secs(10));
@@ -123,10 +109,7 @@ fn downloads_outlive_a_crash_a_restart_and_an_upgrade_and_what_others_have_stays
     let server = Setup::new(&of("")).through(through).env("PENSTOCK_TEST_WITHOUT_TCX", "1").start();
     knows(&server, 6);
     assert_ne!(ours(&network), second, "the program of another version");
-    for (number, download) in downloads.iter_mut().enumerate() {
-        assert!(download.0.wait().unwrap().success(), "{number}");
-        assert!(are_same(&to(number), &network.directory.path().join("large")), "{number}");
-    }
+    downloads.assert_all_end_whole();
     stop(server);
     ends(&network);
     assert_eq!(filters(&network), foreign);

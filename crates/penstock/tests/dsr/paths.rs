@@ -1,13 +1,13 @@
 //! Where packets are forwarded: which path is taken and why, and what a crash, a restart and a stop do to it.
 
 use std::fs;
-use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
-use super::network::{BALANCER, CLIENT, Network, Running, SERVERS, SWITCH, VIP, are_same, config};
+use super::downloads::LargeDownloads;
+use super::network::{BALANCER, CLIENT, Network, SERVERS, SWITCH, VIP, config};
 
 const NO_CHECKS: &str = "health = \"off\"";
 
@@ -250,25 +250,13 @@ fn a_killed_process_and_its_successor_cut_no_download_and_a_stop_takes_the_progr
     let _servers = SERVERS.map(|server| network.nginx(server));
     let config = config(&bind(), "", "health = { tcp = true, interval = \"1s\" }");
     let mut server = network.balancer_with_all_files(&config);
-    let url = format!("http://{VIP}/large");
     eventually("it serves", secs(20), || {
         network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())
     });
     let path = |server: &Server| server.ctl_json(&["status"])["listeners"][0]["paths"][0].clone();
     assert_eq!(path(&server)["path"].as_str(), Some("tc"));
     assert!(path(&server)["unpinned"].is_null(), "{:#}", path(&server));
-    let to = |number: usize| network.directory.path().join(format!("download{number}"));
-    let mut downloads: Vec<_> = (0..6)
-        .map(|number| {
-            let file = to(number).display().to_string();
-            let words =
-                ["curl", "-sf", "-m", "100", "--limit-rate", "15M", "--noproxy", "*", "-o", &file, &url];
-            Running(network.command(CLIENT, &words).stderr(Stdio::null()).spawn().unwrap())
-        })
-        .collect();
-    eventually("all have begun", secs(20), || {
-        (0..6).all(|number| fs::metadata(to(number)).is_ok_and(|file| file.len() > 0)).then_some(())
-    });
+    let downloads = LargeDownloads::begin(&network, "15M");
     server.signal(Signal::SIGKILL);
     server.wait_end(secs(10));
     // Without the process, new connections are served as well.
@@ -282,10 +270,7 @@ fn a_killed_process_and_its_successor_cut_no_download_and_a_stop_takes_the_progr
     };
     eventually("it knows the flows of the one before", secs(10), || (in_flight() >= 6).then_some(()));
     (0..20).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(VIP))));
-    for (number, download) in downloads.iter_mut().enumerate() {
-        assert!(download.0.wait().unwrap().success(), "{number}");
-        assert!(are_same(&to(number), &network.directory.path().join("large")), "{number}");
-    }
+    downloads.assert_all_end_whole();
     stop(server);
     ends(&network);
 }

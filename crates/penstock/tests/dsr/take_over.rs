@@ -15,6 +15,14 @@ use super::trace::{ended, fields, trace};
 
 const OWNER: &str = "169.254.77.10";
 
+/// A network with a second machine for a balancer, and its servers.
+fn two_balancers() -> (Network, [usize; 2], [Running; 2]) {
+    let mut network = Network::new();
+    let machines = [BALANCER, network.add_balancer()];
+    let servers = SERVERS.map(|server| network.nginx(server));
+    (network, machines, servers)
+}
+
 /// Whether a balancer answers for the address, as it says itself.
 fn ownership(server: &Server) -> Option<String> {
     let services = server.ctl_json(&["dsr", "status"])["services"].as_array()?.clone();
@@ -115,10 +123,7 @@ fn two_hundred_downloads_stay_where_they_are_when_the_other_balancer_takes_over(
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    let mut network = Network::new();
-    let machines = [BALANCER, network.add_balancer()];
-    let network = network;
-    let _servers = SERVERS.map(|server| network.nginx(server));
+    let (network, machines, _servers) = two_balancers();
     let key = network.directory.path().join("key");
     fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
@@ -169,10 +174,7 @@ fn a_planned_take_over_is_at_once_and_neither_balancer_tells_of_a_conflict() {
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    let mut network = Network::new();
-    let machines = [BALANCER, network.add_balancer()];
-    let network = network;
-    let _servers = SERVERS.map(|server| network.nginx(server));
+    let (network, machines, _servers) = two_balancers();
     let listener = format!("owner-address = \"{OWNER}\"");
     let config = config(&format!("\"{VIP}:80\""), &listener, "health = \"off\"");
     let servers = machines.map(|machine| network.machine(machine).setup(&config).start());

@@ -9,9 +9,9 @@ use serde_json::Value;
 use testing::binary;
 use testing::network::Machine;
 use testing::tools::{self, Root};
-use testing::{eventually, secs};
+use testing::{Server, eventually, secs};
 
-use super::network::{BALANCER, CLIENT, FAMILIES, Network, SERVERS, SWITCH, VIP, VIP6, noise, only};
+use super::network::{BALANCER, CLIENT, FAMILIES, Network, Running, SERVERS, SWITCH, VIP, VIP6, noise, only};
 use super::trace::{ended, fields, trace};
 use super::traffic::{Frames, OFFLOADS, UNLOADED, ask, pass, unbound};
 
@@ -270,6 +270,15 @@ fn send(network: &Network, length: usize, count: usize, discover: u8) {
     network.run(CLIENT, &["python3", "-c", &script]);
 }
 
+/// A balancer that serves DNS through tunnels by this data path, and the name servers.
+fn dns(network: &Network, path: &str) -> (Server, [Running; 2]) {
+    let servers = SERVERS.map(|server| unbound(network, server));
+    let listener = format!("transport = \"udp\"\ndata-path = \"{path}\"");
+    let server = network.balancer(&config(53, &listener, "health = \"off\""));
+    eventually("it serves", secs(20), || ask(network, CLIENT, VIP, None));
+    (server, servers)
+}
+
 #[test]
 fn fragments_that_do_not_fit_into_a_tunnel_are_counted_also_those_without_ports() {
     if tools::root("makes network namespaces") == Root::LeftOut {
@@ -278,10 +287,7 @@ fn fragments_that_do_not_fit_into_a_tunnel_are_counted_also_those_without_ports(
     for path in ["af_packet", "tc"] {
         let routed = Routed::new();
         let network = &routed.network;
-        let _servers = SERVERS.map(|server| unbound(network, server));
-        let listener = format!("transport = \"udp\"\ndata-path = \"{path}\"");
-        let server = network.balancer(&config(53, &listener, "health = \"off\""));
-        eventually("it serves", secs(20), || ask(network, CLIENT, VIP, None));
+        let (server, _servers) = dns(network, path);
         let refused = || {
             let services = server.ctl_json(&["dsr", "status"])["services"].clone();
             services[0]["dropped"]["packet-too-long"].as_u64().unwrap_or(0)
@@ -302,10 +308,7 @@ fn a_trace_says_of_a_packet_that_does_not_fit_into_a_tunnel_that_it_was_dropped(
     for path in ["af_packet", "tc"] {
         let routed = Routed::new();
         let network = &routed.network;
-        let _servers = SERVERS.map(|server| unbound(network, server));
-        let listener = format!("transport = \"udp\"\ndata-path = \"{path}\"");
-        let server = network.balancer(&config(53, &listener, "health = \"off\""));
-        eventually("it serves", secs(20), || ask(network, CLIENT, VIP, None));
+        let (server, _servers) = dns(network, path);
         let file = network.directory.path().join(format!("{path}.pcapng"));
         let words = ["--service", "v4", "--from", "10.77.0.12", "--packets", "2"];
         let child = trace(&server, &file, &words);

@@ -4,6 +4,7 @@
 mod access;
 mod balance;
 mod bandwidth;
+mod between_networks;
 mod countries;
 mod descriptors;
 mod discovery;

@@ -11,6 +11,8 @@ use testing::server::{Setup, penstock};
 use testing::tools::{self, Root};
 use testing::{Scripted, Server, eventually, secs};
 
+use crate::between_networks::{self, BACKENDS, CLIENTS};
+
 struct Network {
     client: Machine,
     balancer: Machine,
@@ -19,19 +21,10 @@ struct Network {
 
 impl Network {
     fn new() -> Self {
-        let [client, balancer, backend] = ["t", "u", "v"].map(Machine::new);
-        for (far, near, v4, v6) in [
-            (&client, "clients", "198.51.100", "2001:db8:1:"),
-            (&backend, "backends", "203.0.113", "2001:db8:2:"),
-        ] {
-            balancer.ip(&["link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", far.name()]);
-            for (machine, device, last) in [(&balancer, near, 1), (far, "eth0", 2)] {
-                machine.ip(&["addr", "add", &format!("{v4}.{last}/24"), "dev", device]);
-                machine.ip(&["addr", "add", &format!("{v6}:{last}/64"), "dev", device]);
-                machine.ip(&["link", "set", device, "up"]);
-            }
-            far.ip(&["route", "add", "default", "via", &format!("{v4}.1")]);
-            far.ip(&["-6", "route", "add", "default", "via", &format!("{v6}:1")]);
+        let [client, balancer, backend] = between_networks::machines(["t", "u", "v"]);
+        for (machine, (v4, v6)) in [(&client, CLIENTS), (&backend, BACKENDS)] {
+            machine.ip(&["route", "add", "default", "via", &format!("{v4}.1")]);
+            machine.ip(&["-6", "route", "add", "default", "via", &format!("{v6}:1")]);
         }
         // As docs/serve.md has it: what comes from the port of the backends is for this machine, also if it is sent to a client.
         for family in ["-4", "-6"] {

@@ -237,7 +237,10 @@ fn one_other_balancer_may_answer_while_this_one_stands_by() {
         examination.stand_by("169.254.77.10".parse().unwrap());
         examination.handle(&claim("192.0.2.21", SERVER));
         let found = examination.findings().swap_remove(0);
-        assert!(found.is_fault() && found.text.contains("no machine serves the clients"), "both stand by: {found:?}");
+        assert!(
+            found.is_fault() && found.text.contains("no machine serves the clients"),
+            "both stand by: {found:?}"
+        );
         assert!(found.mend[1].starts_with("ip address add 169.254.77.10/32 dev lo"), "{found:?}");
         examination.handle(&claim(&ip, STRANGER));
         let found = examination.findings().swap_remove(0);

@@ -7,6 +7,8 @@ use testing::peers::Process;
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
+use crate::between_networks;
+
 /// Collects as many datagrams as the first byte of each says, prints their lengths, and sends them back.
 const BACKEND: &str = r#"
 import socket, sys
@@ -62,18 +64,7 @@ struct Network {
 
 impl Network {
     fn new() -> Self {
-        let [client, balancer, backend] = ["f", "g", "h"].map(Machine::new);
-        for (far, near, v4, v6) in [
-            (&client, "clients", "198.51.100", "2001:db8:1:"),
-            (&backend, "backends", "203.0.113", "2001:db8:2:"),
-        ] {
-            balancer.ip(&["link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", far.name()]);
-            for (machine, device, last) in [(&balancer, near, 1), (far, "eth0", 2)] {
-                machine.ip(&["addr", "add", &format!("{v4}.{last}/24"), "dev", device]);
-                machine.ip(&["addr", "add", &format!("{v6}:{last}/64"), "dev", device]);
-                machine.ip(&["link", "set", device, "mtu", "1500", "up"]);
-            }
-        }
+        let [client, balancer, backend] = between_networks::machines(["f", "g", "h"]);
         let echo = Process::start(&mut backend.command(&["python3", "-c", BACKEND]));
         echo.stdout.wait_for("ready", secs(20));
         Self { client, balancer, _backend: backend, echo }
