@@ -32,6 +32,10 @@ use crate::sticky_cookie::Slot;
 use crate::stream::{Quiet, Stream};
 use crate::worker::Worker;
 
+mod limits;
+
+use limits::Limits;
+
 /// Interval at which the first waiting session checks again, and after it the others in order: changes of health and
 /// weights do not notify them.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -180,7 +184,8 @@ pub fn choose_at_once(
     }
 }
 
-/// Waits in the pool's queue, first in, first out.
+/// Waits in the pool's queue, first in, first out. The limits of the backends are those of the snapshot that is served at
+/// each look.
 pub async fn wait(
     worker: &Rc<Worker>,
     snapshot: &Snapshot,
@@ -195,10 +200,24 @@ pub async fn wait(
     let waiting = async {
         // A permit may have become free before this session entered the queue.
         let mut is_our_turn = place.may_look;
+        let (mut generation, mut served) = (snapshot.generation, Vec::new());
         loop {
             if is_our_turn {
                 place.looks();
-                if let Some(outcome) = choose_now(worker, snapshot, pool, wanted, Instant::now()) {
+                let current = worker.current();
+                if current.generation != generation {
+                    (generation, served) = (current.generation, limits::served(&current, pool));
+                }
+                let limits = |index: usize, backend: &BackendPlan| {
+                    served.get(index).copied().unwrap_or_else(|| Limits::configured(index, backend))
+                };
+                let now = Instant::now();
+                if let Some(outcome) = choose_by(worker, snapshot, pool, wanted, now, limits) {
+                    // A backend that came back, or whose limit was raised, has room for more than one.
+                    let others_wait = pool.queue.waiting() > 1;
+                    if outcome.is_ok() && others_wait && has_room(pool, wanted.judged, now, limits) {
+                        place.pass_on();
+                    }
                     break outcome;
                 }
                 place.pass_on();
@@ -214,6 +233,17 @@ pub async fn wait(
     }
 }
 
+/// Whether a backend that is available has room for one more session.
+fn has_room(
+    pool: &PoolPlan,
+    judged: Option<Peer>,
+    now: Instant,
+    limits: impl Fn(usize, &BackendPlan) -> Limits + Copy,
+) -> bool {
+    let standings = || standings_by(pool, judged, now, limits);
+    logic::balance::candidates(standings, AllDown::ErrorPage).0.iter().any(Candidate::takes)
+}
+
 /// Chooses a backend. `None` if every possible backend is at its limit.
 fn choose_now(
     worker: &Rc<Worker>,
@@ -222,9 +252,21 @@ fn choose_now(
     wanted: &Wanted<'_>,
     now: Instant,
 ) -> Option<Result<Chosen, NoBackend>> {
+    choose_by(worker, snapshot, pool, wanted, now, Limits::configured)
+}
+
+fn choose_by(
+    worker: &Rc<Worker>,
+    snapshot: &Snapshot,
+    pool: &Arc<PoolPlan>,
+    wanted: &Wanted<'_>,
+    now: Instant,
+    limits: impl Fn(usize, &BackendPlan) -> Limits + Copy,
+) -> Option<Result<Chosen, NoBackend>> {
     let mut candidates = Candidates::new();
-    logic::balance::gather(&mut candidates, || standings(pool, wanted.judged, now), pool.settings.all_down);
-    let remembered = remembered(pool, wanted, now);
+    let standings = || standings_by(pool, wanted.judged, now, limits);
+    logic::balance::gather(&mut candidates, standings, pool.settings.all_down);
+    let remembered = remembered(pool, wanted, now, limits);
     loop {
         if pool.tiers > 1 {
             let priority = |index: usize| pool.backends[index].settings.priority;
@@ -236,7 +278,7 @@ fn choose_now(
         let view = View::of(&question, selection);
         let index = match selection {
             Selection::Remembered(index) => {
-                return take(pool, index, pool.backends[index].settings.max_connections, view).map(Ok);
+                return take(pool, index, limits(index, &pool.backends[index]).most, view).map(Ok);
             }
             Selection::Picked(index) => index,
             Selection::AllBusy => return None,
@@ -259,7 +301,7 @@ fn choose_now(
 
 /// Chooses the backend that has served the client before, if it has room for it.
 fn choose_known(pool: &PoolPlan, wanted: &Wanted<'_>, now: Instant) -> Option<Chosen> {
-    let remembered = remembered(pool, wanted, now)?;
+    let remembered = remembered(pool, wanted, now, Limits::configured)?;
     let all_down = Turn::Known.all_down(pool.settings.all_down);
     let candidates = candidates(pool, wanted.judged, now, all_down);
     let question = question(pool, &candidates, Some(remembered), wanted);
@@ -279,7 +321,12 @@ fn question<'a>(
 }
 
 /// Returns the backend that the sticky table has for the client, or its cookie.
-fn remembered(pool: &PoolPlan, wanted: &Wanted<'_>, now: Instant) -> Option<Remembered> {
+fn remembered(
+    pool: &PoolPlan,
+    wanted: &Wanted<'_>,
+    now: Instant,
+    limits: impl Fn(usize, &BackendPlan) -> Limits,
+) -> Option<Remembered> {
     let backend = match (&pool.cookie, wanted.cookie) {
         (Some(_), Slot::Backend(backend)) => backend,
         (Some(_), Slot::Absent | Slot::Unknown) => return None,
@@ -289,7 +336,7 @@ fn remembered(pool: &PoolPlan, wanted: &Wanted<'_>, now: Instant) -> Option<Reme
             pool.identities.find(identity)?
         }
     };
-    Some(Remembered { backend, limit: pool.backends[backend].settings.max_connections })
+    Some(Remembered { backend, limit: limits(backend, &pool.backends[backend]).most })
 }
 
 /// Remembers the backend of a client in the pool's sticky table, if it has one.
@@ -315,11 +362,21 @@ pub(crate) fn standings(
     judged: Option<Peer>,
     now: Instant,
 ) -> impl Iterator<Item = Standing> {
+    standings_by(pool, judged, now, Limits::configured)
+}
+
+fn standings_by(
+    pool: &PoolPlan,
+    judged: Option<Peer>,
+    now: Instant,
+    limits: impl Fn(usize, &BackendPlan) -> Limits,
+) -> impl Iterator<Item = Standing> {
     let window = pool.settings.slow_start;
     let by_latency = pool.settings.balance == Policy::PeakEwma;
     let trials = pool.settings.passive.trials;
-    pool.backends.iter().map(move |backend| {
+    pool.backends.iter().enumerate().map(move |(index, backend)| {
         let state = &backend.state;
+        let Limits { most, soft } = limits(index, backend);
         let configured = state.weight_override().unwrap_or(backend.settings.weight);
         let full_weight = configured * WEIGHT_UNIT;
         let weight = match state.up_for(now) {
@@ -332,8 +389,8 @@ pub(crate) fn standings(
             weight,
             full_weight,
             in_flight: state.in_flight.load(Relaxed),
-            limit: backend.settings.max_connections,
-            soft_limit: backend.settings.soft_max_connections,
+            limit: most,
+            soft_limit: soft,
             verdict: verdict(backend, judged),
             priority: backend.settings.priority,
             latency: if by_latency { state.latency(now) } else { 0 },

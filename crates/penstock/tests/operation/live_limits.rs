@@ -76,6 +76,54 @@ fn limit_of_a_backend_makes_the_next_session_wait() {
 }
 
 #[test]
+fn those_that_wait_come_in_when_the_limit_of_a_backend_is_raised() {
+    for workers in [1, 2] {
+        let backend = Scripted::answering("app");
+        let config = |most: u32| {
+            format!(
+                "[process]\nworkers = {workers}\n[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
+                 [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
+                 [listener.raw]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\n\
+                 [pool.app]\nbackends = [{{ address = \"{}\", max-connections = {most} }}]\nhealth = \"off\"\n\
+                 timeouts = {{ queue = \"10m\" }}\n",
+                backend.address
+            )
+        };
+        let server = Server::start(&config(1));
+        let mut first = from("127.0.0.1", &server, "raw");
+        assert_eq!(first.get("/", &[]).text(), "app");
+        for by_reload in [false, true] {
+            let mut waiting: Vec<_> = (0..20)
+                .map(|at| {
+                    let mut client = from("127.0.0.1", &server, if at % 2 == 0 { "raw" } else { "web" });
+                    client.send(request("GET", "/", &[], b""));
+                    client
+                })
+                .collect();
+            eventually("all wait", secs(10), || {
+                (server.ctl_json(&["status"])["pools"][0]["queued"] == 20).then_some(())
+            });
+            if by_reload {
+                server.write_config(&config(40));
+                server.said(&["reload"]);
+            } else {
+                server.said(&["set", "pool.app.backends.1.max-connections", "30"]);
+            }
+            for client in &mut waiting {
+                assert_eq!(client.response().text(), "app");
+            }
+            // The session that has the permit from before the change goes on.
+            assert_eq!(first.get("/", &[]).text(), "app");
+            drop(waiting);
+            eventually("the others have ended", secs(10), || {
+                (server.backend(&backend.address)["in_flight"] == 1).then_some(())
+            });
+            server.said(&["set", "pool.app.backends.1.max-connections", "1"]);
+        }
+    }
+}
+
+#[test]
 fn limit_of_a_listener_is_changed_for_the_next_client() {
     let backend = Scripted::answering("app");
     let server = start(&backend);
