@@ -21,7 +21,7 @@ use state::acme::{Key, Phase, RenewalState};
 use state::events::{Level, timestamp};
 use state::lock::lock;
 use tls::Bundle;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 
 mod account;
 mod client;
@@ -31,12 +31,14 @@ pub mod helper;
 mod hooks;
 mod kept;
 mod order;
+mod records;
 
 use client::Client;
 use fault::Fault;
 pub use hooks::Hooks;
 use kept::{Files, on_disk};
 use order::{Answers, Limits, Wanted};
+use records::Removals;
 
 /// Longest time between two reads of clock and disk: another process may have renewed, or the clock may have jumped.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
@@ -56,22 +58,35 @@ pub struct Orderer {
     state: Arc<State>,
     hooks: Arc<Hooks>,
     sections: HashMap<Arc<str>, Running>,
+    removals: Removals,
 }
 
 struct Running {
     settings: Acme,
-    tasks: Vec<AbortHandle>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
 impl Orderer {
     pub fn new(state: Arc<State>, hooks: Hooks) -> Self {
-        Self { state, hooks: Arc::new(hooks), sections: HashMap::new() }
+        Self { state, hooks: Arc::new(hooks), sections: HashMap::new(), removals: Removals::default() }
+    }
+
+    /// Aborts all orders, and waits for a few seconds until the DNS records of aborted ones are removed.
+    pub(crate) async fn end(&mut self) {
+        for (_, mut running) in self.sections.drain() {
+            for task in std::mem::take(&mut running.tasks) {
+                task.abort();
+                // Ends as aborted.
+                let _ = task.await;
+            }
+        }
+        self.removals.ended().await;
     }
 
     /// Starts the tasks of new sections and aborts those of sections that were removed or changed.
@@ -110,6 +125,7 @@ impl Orderer {
             places: tokio::sync::Semaphore::new(ORDERS_AT_ONCE),
             turns: self.state.account.clone(),
             hooks: self.hooks.clone(),
+            removals: self.removals.clone(),
             silent_until: Mutex::default(),
         });
         let task = |certificate: &AcmeCertificate| {
@@ -120,10 +136,10 @@ impl Orderer {
                 state: self.state.clone(),
                 subject: subject(&settings.name, &certificate.name),
             };
-            tokio::spawn(job.run()).abort_handle()
+            tokio::spawn(job.run())
         };
-        let mut tasks: Vec<AbortHandle> = settings.certificates.iter().map(task).collect();
-        tasks.push(tokio::spawn(clear_away(settings.clone(), self.state.clone())).abort_handle());
+        let mut tasks: Vec<JoinHandle<()>> = settings.certificates.iter().map(task).collect();
+        tasks.push(tokio::spawn(clear_away(settings.clone(), self.state.clone())));
         Running { settings: settings.clone(), tasks }
     }
 }
@@ -154,6 +170,7 @@ struct Section {
     turns: Arc<Descriptors>,
     /// Runs the commands of dns-01.
     hooks: Arc<Hooks>,
+    removals: Removals,
     /// End of the pause in renewal-suggestion requests after the authority did not answer.
     silent_until: Mutex<Option<Instant>>,
 }
@@ -368,6 +385,7 @@ impl Job {
             challenges: self.state.acme.challenges.clone(),
             descriptors: self.section.turns.clone(),
             hooks: self.section.hooks.clone(),
+            removals: self.section.removals.clone(),
         };
         let text = order::order(&account, &wanted, &answers).await;
         let text = text.map_err(|fault| (fault, client.take_retry_after()))?;

@@ -600,6 +600,7 @@ impl FrontDoor {
             // A worker that has ended has no sessions to abort.
             let _ = worker.send(Command::Cut);
         }
+        self.slow.orderer.end().await;
         let deadline = Instant::now() + CUT_LIMIT;
         let is_running =
             |thread: &Option<JoinHandle<()>>| thread.as_ref().is_some_and(|it| !it.is_finished());

@@ -142,3 +142,40 @@ fn a_reload_cannot_bring_a_command_and_privileges_name_it() {
         "{told}"
     );
 }
+
+#[test]
+fn an_order_that_a_reload_aborts_leaves_no_record_of_a_command() {
+    let names = Updatable::start("");
+    let pebble = pebble(&names);
+    let directory = tempfile::tempdir().unwrap();
+    // The first command waits, and the reload comes meanwhile.
+    let hook = script(
+        &directory.path().join("hook"),
+        &format!(
+            "echo \"$1 $3\" >>$D/calls\n\
+             if [ $1 = present ] && mkdir $D/first 2>/dev/null; then until [ -e $D/go ]; do sleep 0.02; done; fi\n\
+             case $1 in present) what=\"add $2 60 TXT $3\" ;; *) what=\"delete $2 TXT $3\" ;; esac\n\
+             printf 'server {} {}\\n%s\\nsend\\n' \"$what\" | nsupdate -k {}",
+            names.address.ip(),
+            names.address.port(),
+            names.key("penstock").display()
+        ),
+    );
+    let text = config(&pebble, &format!("command = [\"{hook}\"]"));
+    let server = Server::start(&text);
+    let calls = || fs::read_to_string(directory.path().join("calls")).unwrap_or_default();
+    let first = eventually("the first command", secs(40), || {
+        calls().lines().next().and_then(|line| line.strip_prefix("present ").map(str::to_owned))
+    });
+    server.write_config(&text.replace("wait =", "time-limit = \"50s\", wait ="));
+    server.said(&["reload"]);
+    fs::write(directory.path().join("go"), "").unwrap();
+    eventually("the removal of the first record", secs(40), || {
+        calls().lines().any(|line| line == format!("cleanup {first}")).then_some(())
+    });
+    eventually("a certificate by the second order", secs(60), || served(&server, "any.a.example"));
+    eventually("no record is left", secs(20), || {
+        names.dig("_acme-challenge.a.example.", "TXT").is_empty().then_some(())
+    });
+    assert_eq!(calls().matches("present ").count(), calls().matches("cleanup ").count(), "{}", calls());
+}

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use testing::dns_updates::Updatable;
 use testing::pebble::{Pebble, PebbleSetup};
@@ -12,7 +13,11 @@ use testing::{Scripted, Server, eventually, secs, tools};
 
 /// One TLS listener, and no other: no port of the names is connected to.
 fn start(pebble: &Pebble, names: &str, server: SocketAddr, key: &Path) -> Server {
-    Server::start(&format!(
+    Server::start(&config(pebble, names, server, key))
+}
+
+fn config(pebble: &Pebble, names: &str, server: SocketAddr, key: &Path) -> String {
+    format!(
         "[process]\nstate-directory = \"@DIR@/state\"\n[control]\nsocket = \"@DIR@/control.sock\"\n\
          [listener.secure]\nbind = \"127.0.0.1:0\"\ntls = {{ acme = \"test\" }}\n\
          [[listener.secure.route]]\nredirect = \"https://elsewhere.example/\"\nstatus = 307\n\
@@ -21,7 +26,7 @@ fn start(pebble: &Pebble, names: &str, server: SocketAddr, key: &Path) -> Server
         pebble.directory,
         pebble.ca.display(),
         key.display()
-    ))
+    )
 }
 
 fn pebble(names: &Updatable) -> Pebble {
@@ -117,4 +122,22 @@ fn what_a_name_server_refuses_is_said_with_what_to_do() {
         });
     }
     assert_eq!(names.dig("_acme-challenge.a.example.", "TXT"), "");
+}
+
+#[test]
+fn an_order_that_a_reload_or_the_end_aborts_leaves_no_record() {
+    let names = Updatable::start("");
+    let pebble = pebble(&names);
+    let text = config(&pebble, "[\"a.example\"]", names.address, &names.key("penstock"));
+    let waits = text.replace("wait = \"0s\"", "wait = \"10m\"");
+    let record = || names.dig("_acme-challenge.a.example.", "TXT");
+    let there = || Some(record()).filter(|record| !record.is_empty());
+    let mut server = Server::start(&waits);
+    let first = eventually("the record of an order", secs(40), there);
+    server.write_config(&waits.replace("10m", "9m"));
+    server.said(&["reload"]);
+    eventually("the record of the next order alone", secs(40), || there().filter(|it| !it.contains(&*first)));
+    server.signal(Signal::SIGTERM);
+    assert!(server.wait_end(secs(30)).success());
+    assert_eq!(record(), "");
 }

@@ -36,20 +36,21 @@ const FUDGE: u16 = 300;
 /// Longest chain of CNAME records that is followed.
 const MOST_ALIASES: usize = 8;
 
-/// The name server of a section, with the records that one order has added there.
-pub(super) struct DnsRecords {
+/// The name server of a section.
+pub(super) struct NameServer {
     server: SocketAddr,
     signer: TSigner,
     account: Arc<Account>,
-    added: Vec<Added>,
 }
 
-struct Added {
+/// A record with its zone.
+#[derive(Clone)]
+pub(super) struct Update {
     zone: Name,
     record: Record,
 }
 
-impl DnsRecords {
+impl NameServer {
     /// Reads the key.
     pub(super) async fn open(settings: &DnsUpdates, account: Arc<Account>) -> Result<Self, Fault> {
         let path = settings.key_file.clone();
@@ -73,32 +74,27 @@ impl DnsRecords {
         };
         let signer =
             TSigner::new(secret, algorithm, name, FUDGE).map_err(|error| setting(error.to_string()))?;
-        Ok(Self { server: settings.server, signer, account, added: Vec::new() })
+        Ok(Self { server: settings.server, signer, account })
     }
 
-    /// Adds the record that proves control of a name.
-    pub(super) async fn add(&mut self, name: &str, value: String) -> Result<(), Fault> {
+    /// Finds the zone of the record that proves control of a name.
+    pub(super) async fn place(&self, name: &str, value: String) -> Result<Update, Fault> {
         let owner = format!("_acme-challenge.{}.", name.trim_start_matches("*."));
         let owner =
             Name::from_ascii(&owner).map_err(|error| self.fault("find the zone", error.to_string()))?;
         let owner = self.follow_aliases(owner).await?;
         let zone = self.zone_of(&owner).await?;
-        let record = Record::from_rdata(owner, TTL, RData::TXT(TXT::new(vec![value])));
+        Ok(Update { zone, record: Record::from_rdata(owner, TTL, RData::TXT(TXT::new(vec![value]))) })
+    }
+
+    pub(super) async fn add(&self, Update { zone, record }: &Update) -> Result<(), Fault> {
         let update = append(RecordSet::from(record.clone()), zone.clone(), false, false);
-        // It is removed even if the answer does not arrive: the server may have added it.
-        self.added.push(Added { zone, record });
         self.exchange("add the record", update).await.map(|_| ())
     }
 
-    /// Removes what was added. Returns the first fault; the others are tried all the same.
-    pub(super) async fn remove(&mut self) -> Result<(), Fault> {
-        let mut result = Ok(());
-        for Added { zone, record } in std::mem::take(&mut self.added) {
-            let removed =
-                self.exchange("remove the record", delete_by_rdata(RecordSet::from(record), zone, false));
-            result = result.and(removed.await.map(|_| ()));
-        }
-        result
+    pub(super) async fn remove(&self, Update { zone, record }: &Update) -> Result<(), Fault> {
+        let update = delete_by_rdata(RecordSet::from(record.clone()), zone.clone(), false);
+        self.exchange("remove the record", update).await.map(|_| ())
     }
 
     /// Returns the name at which an authority finds the record: it follows CNAME records.

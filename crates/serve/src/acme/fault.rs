@@ -23,6 +23,9 @@ pub(super) enum Fault {
     /// The command of dns-01 failed.
     #[error("the command {program} does not {doing}: {}", short(why))]
     Command { program: String, doing: &'static str, why: String },
+    /// The task that adds a record was ended.
+    #[error("cannot add the record: {0}")]
+    Records(String),
     /// The authority did not finish within the limit.
     #[error("the authority did not {what} within {} s", limit.as_secs())]
     Late {

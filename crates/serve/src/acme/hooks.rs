@@ -10,7 +10,7 @@ use state::lock::lock;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::fault::Fault;
 use super::helper::{Action, Helper, Reply, Request, line};
@@ -18,14 +18,17 @@ use super::helper::{Action, Helper, Reply, Request, line};
 /// Time beyond the limit of a command in which the helper ends it and answers.
 const MORE: Duration = Duration::from_secs(15);
 
+/// Lines that wait to be written; an order waits for room.
+const LINES: usize = 64;
+
 type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Result<(), String>>>>>;
 
 /// The helper, for all orders.
 #[derive(Default)]
 pub struct Hooks {
     commands: Vec<Vec<String>>,
-    /// `None` without a helper.
-    to: Option<tokio::sync::Mutex<OwnedWriteHalf>>,
+    /// Lines for the helper; `None` without one. A task of its own writes them: an order that is aborted cuts no line.
+    to: Option<mpsc::Sender<Vec<u8>>>,
     waiting: Waiting,
     next: AtomicU64,
 }
@@ -50,7 +53,9 @@ impl Hooks {
             }
             lock(&heard).clear();
         });
-        Ok(Self { commands, to: Some(tokio::sync::Mutex::new(to)), waiting, next: AtomicU64::new(0) })
+        let (sender, lines) = mpsc::channel(LINES);
+        tokio::spawn(write(lines, to));
+        Ok(Self { commands, to: Some(sender), waiting, next: AtomicU64::new(0) })
     }
 
     async fn ask(&self, command: &DnsCommand, action: Action, name: &str, value: &str) -> Result<(), String> {
@@ -58,15 +63,12 @@ impl Hooks {
         let number = self.commands.iter().position(|known| *known == command.words).ok_or_else(gone)?;
         let to = self.to.as_ref().ok_or_else(gone)?;
         let id = self.next.fetch_add(1, Relaxed);
-        let (sender, answer) = oneshot::channel();
-        lock(&self.waiting).insert(id, sender);
         let (limit, name, value) = (command.limit, name.to_owned(), value.to_owned());
         let request = Request { id, command: number, limit, action, name, value };
-        let sent = match line(&request) {
-            Ok(line) => to.lock().await.write_all(&line).await,
-            Err(error) => Err(error),
-        };
-        let result = match sent {
+        let line = line(&request).map_err(|error| error.to_string())?;
+        let (sender, answer) = oneshot::channel();
+        lock(&self.waiting).insert(id, sender);
+        let result = match to.send(line).await {
             Ok(()) => tokio::time::timeout(command.limit + MORE, answer).await,
             Err(_) => Ok(Ok(Err(gone()))),
         };
@@ -79,36 +81,48 @@ impl Hooks {
     }
 }
 
-/// The records that one order has added with a command.
-pub(super) struct CommandRecords<'a> {
-    hooks: &'a Hooks,
-    command: &'a DnsCommand,
-    added: Vec<(String, String)>,
+/// Writes lines to the helper until it ends.
+async fn write(mut lines: mpsc::Receiver<Vec<u8>>, mut to: OwnedWriteHalf) {
+    while let Some(line) = lines.recv().await {
+        if to.write_all(&line).await.is_err() {
+            return;
+        }
+    }
 }
 
-impl<'a> CommandRecords<'a> {
-    pub(super) fn new(hooks: &'a Hooks, command: &'a DnsCommand) -> Self {
-        Self { hooks, command, added: Vec::new() }
+/// The command of a section.
+pub(super) struct HookCommand {
+    hooks: Arc<Hooks>,
+    command: DnsCommand,
+}
+
+/// A record that a command adds and removes.
+#[derive(Clone)]
+pub(super) struct Hooked {
+    name: String,
+    value: String,
+}
+
+impl Hooked {
+    /// The record that proves control of a name.
+    pub(super) fn new(name: &str, value: String) -> Self {
+        Self { name: format!("_acme-challenge.{}.", name.trim_start_matches("*.")), value }
+    }
+}
+
+impl HookCommand {
+    pub(super) fn new(hooks: Arc<Hooks>, command: DnsCommand) -> Self {
+        Self { hooks, command }
     }
 
-    /// Adds the record that proves control of a name.
-    pub(super) async fn add(&mut self, name: &str, value: String) -> Result<(), Fault> {
-        let name = format!("_acme-challenge.{}.", name.trim_start_matches("*."));
-        let result = self.hooks.ask(self.command, Action::Present, &name, &value).await;
-        // It is removed even if the command failed: the command may have added it.
-        self.added.push((name, value));
+    pub(super) async fn add(&self, record: &Hooked) -> Result<(), Fault> {
+        let result = self.hooks.ask(&self.command, Action::Present, &record.name, &record.value).await;
         result.map_err(|why| self.fault("add the record", why))
     }
 
-    /// Removes all records that were added. A record that cannot be removed does not stop the removal of the others; the first
-    /// error is returned.
-    pub(super) async fn remove(&mut self) -> Result<(), Fault> {
-        let mut result = Ok(());
-        for (name, value) in std::mem::take(&mut self.added) {
-            let removed = self.hooks.ask(self.command, Action::Cleanup, &name, &value).await;
-            result = result.and(removed.map_err(|why| self.fault("remove the record", why)));
-        }
-        result
+    pub(super) async fn remove(&self, record: &Hooked) -> Result<(), Fault> {
+        let result = self.hooks.ask(&self.command, Action::Cleanup, &record.name, &record.value).await;
+        result.map_err(|why| self.fault("remove the record", why))
     }
 
     fn fault(&self, doing: &'static str, why: String) -> Fault {

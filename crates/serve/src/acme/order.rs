@@ -13,9 +13,10 @@ use tls::Bundle;
 
 use state::acme::{Challenges, Offer};
 
-use super::dns::DnsRecords;
+use super::dns::NameServer;
 use super::fault::Fault;
-use super::hooks::{CommandRecords, Hooks};
+use super::hooks::{HookCommand, Hooks};
+use super::records::{Records, Removals, Zone};
 
 /// The certificate to order, and the challenge that proves control of its names.
 pub(super) struct Wanted<'a> {
@@ -34,6 +35,7 @@ pub(super) struct Answers {
     pub(super) descriptors: Arc<state::account::Account>,
     /// Runs the commands of dns-01.
     pub(super) hooks: Arc<Hooks>,
+    pub(super) removals: Removals,
 }
 
 /// Time limits of the authority's two slow steps.
@@ -59,12 +61,12 @@ pub(super) async fn order(
     let mut order = begin(account, wanted).await?;
     match wanted.challenge {
         AcmeChallenge::Dns01(settings) => {
-            let records = DnsRecords::open(settings, answers.descriptors.clone()).await?;
-            prove_and_remove(&mut order, wanted, settings.wait, Records::Updates(records)).await?;
+            let server = NameServer::open(settings, answers.descriptors.clone()).await?;
+            prove_and_remove(&mut order, wanted, settings.wait, answers, Zone::Updates(server)).await?;
         }
         AcmeChallenge::DnsCommand(command) => {
-            let records = CommandRecords::new(&answers.hooks, command);
-            prove_and_remove(&mut order, wanted, command.wait, Records::Command(records)).await?;
+            let zone = Zone::Command(HookCommand::new(answers.hooks.clone(), command.clone()));
+            prove_and_remove(&mut order, wanted, command.wait, answers, zone).await?;
         }
         AcmeChallenge::Http01 => prove_here(&mut order, wanted, Answer::Path, answers).await?,
         AcmeChallenge::TlsAlpn01 => prove_here(&mut order, wanted, Answer::Handshake, answers).await?,
@@ -168,43 +170,21 @@ async fn prove_here(
     if offers.is_empty() { Ok(()) } else { await_validation(order, wanted).await }
 }
 
-/// Where the records of one order are.
-enum Records<'a> {
-    Updates(DnsRecords),
-    Command(CommandRecords<'a>),
-}
-
-impl Records<'_> {
-    async fn add(&mut self, name: &str, value: String) -> Result<(), Fault> {
-        match self {
-            Self::Updates(records) => records.add(name, value).await,
-            Self::Command(records) => records.add(name, value).await,
-        }
-    }
-
-    async fn remove(&mut self) -> Result<(), Fault> {
-        match self {
-            Self::Updates(records) => records.remove().await,
-            Self::Command(records) => records.remove().await,
-        }
-    }
-}
-
 /// Proves control of all names in the DNS, and removes the records after success and after failure.
 async fn prove_and_remove(
     order: &mut Order,
     wanted: &Wanted<'_>,
     wait: Duration,
-    mut records: Records<'_>,
+    answers: &Answers,
+    zone: Zone,
 ) -> Result<(), Fault> {
+    let mut records = Records::new(zone, &wanted.certificate.name, answers.removals.clone());
     let proved = match prove_in_dns(order, wanted, wait, &mut records).await {
         Ok(Proved::Already) => Ok(()),
         Ok(Proved::Ready) => await_validation(order, wanted).await,
         Err(fault) => Err(fault),
     };
-    if let Err(fault) = records.remove().await {
-        tracing::warn!(certificate = &*wanted.certificate.name, "{fault}; the record stays in the zone");
-    }
+    records.remove().await;
     proved
 }
 
@@ -220,7 +200,7 @@ async fn prove_in_dns(
     order: &mut Order,
     wanted: &Wanted<'_>,
     wait: Duration,
-    records: &mut Records<'_>,
+    records: &mut Records,
 ) -> Result<Proved, Fault> {
     let mut proved = Proved::Already;
     for step in [DnsStep::Add, DnsStep::Tell] {

@@ -76,6 +76,7 @@ fn answers() -> Answers {
         challenges: Arc::default(),
         descriptors: state::account::Account::new(1),
         hooks: Arc::default(),
+        removals: Removals::default(),
     }
 }
 
