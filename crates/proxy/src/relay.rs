@@ -227,23 +227,24 @@ struct Relay<'a> {
 impl Relay<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         let Self { client, backend, totals, pipes, upward, downward, watch, .. } = self;
+        // Of what one wake-up brings nobody knows which came first: by `fast-close`, the end that was delivered. That a
+        // side takes no more bytes is known before its end if an earlier wake-up brought it.
+        let (deaf, gone) = (upward.failed(), downward.failed());
         let up = upward.poll(cx, Leg { from: client, to: backend, total: &totals.up, pipes }, downward);
         let down = downward.poll(cx, Leg { from: backend, to: client, total: &totals.down, pipes }, upward);
         match (up, down) {
+            (Poll::Ready(Way::Delivered), Poll::Ready(Way::Delivered)) => Poll::Ready(End::Finished),
+            (Poll::Ready(Way::Delivered), _) if watch.fast_close.is_at_client() && !gone => {
+                Poll::Ready(End::FastClosed(Side::Client))
+            }
+            (_, Poll::Ready(Way::Delivered)) if watch.fast_close.is_at_backend() && !deaf => {
+                Poll::Ready(End::FastClosed(Side::Backend))
+            }
             (Poll::Ready(Way::SourceFailed), _) => Poll::Ready(End::ClientFailed),
             (_, Poll::Ready(Way::SourceFailed)) => Poll::Ready(End::BackendFailed),
             // A side that accepts no more bytes may have sent its last bytes: they are delivered first.
-            (Poll::Ready(up), Poll::Ready(down)) => Poll::Ready(match (up, down) {
-                (Way::Delivered, Way::Delivered) => End::Finished,
-                (_, Way::Delivered) => End::BackendDeaf,
-                _ => End::ClientFailed,
-            }),
-            (Poll::Ready(Way::Delivered), _) if watch.fast_close.is_at_client() => {
-                Poll::Ready(End::FastClosed(Side::Client))
-            }
-            (_, Poll::Ready(Way::Delivered)) if watch.fast_close.is_at_backend() => {
-                Poll::Ready(End::FastClosed(Side::Backend))
-            }
+            (Poll::Ready(_), Poll::Ready(Way::Delivered)) => Poll::Ready(End::BackendDeaf),
+            (Poll::Ready(_), Poll::Ready(_)) => Poll::Ready(End::ClientFailed),
             _ => Poll::Pending,
         }
     }
@@ -356,6 +357,11 @@ impl Direction {
             && self.phase == Phase::Moving
             && self.rest.is_empty()
             && self.pipe.is_none()
+    }
+
+    /// Whether the destination takes no more bytes.
+    fn failed(&self) -> bool {
+        self.phase == Phase::Ended(Way::DestinationFailed)
     }
 
     fn shutdown_of_other(&self) -> Shutdown {
@@ -678,6 +684,45 @@ mod tests {
         tokio::select! {
             end = relay => assert_eq!(end, End::BackendFailed),
             () = async { breaking.await; std::future::pending().await } => {}
+        }
+    }
+
+    /// Ends a peer's direction, and then resets the connection.
+    async fn end_and_reset(mut peer: TcpStream) {
+        peer.shutdown().await.unwrap();
+        Stream::plain(Plain::Tcp(peer)).reset_on_close();
+    }
+
+    #[tokio::test]
+    async fn an_end_and_a_reset_at_one_wake_up_end_the_session_by_fast_close_and_fail_it_otherwise() {
+        for (fast_close, client_ends, wanted) in [
+            (FastClose::Down, true, End::FastClosed(Side::Client)),
+            (FastClose::Both, true, End::FastClosed(Side::Client)),
+            (FastClose::Up, true, End::ClientFailed),
+            (FastClose::Up, false, End::FastClosed(Side::Backend)),
+            (FastClose::Both, false, End::FastClosed(Side::Backend)),
+            (FastClose::Down, false, End::BackendDeaf),
+        ] {
+            let (mut client_peer, client) = tcp_pair().await;
+            let (mut backend_peer, backend) = tcp_pair().await;
+            // Both sides have sent something: one cannot take that of the other any more.
+            client_peer.write_all(b"hello").await.unwrap();
+            backend_peer.write_all(b"hello").await.unwrap();
+            let stays = if client_ends {
+                end_and_reset(client_peer).await;
+                backend_peer
+            } else {
+                end_and_reset(backend_peer).await;
+                client_peer
+            };
+            // The runtime learns of all that has arrived before the relay begins.
+            tokio::task::yield_now().await;
+            let (totals, pipes) = (Totals::default(), pipes());
+            let mut watch = Watch::new(LONG).closing(fast_close);
+            let ended =
+                run_until_quiet(&client, &backend, Early::default(), &mut watch, &totals, &pipes).await;
+            assert_eq!(ended, RelayPause::Ended(wanted), "{fast_close:?} client ends: {client_ends}");
+            drop(stays);
         }
     }
 
