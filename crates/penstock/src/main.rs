@@ -24,6 +24,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
+use sys::privilege::Programs;
 
 use crate::output::Failure;
 
@@ -35,6 +36,7 @@ mod load;
 mod log;
 mod output;
 mod paste;
+mod rights;
 mod signals;
 mod threads;
 mod usage;
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
     }
     ssh::identity::tell_waits(|text| output::complain(&format!("note: {text}\n")));
     if let Some(words) = cmd::run::mpssh::called(std::env::args_os()) {
+        rights::give_up(Programs::Carriers);
         return cmd::run::mpssh::run(words).map_or_else(Failure::report, |()| ExitCode::SUCCESS);
     }
     if let Some(words) = cmd::import::called(std::env::args_os()) {
@@ -78,6 +81,9 @@ fn main() -> ExitCode {
     | Command::Ssh(_) = &cli.command
     {
         cmd::lab::note_if_left();
+    }
+    if let Some(programs) = started_by(&cli.command) {
+        rights::give_up(programs);
     }
     // ssh shows what known-hosts says at every connection.
     if !matches!(cli.command, Command::KnownHosts(_)) {
@@ -116,6 +122,18 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
+    }
+}
+
+/// Programs that a command for operators may start; `None` for other commands.
+fn started_by(command: &Command) -> Option<Programs> {
+    match command {
+        Command::Run(_) | Command::Put(_) | Command::Get(_) | Command::Host(_) | Command::Ssh(_) => {
+            Some(Programs::Carriers)
+        }
+        Command::Tunnel(_) => Some(Programs::Named),
+        Command::Lab(arguments) => Some(arguments.programs()),
+        _ => None,
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use hosts::fleet::watcher;
 use nix::sys::signal::Signal;
-use sys::process::{self, OwnSession, Sent};
+use sys::process::{self, Nonce, OwnSession, Sent};
 
 /// A command in its own session. If penstock ends before the guard is dropped, the guardian ends the command.
 #[derive(Debug)]
@@ -34,17 +34,52 @@ pub struct Guard {
 /// # Errors
 /// The command cannot be started.
 pub fn spawn(command: &mut Command) -> io::Result<(Child, Guard)> {
-    // The guardian starts before the command, to keep the time short in which it does not know the command.
-    WARD.lock().unwrap_or_else(PoisonError::into_inner).start();
-    let (child, session) = process::spawn(command)?;
-    let entry = session.leader().id().map(|it| entry(it, session.nonce()));
-    if let Some(entry) = &entry {
-        WARD.lock().unwrap_or_else(PoisonError::into_inner).enter(entry);
+    process::own_session(command);
+    let announced = announce(command);
+    let child = command.spawn()?;
+    let guard = announced.watch(child.id());
+    Ok((child, guard))
+}
+
+/// Does the first half of [`spawn`], for callers that start the command themselves, as the leader of its own session: the
+/// other half is [`Announced::watch`]. Until then the guardian finds the command by its nonce.
+#[must_use]
+pub fn announce(command: &mut Command) -> Announced {
+    let nonce = process::mark(command);
+    let mut ward = WARD.lock().unwrap_or_else(PoisonError::into_inner);
+    // The guardian starts before the command.
+    ward.start();
+    ward.announce(&nonce.to_string());
+    Announced(nonce)
+}
+
+/// A command that is about to be started. Dropped, it was not.
+#[derive(Debug)]
+pub struct Announced(Nonce);
+
+impl Announced {
+    /// Tells the guardian of the child.
+    #[must_use]
+    pub fn watch(self, child: u32) -> Guard {
+        Guard::of(OwnSession::of_child(child, self.0.clone()))
     }
-    Ok((child, Guard { session, entry }))
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        WARD.lock().unwrap_or_else(PoisonError::into_inner).withdraw(&self.0.to_string());
+    }
 }
 
 impl Guard {
+    fn of(session: OwnSession) -> Self {
+        let entry = session.leader().id().map(|it| entry(it, session.nonce()));
+        if let Some(entry) = &entry {
+            WARD.lock().unwrap_or_else(PoisonError::into_inner).enter(entry);
+        }
+        Self { session, entry }
+    }
+
     /// Sends a signal to the process group of the command, after a proof that the group is still the group of this
     /// command.
     pub fn signal(&self, signal: Signal) -> Sent {
@@ -67,16 +102,18 @@ impl Drop for Guard {
     }
 }
 
-fn entry(command: process::ProcessId, nonce: &process::Nonce) -> String {
+fn entry(command: process::ProcessId, nonce: &Nonce) -> String {
     format!("{}:{}:{nonce}", command.process, command.start)
 }
 
 static WARD: Mutex<GuardedCommands> =
-    Mutex::new(GuardedCommands { entries: BTreeSet::new(), guardian: None });
+    Mutex::new(GuardedCommands { announced: BTreeSet::new(), entries: BTreeSet::new(), guardian: None });
 
 /// The commands that must not outlive penstock, and the guardian that has the list of these commands.
 #[derive(Debug)]
 struct GuardedCommands {
+    /// Nonces of commands that are being started.
+    announced: BTreeSet<String>,
     entries: BTreeSet<String>,
     guardian: Option<Guardian>,
 }
@@ -89,10 +126,24 @@ impl GuardedCommands {
         }
         if self.guardian.is_none() {
             self.guardian = Guardian::start().ok();
+            for nonce in self.announced.clone() {
+                self.tell('?', &nonce);
+            }
             for entry in self.entries.clone() {
                 self.tell('+', &entry);
             }
         }
+    }
+
+    fn announce(&mut self, nonce: &str) {
+        self.announced.insert(nonce.to_owned());
+        self.tell('?', nonce);
+    }
+
+    /// The command with this nonce was not started, or has been entered.
+    fn withdraw(&mut self, nonce: &str) {
+        self.announced.remove(nonce);
+        self.tell('-', nonce);
     }
 
     fn enter(&mut self, entry: &str) {
@@ -146,20 +197,31 @@ impl Guardian {
     }
 }
 
-/// The script of the guardian. An entry is PID:START:NONCE; the command leads its process group and its session.
+/// The script of the guardian. An entry is PID:START:NONCE; the command leads its process group and its session. Of a command
+/// that is being started there is the nonce alone. The child holds the pipe open until execve(2), so at the end of the pipe a
+/// session leader has the nonce in its environment, or none was started.
 const SCRIPT: &str = r#"
 trap '' HUP INT QUIT TERM
-entries=' '
+entries=' ' announced=' '
+without() { case "$1" in *" $2 "*) list="${1%% $2 *} ${1#* $2 }" ;; *) list=$1 ;; esac; }
 while read -r what entry; do
   case "$what" in
+    '?') announced="$announced$entry " ;;
     +) entries="$entries$entry " ;;
-    -) case "$entries" in *" $entry "*) entries="${entries%% $entry *} ${entries#* $entry }" ;; esac ;;
+    -) without "$entries" "$entry"; entries=$list; without "$announced" "$entry"; announced=$list ;;
   esac
 done
 with() {
   P=${1%%:*} T=${1#*:} N=${1##*:} within= before= mine=1
   T=${T%%:*} G=$P S=$P
 }
+for N in $announced; do
+  for pid in /proc/[0-9]*; do
+    pid=${pid#/proc/}
+    look "$pid" && [ "$group $session" = "$pid $pid" ] && is_own "$pid" || continue
+    case "$entries" in *" $pid:$start:$N "*) ;; *) entries="$entries$pid:$start:$N " ;; esac
+  done
+done
 for entry in $entries; do with "$entry"; end TERM; done
 tries=0
 while [ "$tries" -lt 20 ]; do
@@ -214,6 +276,23 @@ mod tests {
         assert_eq!(kept.0.try_wait().unwrap(), None);
         assert_eq!(kept.1.signal(Signal::SIGKILL), Sent::Signalled);
         kept.0.wait().unwrap();
+    }
+
+    #[test]
+    fn command_that_was_only_announced_ends_with_the_pipe_and_one_that_was_withdrawn_does_not() {
+        let (mut ours, session, _) = stubborn("echo; sleep 600");
+        let (mut kept, other, _) = stubborn("echo; sleep 600");
+        let mut guardian = Guardian::start().unwrap();
+        for nonce in [session.nonce(), other.nonce()] {
+            guardian.tell('?', &nonce.to_string()).unwrap();
+        }
+        guardian.tell('-', &other.nonce().to_string()).unwrap();
+        drop(guardian);
+        ours.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
+        ours.wait().unwrap();
+        assert_eq!(kept.try_wait().unwrap(), None);
+        assert_eq!(other.signal(Signal::SIGKILL), Sent::Signalled);
+        kept.wait().unwrap();
     }
 
     #[test]

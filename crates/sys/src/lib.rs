@@ -1,8 +1,8 @@
 //! Functions of the operating system: socket options, splice, privileges, the sandbox, descriptors, cores.
 //!
 //! This crate calls no other crate of penstock. Only this crate may contain `unsafe`, and it is kept small so that all
-//! its unsafe code can be reviewed at once. No function waits for a peer, starts a thread or keeps state; every
-//! function takes one step and returns its error to the caller.
+//! its unsafe code can be reviewed at once. No function waits for a peer, starts a thread or keeps state (but
+//! [`privilege::reduce`]: the limit that it replaced); every function takes one step and returns its error to the caller.
 
 #[cfg(feature = "mimalloc")]
 pub mod allocator;

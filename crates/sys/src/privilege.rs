@@ -3,7 +3,7 @@
 //! The front door calls [`drop_to`] or [`stay`] once, after it has bound the listeners and before it starts the workers: while there is
 //! a single thread, because capabilities and the no-new-privileges flag belong to a thread, and later threads inherit
 //! them. After the call, neither this process nor a program that it starts can become root again, and the process
-//! writes no core dump.
+//! writes no core dump. Commands for operators call [`reduce`] at their start, and keep their user.
 
 use std::collections::HashSet;
 use std::ffi::CString;
@@ -21,8 +21,10 @@ use nix::unistd::{self, Gid, Group, Uid, User};
 use crate::threads;
 
 mod asked;
+mod reduced;
 
 pub use asked::{Reach, Who, all_unreachable, unreachable};
+pub use reduced::{Programs, needed, reduce, with_core_limit};
 
 /// A capability of root that the process may keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

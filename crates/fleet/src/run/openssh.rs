@@ -17,6 +17,7 @@ use hosts::fleet::openssh::{Log, Refusal, ResourceShortage, Unstarted};
 use hosts::ssh::config::Asked;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
+use ssh::guardian::{self, Guard};
 use sys::process::Process;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -97,18 +98,22 @@ impl OpenSsh {
         // `ssh` runs in a session of its own, since Ctrl-C is for this program, and the kernel kills it when this
         // program dies. The kernel also kills it when the thread that started it ends; these threads live as long as
         // this program. SIGKILL: `ssh` handles SIGTERM only after its next wait, which may last. A killed `ssh` closes
-        // its connection.
+        // its connection. Where `ssh` gains capabilities by execve(2), the kernel forgets that (PR_SET_PDEATHSIG): so
+        // the guardian ends it too.
         let signal = match self.kind {
             Kind::Ssh => Signal::SIGKILL,
             Kind::Substitute => Signal::SIGTERM,
         };
         sys::child::end_with_parent_by(&mut line, &[], signal)?;
+        let announced = guardian::announce(&mut line);
         let child = line.spawn()?;
         let process = Process::of_child(child.id());
+        let guard = announced.watch(child.id());
         let (log_side, log) = log.map_or((None, None), |(side, log)| (Some(side), Some(log)));
         Ok(Running {
             child,
             process,
+            _guard: guard,
             input: Some(in_side),
             out: Pipe::new(out_side),
             err: Pipe::new(err_side),
@@ -132,6 +137,7 @@ fn out_side_of(side: pipe::Sender) -> io::Result<Stdio> {
 pub(super) struct Running {
     child: Child,
     process: Process,
+    _guard: Guard,
     input: Option<pipe::Sender>,
     out: Pipe,
     err: Pipe,

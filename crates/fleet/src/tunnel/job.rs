@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 
 use hosts::tunnel::sequence::{JobEnd, Sequence};
 use nix::sys::signal::Signal;
+use sys::privilege::with_core_limit;
 use tokio::process::{Child, Command};
 
 use super::command;
@@ -35,6 +36,7 @@ impl Job<'_> {
         let mut command = Command::new(program);
         command.args(arguments).envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.env(RUN, self.started.run()).env(STEP, Step::Job.word());
+        with_core_limit(command.as_std_mut());
         match command.spawn() {
             Ok(child) => self.wait_for(child, stop, sequence).await,
             Err(error) => {

@@ -15,6 +15,7 @@ use hosts::fleet::openssh::Refusal;
 use hosts::tunnel::plan::{Endpoint, Forward, Listen, Tunnel, Way};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
+use ssh::guardian::{self, Guard};
 use sys::process::Process;
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -126,7 +127,7 @@ impl OpenSsh {
         command.env(Refusal::MARK, &mark);
         let log = LogPipe::make(&own.join(format!("e{turn}")))?;
         command.arg("-E").arg(&log.path).arg("--").arg(&tunnel.host);
-        let mut child = self.spawn(command, own, run)?;
+        let (mut child, guard) = self.spawn(command, own, run)?;
         let process = of_child(&child);
         let said = StderrTail::collect(child.stderr.take());
         let logged = StderrTail::collect(Some(log.from));
@@ -134,6 +135,7 @@ impl OpenSsh {
         let (sender, host, limit) = (ended.clone(), tunnel.host.clone(), tunnel.connect_timeout);
         tokio::spawn(async move {
             let status = child.wait().await.ok().and_then(|status| status.code());
+            drop(guard);
             // The log ends when the last write end is closed.
             drop(log.kept);
             let (words, beside) = (logged.shown().await, said.shown().await);
@@ -167,7 +169,7 @@ impl OpenSsh {
         command.args(["-F", "none", "-O", "forward", "-o"]);
         command.arg(format!("ControlPath={}", control_path(control)?));
         command.args(forwards).arg("--").arg(&tunnel.host);
-        let mut child = self.spawn(command, own, run)?;
+        let (mut child, _guard) = self.spawn(command, own, run)?;
         let process = of_child(&child);
         let said = StderrTail::collect(child.stderr.take());
         match within(tunnel.connect_timeout, child.wait()).await {
@@ -188,17 +190,26 @@ impl OpenSsh {
         }
     }
 
-    fn spawn(&self, mut command: std::process::Command, own: &Path, run: &str) -> Result<Child, Failure> {
+    /// Starts `ssh`. If this program is killed, the kernel ends `ssh`; where `ssh` gains capabilities by execve(2), the
+    /// kernel forgets to (PR_SET_PDEATHSIG), and the guardian ends it.
+    fn spawn(
+        &self,
+        mut command: std::process::Command,
+        own: &Path,
+        run: &str,
+    ) -> Result<(Child, Option<Guard>), Failure> {
         command.env(RUN, run).env(STEP, Step::Engine.word());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let local = |what: String| failure(Phase::Connect, Reason::LocalError, what, None);
         sys::child::end_with_parent(&mut command, &[])
             .map_err(|error| local(format!("cannot prepare ssh: {error}")))?;
+        let announced = guardian::announce(&mut command);
         let child = Command::from(command)
             .spawn()
             .map_err(|error| local(format!("cannot run {}: {error}", self.program.display())))?;
+        let guard = child.id().map(|number| announced.watch(number));
         RunProcesses::new(own, run).note(Step::Engine, &of_child(&child));
-        Ok(child)
+        Ok((child, guard))
     }
 }
 

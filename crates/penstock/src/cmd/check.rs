@@ -9,6 +9,7 @@ use serde_json::json;
 use text::units;
 
 mod directories;
+mod operators;
 mod privileges;
 
 use crate::load;
@@ -22,7 +23,7 @@ use crate::output::{Failure, complain, plain, print, print_json};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// The configuration file; - reads standard input
-    #[arg(required_unless_present = "config", conflicts_with = "config")]
+    #[arg(required_unless_present_any = ["config", "privileges"], conflicts_with = "config")]
     file: Option<PathBuf>,
     /// The same as FILE, for command lines shared with `penstock serve`
     #[arg(long, short, value_name = "FILE")]
@@ -30,7 +31,8 @@ pub(crate) struct Arguments {
     /// Print the configuration as it would be used, each value with its source
     #[arg(long)]
     print: bool,
-    /// Print what the front door needs (user, capabilities, files, system calls), why, and until when it keeps it
+    /// Print what the front door needs (user, capabilities, files, system calls), why, and until when it keeps it; without
+    /// FILE, the same of run, put, get, host, ssh, tunnel and lab
     #[arg(long)]
     privileges: bool,
     /// Format of the faults: text for people, json for programs
@@ -67,12 +69,19 @@ Examples:
   penstock check /etc/penstock/penstock.toml
   penstock check --print penstock.toml           what is used, and where each value came from
   penstock check --privileges penstock.toml      as whom it runs, and what it may do
+  penstock check --privileges                    what run, put, get, host, ssh, tunnel and lab keep
   penstock check --strict --json - < penstock.toml
 
 Exit codes: 0 the file is good; 2 it is not, or --strict and there is a warning.";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Some(file) = arguments.file.as_ref().or(arguments.config.as_ref()) else {
+        if arguments.privileges && !arguments.print {
+            return match arguments.format() {
+                Format::Text => print(&operators::table()),
+                Format::Json => print_json(&format!("{:#}\n", json!({"privileges": operators::json()}))),
+            };
+        }
         return Err(Failure::usage("no file is named\n  hint: penstock check /etc/penstock/penstock.toml"));
     };
     let source = load::source(file)?;

@@ -9,6 +9,7 @@ use text::{shell, units};
 use clap::Args;
 use lab::fault::{self, Assignment};
 use lab::{Lab, LabError, Plan};
+use sys::privilege::Programs;
 
 use crate::directory::Directory;
 use crate::output::{Failure, complain, print};
@@ -68,6 +69,12 @@ Examples:
 
 All hosts are the group @lab, for clush inside (--shell, COMMAND) too. It says `ready:` on standard output when all hosts listen, \
 and how to reach them; standard output of COMMAND is passed through, and LAB is the directory.";
+
+impl Arguments {
+    pub(crate) fn programs(&self) -> Programs {
+        if self.shell || !self.command.is_empty() { Programs::Named } else { Programs::None }
+    }
+}
 
 /// Runs the lab until Ctrl-C or SIGTERM, or until the command or shell inside ends.
 /// Prints a note if this program runs inside a lab, but was not started by the lab's own `penstock`.

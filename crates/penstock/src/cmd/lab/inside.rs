@@ -7,6 +7,7 @@ use std::{env, fs, io};
 use text::shell;
 
 use nix::sys::signal::Signal;
+use sys::privilege::with_core_limit;
 use sys::process::Process;
 use tokio::process::Command;
 
@@ -34,6 +35,7 @@ impl Inside<'_> {
         // pdsh has several remote command modules, and ssh is not its default.
         command.args(arguments).env("PATH", path).env("LAB", lab).env("PDSH_RCMD_TYPE", "ssh");
         command.env("CLUSTERSHELL_CFGDIR", lab.join("clustershell"));
+        with_core_limit(command.as_std_mut());
         let mut child = command.spawn().map_err(|error| {
             let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
             crate::output::complain(&format!(
