@@ -1,5 +1,5 @@
 // Direct server return in the kernel: the decision of crates/logic/src/dsr.rs about one frame, for one service (a virtual
-// address with a port). Built twice, for XDP (-DXDP) and for tc; crates/sys/bpf/build.sh has the flags, and
+// address with a port, or with every port). Built twice, for XDP (-DXDP) and for tc; crates/sys/bpf/build.sh has the flags, and
 // crates/logic/src/dsr/image.rs writes what the maps say.
 //
 // What is not exactly for the service goes on to the kernel. The program reads headers by helper functions, which check
@@ -70,6 +70,7 @@ struct service {
 	u32 ring;
 	u32 is_on;
 	u64 vip[2];
+	// 0: every port but those of other services.
 	u16 port;
 	u8 has_tcp, has_udp;
 	u32 version;
@@ -116,7 +117,10 @@ struct flow {
 	u64 client[2];
 	u16 port;
 	u8 transport;
-	u8 unused[5];
+	u8 unused;
+	// Port of the service; 0 if it has one port.
+	u16 to;
+	u16 further;
 };
 
 struct known {
@@ -125,6 +129,11 @@ struct known {
 	u8 unused;
 	u32 turn;
 	u64 seen;
+};
+
+// A bit for each port, in the order of the machine, that another service of the same address has.
+struct taken {
+	u64 tcp[1024], udp[1024];
 };
 
 struct fragment {
@@ -181,6 +190,14 @@ struct {
 	TYPE(key, u32);
 	TYPE(value, struct tally);
 } tallies SECTION(".maps");
+
+struct {
+	UINT(type, MAP_ARRAY);
+	UINT(max_entries, 1);
+	UINT(map_flags, MMAPABLE);
+	TYPE(key, u32);
+	TYPE(value, struct taken);
+} taken SECTION(".maps");
 
 struct {
 	UINT(type, MAP_LRU_HASH);
@@ -330,7 +347,7 @@ INLINE u64 hash_of(const struct service *of, const struct flow *flow)
 		flow->client[1],
 		flow->port | of->vip[0] << 16,
 		of->vip[0] >> 48 | of->vip[1] << 16,
-		of->vip[1] >> 48 | (u64)of->port << 16 | (u64)flow->transport << 32 | 37ULL << 56,
+		of->vip[1] >> 48 | (u64)(of->port | flow->to) << 16 | (u64)flow->transport << 32 | 37ULL << 56,
 	};
 	u64 a = of->key[0] ^ 0x736f6d6570736575ULL, b = of->key[1] ^ 0x646f72616e646f6dULL;
 	u64 c = of->key[0] ^ 0x6c7967656e657261ULL, d = of->key[1] ^ 0x7465646279746573ULL;
@@ -631,6 +648,21 @@ INLINE int has_transport(const struct service *of, u8 protocol)
 	return (protocol == TCP && of->has_tcp) || (protocol == UDP && of->has_udp);
 }
 
+// Whether the service has a port, which is as in the packet.
+INLINE int has_port(const struct service *of, u8 protocol, u16 port)
+{
+	if (!has_transport(of, protocol))
+		return 0;
+	if (of->port)
+		return port == of->port;
+	u32 zero = 0, at = swap16(port);
+	struct taken *others = map_lookup(&taken, &zero);
+	if (!others)
+		return 0;
+	u64 word = protocol == TCP ? others->tcp[at >> 6] : others->udp[at >> 6];
+	return !(word >> (at & 63) & 1);
+}
+
 // An ICMP error that is about a packet of the service: the flow of that one.
 INLINE int error_flow(struct frame *frame, const struct service *of, const struct packet *packet, struct flow *flow)
 {
@@ -648,12 +680,13 @@ INLINE int error_flow(struct frame *frame, const struct service *of, const struc
 		return -1;
 	}
 	if (!is_same(inner.from, of->vip) || inner.part == LATER || !has_transport(of, inner.protocol) ||
-	    inner.at + 4 > inner.end || load_bytes(frame, inner.at, ports, 4) || ports[0] != of->port)
+	    inner.at + 4 > inner.end || load_bytes(frame, inner.at, ports, 4) || !has_port(of, inner.protocol, ports[0]))
 		return -1;
 	flow->client[0] = inner.to[0];
 	flow->client[1] = inner.to[1];
 	flow->port = ports[1];
 	flow->transport = inner.protocol;
+	flow->to = of->port ? 0 : ports[0];
 	return 0;
 }
 
@@ -708,7 +741,7 @@ INLINE int decide(struct frame *frame, u32 length)
 		long missing = packet.protocol == TCP
 			? packet.at + 14 > packet.end || load_bytes(frame, packet.at, &segment, 14)
 			: packet.at + 4 > packet.end || load_bytes(frame, packet.at, &segment, 4);
-		if (missing || !has_transport(of, packet.protocol) || segment.to != of->port) {
+		if (missing || !has_port(of, packet.protocol, segment.to)) {
 			own->passed++;
 			return PASS;
 		}
@@ -717,6 +750,7 @@ INLINE int decide(struct frame *frame, u32 length)
 		flow.client[1] = packet.from[1];
 		flow.port = segment.from;
 		flow.transport = packet.protocol;
+		flow.to = of->port ? 0 : segment.to;
 		// A SYN, or any datagram; FIN or RST.
 		int begins = packet.protocol == UDP || (segment.flags & 0x12) == 0x02;
 		int ends = packet.protocol == TCP && (segment.flags & 0x05);

@@ -17,6 +17,7 @@ use aya::maps::Map;
 use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader, TestRun, TestRunOptions, VerifierLogLevel};
 
+mod beside;
 mod calls;
 mod clsact;
 mod earlier;
@@ -25,12 +26,13 @@ mod memory;
 mod pins;
 mod place;
 
+pub use beside::{behind_driver, generic};
 pub use calls::{AFTER_START, Look, coarse_now};
 use earlier::{Earlier, Taken};
 pub use hook::Hook;
 use memory::Memory;
 use pins::{FlowsName, MAPS};
-pub use pins::{Pins, StalePins, Unpinned, remove_empty};
+pub use pins::{Named, Pins, StalePins, Unpinned, directory_of, look, named, remove_empty};
 use place::Place;
 
 static TC: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-tc.bpf.o");
@@ -47,6 +49,8 @@ pub const BACKENDS: usize = 4096;
 pub const BACKEND: usize = 7;
 const COUNTERS: usize = 8;
 const TALLY: usize = 4;
+/// A bit for each port of TCP, then of UDP.
+pub const TAKEN: usize = 2 * 65_536 / 64;
 
 /// Fewest flows of a table: the kernel throws away many at once when it is full.
 const FEWEST_FLOWS: u32 = 4096;
@@ -129,6 +133,7 @@ struct Maps {
     backends: Memory,
     counters: Memory,
     tallies: Memory,
+    taken: Memory,
     flows: OwnedFd,
     fragments: OwnedFd,
     cpus: usize,
@@ -177,6 +182,7 @@ impl Program {
             backends: mapped(&ebpf, "backends", BACKENDS * BACKEND)?,
             counters: mapped(&ebpf, "counters", cpus * COUNTERS)?,
             tallies: mapped(&ebpf, "tallies", cpus * BACKENDS * TALLY)?,
+            taken: mapped(&ebpf, "taken", TAKEN)?,
             flows: descriptor(&ebpf, "flows")?,
             fragments: descriptor(&ebpf, "fragments")?,
             cpus,
@@ -439,6 +445,11 @@ impl Shared<'_> {
         for (place, word) in self.0.service.words().iter().zip(words).skip(1) {
             place.store(*word, RELAXED);
         }
+    }
+
+    /// Says which ports other services of the address have: for a service on every port.
+    pub fn set_taken(&self, words: &[u64]) {
+        self.0.taken.words().iter().zip(words).for_each(|(place, word)| place.store(*word, RELAXED));
     }
 
     /// Writes one of the two tables, which the program does not use now.

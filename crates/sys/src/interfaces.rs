@@ -10,8 +10,10 @@ use nix::libc;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 
+mod details;
 mod driver;
 
+pub use details::{Details, details};
 pub use driver::{DriverFeatures, Transmission};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +103,8 @@ pub struct Offloads {
     pub tso: Switch,
     /// The kernel does that, as late as possible.
     pub gso: Switch,
+    /// It takes VLAN tags off frames that it receives.
+    pub vlan: Switch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,12 +122,14 @@ pub fn offloads(interface: &str) -> io::Result<Offloads> {
         Ok(value[1])
     };
     let switch = |is_on: bool| if is_on { Switch::On } else { Switch::Off };
+    let flags = ask(ETHTOOL_GFLAGS)?;
     Ok(Offloads {
         driver: driver(interface)?.0,
-        lro: switch(ask(ETHTOOL_GFLAGS)? & ETH_FLAG_LRO != 0),
+        lro: switch(flags & ETH_FLAG_LRO != 0),
         gro: switch(ask(ETHTOOL_GGRO)? != 0),
         tso: switch(ask(ETHTOOL_GTSO)? != 0),
         gso: switch(ask(ETHTOOL_GGSO)? != 0),
+        vlan: switch(flags & ETH_FLAG_RXVLAN != 0),
     })
 }
 
@@ -212,6 +218,7 @@ const ETHTOOL_GGSO: u32 = 0x23;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETH_FLAG_LRO: u32 = 1 << 15;
+const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 const DRIVER_INFORMATION: usize = 196;
 
 #[cfg(test)]

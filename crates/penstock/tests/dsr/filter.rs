@@ -134,6 +134,19 @@ fn the_qdisc_that_was_made_goes_with_the_filter_and_a_start_that_fails_leaves_no
     stop(server);
     ends(&network);
     assert!(!has_qdisc(&network) && filters(&network).is_empty());
+    // It goes with the last filter, also if that is one of another process, and the first one has made the qdisc.
+    let other = of("").replace(VIP, "10.77.0.101").replace("listener.web", "listener.other");
+    for first_ends_first in [true, false] {
+        let first = setup(&network, &of("")).start();
+        let file = network.setup_as("two.toml", &other).env("PENSTOCK_TEST_WITHOUT_TCX", "1");
+        let second = file.start();
+        eventually("both are there", secs(20), || (filters(&network).len() == 2).then_some(()));
+        let (one, last) = if first_ends_first { (first, second) } else { (second, first) };
+        stop(one);
+        assert!(has_qdisc(&network) && filters(&network).len() == 1);
+        stop(last);
+        assert!(!has_qdisc(&network) && filters(&network).is_empty(), "{first_ends_first}");
+    }
     // One of an earlier start, for a listener that is not configured any more, and by a start on a newer kernel.
     for without_tcx in [true, false] {
         let mut server = setup(&network, &of("")).start();

@@ -21,6 +21,7 @@ const PIN: u32 = 6;
 const GET: u32 = 7;
 const OPEN_PROGRAM: u32 = 13;
 const INFO: u32 = 15;
+const QUERY: u32 = 16;
 const ATTACH: u32 = 28;
 const REPLACE: u32 = 29;
 const DETACH: u32 = 34;
@@ -206,6 +207,48 @@ pub(super) fn program_of(link: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
     let program = information(link)?[2];
     opened(call(OPEN_PROGRAM, &mut Number { program, next: 0, flags: 0 })?)
+}
+
+/// Number of the program of a link.
+pub(super) fn program_number(link: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(information(link)?[2])
+}
+
+/// Number of a program.
+pub(super) fn number_of(program: BorrowedFd<'_>) -> io::Result<u32> {
+    // `struct bpf_prog_info`: type, number.
+    Ok(information(program)?[1])
+}
+
+/// Numbers of the programs at a place of an interface (`BPF_TCX_INGRESS` and the like).
+pub(super) fn programs_at(interface: u32, kind: u32) -> io::Result<Vec<u32>> {
+    #[repr(C)]
+    struct Query {
+        interface: u32,
+        kind: u32,
+        flags: u32,
+        attach_flags: u32,
+        numbers: u64,
+        count: u32,
+        unused: u32,
+        /// What else is told of each, which is not asked for.
+        further: [u64; 4],
+    }
+    // As many as the kernel lets be there (BPF_MPROG_MAX).
+    let mut numbers = vec![0_u32; 64];
+    let mut query = Query {
+        interface,
+        kind,
+        flags: 0,
+        attach_flags: 0,
+        numbers: numbers.as_mut_ptr() as u64,
+        count: numbers.len() as u32,
+        unused: 0,
+        further: [0; 4],
+    };
+    call(QUERY, &mut query)?;
+    numbers.truncate(query.count as usize);
+    Ok(numbers)
 }
 
 /// The number of entries for which the kernel made a map (`max_entries`).

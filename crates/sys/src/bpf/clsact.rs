@@ -18,6 +18,15 @@ pub(super) struct Filter {
     handle: u32,
 }
 
+/// What the kernel says of a filter.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    filter: Filter,
+    name: Option<String>,
+    /// Number of its program, if it is one of BPF.
+    program: Option<u32>,
+}
+
 /// Whether the qdisc of an interface was there before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Qdisc {
@@ -27,9 +36,14 @@ pub(super) enum Qdisc {
 
 /// The filter with this name on an interface.
 pub(super) fn find(index: u32, name: &str) -> io::Result<Option<Filter>> {
-    let named =
-        |(filter, found): (Filter, Option<String>)| (found.as_deref() == Some(name)).then_some(filter);
+    let named = |found: Found| (found.name.as_deref() == Some(name)).then_some(found.filter);
     Ok(Kernel::open()?.filters(index, INGRESS)?.into_iter().find_map(named))
+}
+
+/// Numbers of the programs of filters where packets come in.
+pub(super) fn programs(index: u32) -> io::Result<Vec<u32>> {
+    let all = Kernel::open()?.filters(index, INGRESS)?;
+    Ok(all.into_iter().filter_map(|found| found.program).collect())
 }
 
 /// Puts a program on an interface, behind the filters that are there.
@@ -45,7 +59,7 @@ pub(super) fn add(index: u32, name: &str, program: BorrowedFd<'_>) -> io::Result
     };
     // Without a place the kernel would put it before the others.
     let last = kernel.filters(index, INGRESS).unwrap_or_default();
-    let last = last.iter().map(|(filter, _)| filter.info >> 16).max();
+    let last = last.iter().map(|found| found.filter.info >> 16).max();
     let place = last.filter(|last| *last < 0xffff).map_or(0, |last| (last + 1).max(FIRST_CHOSEN));
     let added = kernel.order(
         libc::RTM_NEWTFILTER,
@@ -114,6 +128,7 @@ const TCA_OPTIONS: u16 = 2;
 const TCA_BPF_FD: u16 = 6;
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_FLAGS: u16 = 8;
+const TCA_BPF_ID: u16 = 11;
 /// What the program returns is what becomes of the packet.
 const DIRECT_ACTION: u32 = 1;
 
@@ -221,8 +236,8 @@ impl Kernel {
         }
     }
 
-    /// Filters on one side of the qdisc of an interface, with the names of those that have one.
-    fn filters(&mut self, index: u32, side: u32) -> io::Result<Vec<(Filter, Option<String>)>> {
+    /// Filters on one side of the qdisc of an interface.
+    fn filters(&mut self, index: u32, side: u32) -> io::Result<Vec<Found>> {
         self.send(libc::RTM_GETTFILTER, libc::NLM_F_DUMP, [index, 0, side, 0], &[])?;
         let (mut all, mut answer) = (Vec::new(), vec![0; ANSWER]);
         loop {
@@ -239,7 +254,7 @@ impl Kernel {
 }
 
 /// A filter in an answer. `None`: the place of several.
-fn filter(content: &[u8]) -> Option<(Filter, Option<String>)> {
+fn filter(content: &[u8]) -> Option<Found> {
     let (index, handle, info) = (u32_at(content, 4)?, u32_at(content, 8)?, u32_at(content, 16)?);
     if handle == 0 {
         return None;
@@ -247,7 +262,9 @@ fn filter(content: &[u8]) -> Option<(Filter, Option<String>)> {
     let options = attributes(content.get(MESSAGE..)?).find(|(kind, _)| *kind == TCA_OPTIONS)?.1;
     let name = attributes(options).find(|(kind, _)| *kind == TCA_BPF_NAME);
     let name = name.map(|(_, text)| String::from_utf8_lossy(text).trim_end_matches('\0').to_owned());
-    Some((Filter { index, info, handle }, name))
+    let program = attributes(options).find(|(kind, _)| *kind == TCA_BPF_ID);
+    let program = program.and_then(|(_, number)| u32_at(number, 0));
+    Some(Found { filter: Filter { index, info, handle }, name, program })
 }
 
 #[cfg(test)]
@@ -256,13 +273,15 @@ mod tests {
 
     #[test]
     fn a_filter_is_read_with_its_name_and_what_is_cut_off_is_none() {
-        let options = attribute(TCA_BPF_NAME, b"penstock\0");
+        let options =
+            [attribute(TCA_BPF_NAME, b"penstock\0"), attribute(TCA_BPF_ID, &9_u32.to_ne_bytes())].concat();
         let mut content = [[0; 4], 7_u32.to_ne_bytes(), 1_u32.to_ne_bytes(), INGRESS.to_ne_bytes()].concat();
         content.extend(0xc000_0300_u32.to_ne_bytes());
         content.extend(attribute(TCA_KIND, b"bpf\0"));
         content.extend(attribute(TCA_OPTIONS | 1 << 15, &options));
         let expected = Filter { index: 7, info: 0xc000_0300, handle: 1 };
-        assert_eq!(filter(&content), Some((expected, Some("penstock".to_owned()))));
+        let expected = Found { filter: expected, name: Some("penstock".to_owned()), program: Some(9) };
+        assert_eq!(filter(&content), Some(expected));
         (0..MESSAGE + 8).for_each(|length| assert_eq!(filter(&content[..length]), None, "{length}"));
         let mut message = ((HEADER + content.len()) as u32).to_ne_bytes().to_vec();
         message.extend(44_u16.to_ne_bytes());

@@ -88,13 +88,15 @@ pub(super) fn put_filter(pins: &Pins, index: u32, program: BorrowedFd<'_>) -> io
     let (name, path) = (pins.filter_name(), pins.path(Hook::TcFilter.pin()));
     let (place, before) = match clsact::find(index, &name)? {
         Some(filter) => {
-            let qdisc = if pins.has(QDISC) { Qdisc::Made } else { Qdisc::WasThere };
+            let is_ours = pins.has(QDISC) || pins.shares_made_qdisc(index);
+            let qdisc = if is_ours { Qdisc::Made } else { Qdisc::WasThere };
             let before = calls::get(&path).ok();
             filter.replace(&name, program)?;
             (Place::Filter { filter, name, qdisc }, Earlier::Program(before))
         }
         None => {
             let (filter, qdisc) = clsact::add(index, &name, program)?;
+            let qdisc = if pins.shares_made_qdisc(index) { Qdisc::Made } else { qdisc };
             if qdisc == Qdisc::WasThere && pins.has(QDISC) {
                 // The mark of an earlier run, whose qdisc is gone.
                 let _ = pins.remove_one(QDISC);

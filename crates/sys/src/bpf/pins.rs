@@ -1,6 +1,7 @@
 //! Names of a service's maps and its program in a BPF file system: with them the program forwards packets while no process
 //! has it, and the next process finds its flows.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -23,7 +24,7 @@ mod flows;
 mod stale;
 
 pub(super) use flows::FlowsName;
-pub use stale::{StalePins, remove_empty};
+pub use stale::{Named, StalePins, look, named, remove_empty};
 
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
 
@@ -31,8 +32,8 @@ const FILE_SYSTEM: &str = "/sys/fs/bpf";
 const DIRECTORY: &str = "/sys/fs/bpf/penstock";
 
 /// Names of the maps, as the program has them. That of the flows may be another one: `crates/sys/src/bpf/pins/flows.rs`.
-pub(super) const MAPS: [&str; 7] =
-    ["service", "rings", "backends", "counters", "tallies", "flows", "fragments"];
+pub(super) const MAPS: [&str; 8] =
+    ["service", "rings", "backends", "counters", "tallies", "taken", "flows", "fragments"];
 
 /// Names that say that a program is on an interface.
 const LINKS: [&str; 4] = ["link-tc", FILTER, "link-xdp", "link-xdp-generic"];
@@ -136,8 +137,7 @@ impl Pins {
 
     /// Name of the filter of the service.
     pub(super) fn filter_name(&self) -> String {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        format!("penstock-{name}").chars().take(LONGEST_FILTER).collect()
+        filter_name(self.path.file_name().unwrap_or_default())
     }
 
     /// Whether removing the program of the service needs CAP_NET_ADMIN: a filter of clsact does, because no descriptor stands
@@ -197,6 +197,17 @@ impl Pins {
         self.path.join(name)
     }
 
+    /// Whether an earlier process has left maps.
+    pub fn has_maps(&self) -> bool {
+        self.found.iter().any(|name| MAPS.contains(&&**name))
+    }
+
+    /// Takes the names of all maps away. A program that is on the interface goes on with them.
+    pub fn forget_maps(&self) -> io::Result<()> {
+        let flows = self.found.iter().map(String::as_str).filter(|name| name.starts_with("flows"));
+        MAPS.into_iter().chain(flows).try_for_each(|name| self.remove_one(name))
+    }
+
     /// Forgets the maps, unless a program is on an interface with them.
     pub fn remove_unused(&self) -> io::Result<()> {
         let is_there = |name: &&str| fstatat(&*self.directory, *name, AtFlags::empty()).is_ok();
@@ -237,6 +248,11 @@ impl Pins {
     }
 }
 
+/// Name of the filter of the service that has a directory of this name.
+fn filter_name(directory: &OsStr) -> String {
+    format!("penstock-{}", directory.to_string_lossy()).chars().take(LONGEST_FILTER).collect()
+}
+
 fn names(directory: &Path) -> io::Result<Vec<String>> {
     let entries = fs::read_dir(directory)?;
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
@@ -245,6 +261,11 @@ fn names(directory: &Path) -> io::Result<Vec<String>> {
 fn wrong(path: &Path) -> impl FnOnce(io::Error) -> Unpinned {
     let path = path.to_owned();
     move |error| Unpinned::Io(path, error)
+}
+
+/// Where the program with a name, and its maps, have names in this network namespace.
+pub fn directory_of(name: &str) -> Option<PathBuf> {
+    path_of(name).ok()
 }
 
 /// Number of this network namespace.

@@ -8,8 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use super::super::{Hook, calls};
-use super::{DIRECTORY, LINKS, Pins, Unpinned, names, network, path_of, wrong};
+use super::super::{Hook, calls, clsact};
+use super::{
+    DIRECTORY, FILTER, LINKS, OWNER, Pins, QDISC, Unpinned, filter_name, names, network, path_of, wrong,
+};
 
 /// A directory of this network namespace that no process has, with a program.
 #[derive(Debug)]
@@ -75,6 +77,15 @@ impl StalePins {
         self.pins.needs_rights()
     }
 
+    /// Takes its program off the interface before the call returns, and then away as [`Self::remove`] does.
+    pub fn end(&self) -> io::Result<()> {
+        for link in LINKS.into_iter().filter(|link| *link != FILTER) {
+            // One whose interface is gone is on none.
+            let _ = calls::get(&self.pins.path(link)).and_then(|link| calls::detach(link.as_fd()));
+        }
+        self.remove()
+    }
+
     /// Takes its program away, with all that it had, also of another form. It needs no right to the directories above.
     pub fn remove(&self) -> io::Result<()> {
         self.pins.remove()
@@ -91,6 +102,61 @@ pub fn remove_empty() {
         {
             pins.remove_directory();
         }
+    }
+}
+
+/// A program that has names: of a running process, or kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    pub path: PathBuf,
+    /// Which instance of penstock has made it; `None`: it is not said.
+    pub owner: Option<String>,
+    pub number: u32,
+}
+
+/// Programs of this network namespace that have names, whether a process has them or not. Without the right to look there
+/// are none.
+pub fn named() -> Vec<Named> {
+    let Ok(number) = network() else { return Vec::new() };
+    let mut all = Vec::new();
+    for name in directories().unwrap_or_default() {
+        if !name.to_str().is_some_and(|name| is_of(name, number)) {
+            continue;
+        }
+        let path = Path::new(DIRECTORY).join(name);
+        let owner = fs::read_link(path.join(OWNER)).ok().map(|text| text.to_string_lossy().into_owned());
+        for link in LINKS {
+            let Ok(object) = calls::get(&path.join(link)) else { continue };
+            let number = match link {
+                FILTER => calls::number_of(object.as_fd()),
+                _ => calls::program_number(object.as_fd()),
+            };
+            if let Ok(number) = number {
+                all.push(Named { path: path.clone(), owner: owner.clone(), number });
+            }
+        }
+    }
+    all
+}
+
+impl Pins {
+    /// Whether another service has a filter in the qdisc of an interface that was made for such filters.
+    pub(in super::super) fn shares_made_qdisc(&self, index: u32) -> bool {
+        let Ok(number) = network() else { return false };
+        let others = directories().unwrap_or_default().into_iter().filter(|name| {
+            name.to_str().is_some_and(|name| is_of(name, number)) && Some(&**name) != self.path.file_name()
+        });
+        let mut marked =
+            others.filter(|name| fs::symlink_metadata(Path::new(DIRECTORY).join(name).join(QDISC)).is_ok());
+        marked.any(|name| matches!(clsact::find(index, &filter_name(&name)), Ok(Some(_))))
+    }
+}
+
+/// Whether this user may look for programs that have names.
+pub fn look() -> io::Result<()> {
+    match fs::read_dir(DIRECTORY) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
