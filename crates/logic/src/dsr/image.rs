@@ -27,6 +27,9 @@ pub type BackendWords = [u64; 7];
 const SILENCE: Duration = Duration::from_secs(1);
 const COARSE: u32 = 28;
 
+/// Words of 64 bits that have one for each port.
+pub const PORTS: usize = 65_536 / 64;
+
 /// Slot without a backend.
 const NO_BACKEND: u16 = u16::MAX;
 
@@ -111,8 +114,22 @@ impl Director {
         self.ring.count_elsewhere();
     }
 
+    /// Ports that a service on every port leaves to other services: a bit for each of TCP, then of UDP.
+    pub fn taken_words(&self) -> Vec<u64> {
+        let mut words = vec![0; 2 * PORTS];
+        for (port, transports) in &self.others {
+            let (at, bit) = (usize::from(*port) / 64, 1 << (port % 64));
+            for (transport, first) in [(Transport::Tcp, 0), (Transport::Udp, PORTS)] {
+                if transports.has(transport) {
+                    words[first + at] |= bit;
+                }
+            }
+        }
+        words
+    }
+
     /// The key of a flow in the program's table: `struct flow`.
-    pub fn flow_key(flow: &Flow) -> [u8; 24] {
+    pub fn flow_key(&self, flow: &Flow) -> [u8; 24] {
         let client = match flow.client {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
@@ -125,6 +142,9 @@ impl Director {
         key[..16].copy_from_slice(&client);
         key[16..18].copy_from_slice(&flow.client_port.to_be_bytes());
         key[18] = transport;
+        if self.service.port == 0 {
+            key[20..22].copy_from_slice(&flow.port.to_be_bytes());
+        }
         key
     }
 

@@ -11,6 +11,7 @@ use testing::tools::{self, Root};
 
 mod answers;
 mod edges;
+mod every;
 mod frames;
 mod named;
 mod random;
@@ -77,6 +78,7 @@ impl Pair {
             let shared = program.shared();
             shared.set_service(&self.director.service_words(OWN));
             self.director.backend_words().enumerate().for_each(|(at, words)| shared.set_backend(at, &words));
+            shared.set_taken(&self.director.taken_words());
             shared.set_table(self.table as usize, &table);
             shared.switch(image::switch(self.table));
         }
@@ -337,11 +339,16 @@ fn the_programs_decide_as_the_process_does_about_frames_made_at_random() {
     while compared < cases {
         // Each part takes less time than a flow is remembered.
         let is_v6 = random.is_one_of(2);
-        let service = service(is_v6, Transports::TcpAndUdp);
+        let mut service = service(is_v6, Transports::TcpAndUdp);
+        if random.is_one_of(3) {
+            service.port = 0;
+        }
         let mut pair = match random.is_one_of(2) {
             true => Pair::new(service),
             false => Pair::tunnelled(service, 40 + random.below(60) as u16),
         };
+        pair.director.set_others(vec![(7, Transports::Udp), (81, Transports::Tcp)]);
+        pair.draw();
         for case in 0..25_000.min(cases - compared) {
             if case % 10_000 == 9_999 {
                 let backends = random.backends();

@@ -28,6 +28,9 @@ impl Server {
         for (at, words) in self.director.backend_words().enumerate() {
             shared.set_backend(at, &words);
         }
+        if self.director.service().port == 0 {
+            shared.set_taken(&self.director.taken_words());
+        }
         let revision = self.director.revision();
         if kernel.told != Some(revision) {
             kernel.table ^= 1;

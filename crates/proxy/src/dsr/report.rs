@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
+use logic::dsr::Standing;
 use logic::dsr::explain::Entry;
 use logic::dsr::packet::shown;
-use logic::dsr::{Director, Standing};
 use logic::health::{State as HealthState, VerdictOutcome};
 use state::dsr::{BackendOfService, Question, ServiceReport, VipReport};
 use sys::bpf::coarse_now;
@@ -78,7 +78,7 @@ impl Server {
         let explained = match &self.kernel {
             None => self.director.explain(flow, Instant::now()),
             Some(kernel) => {
-                let found = kernel.attached.shared().look_up_flow(&Director::flow_key(flow));
+                let found = kernel.attached.shared().look_up_flow(&self.director.flow_key(flow));
                 let entry = match &found {
                     Ok(Some(entry)) => Entry::Found(entry),
                     Ok(None) => Entry::None,

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use logic::dsr::trace::{Memory, Told, Traced};
 use logic::dsr::tunnel::Offload;
-use logic::dsr::{Director, Mac, Service, Transports};
+use logic::dsr::{Mac, Service, Transports};
 use state::events::Level;
 use state::listen::filter;
 use sys::bpf::coarse_now;
@@ -126,7 +126,7 @@ impl Server {
         let entry = self.kernel.as_ref().and_then(|kernel| {
             let flow = self.director.flow_of(frame)?;
             // A kernel that does not show it to this user: the flow is told as a new one.
-            kernel.attached.shared().look_up_flow(&Director::flow_key(&flow)).ok().flatten()
+            kernel.attached.shared().look_up_flow(&self.director.flow_key(&flow)).ok().flatten()
         });
         let entry = entry.as_ref().map(|entry| &entry[..]);
         let told = self.director.tell(frame, own, Memory::Kernel { entry, now: coarse_now() }, offload);

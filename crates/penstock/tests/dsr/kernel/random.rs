@@ -23,7 +23,7 @@ impl Random {
     pub(crate) fn frame(&mut self, is_v6: bool) -> Vec<u8> {
         let (number, port) = (self.below(4) as u8, 1 + self.below(400) as u16);
         let protocol = if self.is_one_of(3) { UDP } else { TCP };
-        let to = if self.is_one_of(20) { 81 } else { 80 };
+        let to = if self.is_one_of(20) { [81, 7, 0, 65_535][self.below(4)] } else { 80 };
         let flags = [SYN, ACK, ACK, ACK, FIN, RST, SYN | ACK, 0xff][self.below(8)];
         let mut frame = match self.below(10) {
             0 => fragment(is_v6, protocol, number, 0, true, &segment(protocol, port, to, flags)),
