@@ -84,6 +84,7 @@ pub(crate) fn parse(
         parser.keys_of_tcp(raw, listeners, pools);
         parser.pools_of_udp(raw, listeners, pools);
         parser.pools_of_dsr(raw, listeners, pools);
+        parser.paths_of_dsr(raw, listeners);
         parser.tarpits_of_dsr(raw, listeners);
         parser.preload_without_redirect(raw, listeners);
     }

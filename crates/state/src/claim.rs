@@ -3,6 +3,7 @@
 //! and takes back from a process that ends in any way.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
@@ -41,6 +42,10 @@ impl Claim {
             };
             ours.insert(name, Arc::downgrade(&socket));
             sockets.push(socket);
+            // Both have claimed before they look: of two that start at once, one at least sees the other.
+            if let Some(other) = overlapping(interface, vip, word, &ours) {
+                return Err(refused(&other, interface, &io::ErrorKind::AddrInUse.into()));
+            }
         }
         Ok(Self { interface: interface.to_owned(), transports, _sockets: sockets })
     }
@@ -49,6 +54,25 @@ impl Claim {
     pub fn is_for(&self, interface: &str, transports: Transports) -> bool {
         (&*self.interface, self.transports) == (interface, transports)
     }
+}
+
+/// The name of a claim of another process to a port of an address, if the claim is to every port, or the other way about.
+fn overlapping(
+    interface: &str,
+    vip: SocketAddr,
+    transport: &str,
+    ours: &BTreeMap<String, Weak<UnixDatagram>>,
+) -> Option<String> {
+    // What cannot be read says nothing.
+    let all = fs::read_to_string("/proc/net/unix").ok()?;
+    let prefix = format!("penstock-dsr/{interface}/{}/", vip.ip());
+    let names = all.lines().filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'));
+    let mut overlapping = names.filter(|name| {
+        let other = name.strip_prefix(&*prefix).and_then(|rest| rest.split_once('/'));
+        let overlaps = |port: &str| (port == "0") != (vip.port() == 0);
+        other.is_some_and(|(port, word)| word == transport && overlaps(port)) && !ours.contains_key(*name)
+    });
+    overlapping.next().map(str::to_owned)
 }
 
 fn bind(name: &str) -> io::Result<UnixDatagram> {
@@ -86,5 +110,22 @@ mod tests {
         assert_eq!(by_another().unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop((again, other));
         assert!(by_another().is_ok() && claim(Transports::TcpAndUdp).is_ok());
+    }
+
+    #[test]
+    fn every_port_and_one_port_of_an_address_are_of_one_process() {
+        let claim = |port, transports| {
+            Claim::new("test-claim1", SocketAddr::new([192, 0, 2, 78].into(), port), transports)
+        };
+        let both = (claim(80, Transports::Tcp).unwrap(), claim(0, Transports::TcpAndUdp).unwrap());
+        drop(both);
+        for (other, port, free) in [("80/tcp", 0, Transports::Udp), ("0/udp", 53, Transports::Tcp)] {
+            let other = bind(&format!("penstock-dsr/test-claim1/192.0.2.78/{other}")).unwrap();
+            let error = claim(port, Transports::TcpAndUdp).unwrap_err();
+            assert!(error.starts_with("another process forwards what comes to this address"), "{error}");
+            assert!(claim(port, free).is_ok(), "another transport");
+            drop(other);
+            assert!(claim(port, Transports::TcpAndUdp).is_ok());
+        }
     }
 }

@@ -12,7 +12,10 @@ use sys::interfaces::DriverFeatures;
 
 use crate::lock::lock;
 
+mod beside;
 mod stale;
+
+use beside::Beside;
 
 pub use stale::StalePrograms;
 
@@ -47,6 +50,8 @@ pub enum Before {
     Nothing,
     /// A program, whose flows go on.
     Program,
+    /// A program whose maps have another form: its flows are forgotten.
+    OtherForm,
 }
 
 impl PathReport {
@@ -64,6 +69,9 @@ impl PathReport {
         let before = match self.before {
             Before::Nothing => "",
             Before::Program => ", in the place of the program that an earlier start had left",
+            Before::OtherForm => {
+                ", in the place of the program that an earlier start had left, whose flows are forgotten: its maps have another form"
+            }
         };
         format!("packets are forwarded by {by}{before}{}", refused.chain(unpinned).collect::<String>())
     }
@@ -77,6 +85,7 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
     if let Err(taken @ Unpinned::Taken(_)) = Pins::open_existing(&name) {
         return Err(format!("{taken}: it forwards what comes to this address on {interface}"));
     }
+    let beside = Beside::look(interface, index, &name);
     for rung in rungs {
         let hooks: &[Hook] = match rung {
             Rung::Xdp => &[Hook::Xdp],
@@ -89,17 +98,16 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
                 return Ok(DataPath { attached: None, earlier, driver: None, report });
             }
         };
-        if vip.port() == 0 {
-            let reason =
-                "a program in the kernel forwards one port, and this address has every port".to_owned();
+        if let Some(reason) = beside.refusal(rung, interface) {
             refused.push(Refusal { rung, reason });
             continue;
         }
         match first_that_works(&name, hooks, settings, index) {
-            Ok((attached, unpinned)) => {
-                let before = match attached.goes_on() {
-                    true => Before::Program,
-                    false => Before::Nothing,
+            Ok(Opened { attached, unpinned, maps }) => {
+                let before = match (attached.goes_on(), maps) {
+                    (true, Maps::Usable) => Before::Program,
+                    (_, Maps::OtherForm) => Before::OtherForm,
+                    (false, Maps::Usable) => Before::Nothing,
                 };
                 let hook = Some(attached.hook());
                 let report = PathReport { rung, hook, refused, unpinned, before };
@@ -127,7 +135,18 @@ fn of_tc() -> &'static [Hook] {
     }
 }
 
-type Opened = (AttachedProgram, Option<String>);
+struct Opened {
+    attached: AttachedProgram,
+    unpinned: Option<String>,
+    maps: Maps,
+}
+
+/// Maps that an earlier process has left, if there are any.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Maps {
+    Usable,
+    OtherForm,
+}
 
 fn first_that_works(
     name: &str,
@@ -179,19 +198,20 @@ fn open_program(name: &str, hook: Hook, settings: &DsrSettings, index: u32) -> R
         Err(error @ Unpinned::Io(..)) => (None, Some(error.to_string())),
     };
     let flows = u32::try_from(settings.max_flows).unwrap_or(u32::MAX);
-    let is_pinned = pins.is_some();
+    let has_maps = pins.as_ref().is_some_and(Pins::has_maps);
     let start = lock(&stale::START);
-    let program = match Program::load(hook, flows, pins) {
-        // Maps of another form: what is in them is lost.
-        Err(BpfError::Maps(_)) if is_pinned => {
-            let again = Pins::open(name).map_err(|error| NotOpened::Other(error.to_string()))?;
-            again.remove().map_err(|error| NotOpened::Other(error.to_string()))?;
-            Program::load(hook, flows, Some(again))
+    let (program, maps) = match Program::load(hook, flows, pins) {
+        // The kernel may say this in many ways. Without those maps the program is taken.
+        Err(_) if has_maps && Program::load(hook, 0, None).is_ok() => {
+            let other = |error: &dyn std::fmt::Display| NotOpened::Other(error.to_string());
+            Pins::open(name).map_err(|it| other(&it))?.forget_maps().map_err(|it| other(&it))?;
+            let again = Pins::open(name).map_err(|it| other(&it))?;
+            (Program::load(hook, flows, Some(again)), Maps::OtherForm)
         }
-        loaded => loaded,
+        loaded => (loaded, Maps::Usable),
     };
     let attached = program.and_then(|program| program.attach(&settings.interface, index, &start.stale));
-    attached.map(|attached| (attached, unpinned)).map_err(|error| NotOpened::new(&error))
+    attached.map(|attached| Opened { attached, unpinned, maps }).map_err(|error| NotOpened::new(&error))
 }
 
 /// What a veth does with packets of XDP depends on the interface at its other end. All other drivers that take a program send
@@ -213,7 +233,8 @@ pub fn card(interface: &str) -> Card {
 // What `logic` writes is what the program reads.
 const _: () = {
     use logic::dsr::image::{BACKENDS, BackendWords, ServiceWords};
-    assert!(BACKENDS == sys::bpf::BACKENDS && logic::balance::maglev::SLOTS == sys::bpf::SLOTS);
+    assert!(BACKENDS == sys::bpf::BACKENDS && 2 * logic::dsr::image::PORTS == sys::bpf::TAKEN);
+    assert!(logic::balance::maglev::SLOTS == sys::bpf::SLOTS);
     assert!(
         size_of::<ServiceWords>() == 8 * sys::bpf::SERVICE
             && size_of::<BackendWords>() == 8 * sys::bpf::BACKEND

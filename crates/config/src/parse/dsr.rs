@@ -31,6 +31,7 @@ const FEWEST_FLOWS: usize = 4096;
 /// Longest name of an interface (IFNAMSIZ, with the zero at its end).
 const LONGEST_INTERFACE: usize = 15;
 
+mod paths;
 mod unused;
 
 impl Parser<'_> {

@@ -101,3 +101,53 @@ fn xdp_behind_the_driver_is_refused_with_tunnels() {
         good(&service(mode, path), &[]);
     }
 }
+
+#[test]
+fn data_paths_that_do_not_go_together_on_an_interface_are_refused_with_what_does() {
+    let one = |name: &str, bind: &str, path: &str, interface: &str| {
+        format!(
+            "[listener.{name}]\nbind = {bind}\nprotocol = \"dsr\"\ninterface = \"{interface}\"\npool = \"a\"\n\
+             data-path = \"{path}\"\n"
+        )
+    };
+    let pool = "[pool.a]\nbackends = [\"192.0.2.21:80\"]\nbalance = \"maglev\"\n";
+    let both = "[\"192.0.2.10:80\", \"[2001:db8::10]:80\"]";
+    let two = |first: &str, second: &str, interface: &str| {
+        let parts =
+            [one("a", "\"192.0.2.10:80\"", first, "eth0"), one("b", "\"192.0.2.11:80\"", second, interface)];
+        parts.concat() + pool
+    };
+    for (text, expected) in [
+        (
+            one("a", both, "xdp-generic", "eth0") + pool,
+            "listener.a.data-path: \"xdp-generic\" is for one address of an interface, which takes one XDP program: listener.a has 2 on eth0",
+        ),
+        (one("a", both, "xdp", "eth0") + pool, "\"xdp\" is for one address of an interface"),
+        (
+            two("xdp-generic", "tc", "eth0"),
+            "\"xdp-generic\" does not go together with the data-path \"tc\" of listener.b on eth0",
+        ),
+        (two("auto", "xdp-generic", "eth0"), "with the data-path \"auto\" of listener.a on eth0"),
+        (two("xdp-generic", "xdp-generic", "eth0"), "with the data-path \"xdp-generic\" of listener.b"),
+        (
+            two("xdp", "xdp", "eth0"),
+            "listener.b.data-path: \"xdp\" is the data-path of listener.a on eth0 already",
+        ),
+    ] {
+        let rendered = bad(&text, &[]).render();
+        assert!(
+            rendered.contains(expected) && rendered.contains("hint: data-path = "),
+            "{expected}: {rendered}"
+        );
+    }
+    for (first, second, interface) in [
+        ("xdp-generic", "af_packet", "eth0"),
+        ("xdp-generic", "tc", "eth1"),
+        ("xdp-generic", "xdp-generic", "eth1"),
+        ("xdp", "tc", "eth0"),
+        ("xdp", "xdp", "eth1"),
+        ("tc", "tc", "eth0"),
+    ] {
+        good(&two(first, second, interface), &[]);
+    }
+}

@@ -177,6 +177,11 @@ Examples:
 
 /// Sends the command to the server and prints the answer.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if let Command::Dsr(dsr) = &arguments.command
+        && let Some(detach) = dsr.detach()
+    {
+        return detach.run(arguments.json);
+    }
     let named_by_environment = std::env::var_os("PENSTOCK_CONTROL_SOCKET").filter(|path| !path.is_empty());
     let socket = socket_path(arguments, named_by_environment.map(PathBuf::from))?;
     if let Command::Top(top) = &arguments.command {

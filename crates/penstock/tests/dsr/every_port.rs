@@ -11,7 +11,9 @@ fn every_port_and_transport_is_forwarded_but_those_of_a_more_specific_service() 
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    forwards(VIP, [VIP, "10.77.0.14", "10.77.0.15", "10.77.0.12"]);
+    for path in ["tc", "af_packet"] {
+        forwards(path, VIP, [VIP, "10.77.0.14", "10.77.0.15", "10.77.0.12"]);
+    }
 }
 
 #[test]
@@ -19,24 +21,26 @@ fn the_same_is_so_of_an_ipv6_address() {
     if tools::root("makes network namespaces") == Root::LeftOut {
         return;
     }
-    forwards(VIP6, [&format!("[{VIP6}]"), "[fd77::14]", "[fd77::15]", "[fd77::12]"]);
+    forwards("tc", VIP6, [&format!("[{VIP6}]"), "[fd77::14]", "[fd77::15]", "[fd77::12]"]);
 }
 
 /// An address, and how it, those of the backends and that of the client stand before a port.
-fn forwards(address: &str, [vip, first, second, client]: [&str; 4]) {
+fn forwards(path: &str, address: &str, [vip, first, second, client]: [&str; 4]) {
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
     let _dns = unbound(&network, SERVERS[1]);
     let check = "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
-    let mut config = config(&format!("\"{vip}:80\""), "", check)
+    let mut config = config(&format!("\"{vip}:80\""), &format!("data-path = \"{path}\""), check)
         .replace(", \"10.77.0.15:80\"", "")
         .replace("10.77.0.14", first);
     config.push_str(&format!(
         "[listener.all]\nbind = \"{vip}:*\"\nprotocol = \"dsr\"\ninterface = \"eth0\"\n\
-         transport = \"tcp-and-udp\"\npool = \"all\"\n\
+         data-path = \"{path}\"\ntransport = \"tcp-and-udp\"\npool = \"all\"\n\
          [pool.all]\nbackends = [\"{second}:8080\"]\nbalance = \"maglev\"\n{check}\n"
     ));
     let server = network.balancer(&config);
+    let paths = server.ctl_json(&["status"])["listeners"].clone();
+    assert!(paths.as_array().unwrap().iter().all(|one| one["paths"][0]["path"] == path), "{paths:#}");
     let visit = |port: u16| network.curl(&["-m", "1", &format!("http://{vip}:{port}/")]).stdout;
     eventually("both serve", secs(20), || (visit(80) == b"2" && visit(8080) == b"3").then_some(()));
     assert!((0..20).all(|_| visit(80) == b"2" && visit(8080) == b"3"));

@@ -59,7 +59,7 @@ fn the_program_of_another_instance_stays_and_is_told_with_the_command_that_ends_
     });
     let directory = link.parent().unwrap().display().to_string();
     assert!(told.contains("another penstock (configuration ") && told.contains("/one.toml at "), "{told}");
-    assert!(told.contains(&format!("`rm -r {directory}` as root")), "{told}");
+    assert!(told.contains(&format!("`penstock ctl dsr detach {directory}` as root")), "{told}");
     assert_eq!(program(&link).0, first, "it goes on");
     serves(&network);
     // Nor is it lost when the other one ends.

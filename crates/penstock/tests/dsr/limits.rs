@@ -98,7 +98,7 @@ fn two_processes_serve_two_addresses_of_one_interface_and_one_that_stops_leaves_
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
     SERVERS.iter().for_each(|server| network.set_vip(*server, "add", OTHER));
-    // A program of xdp-generic hides packets from those of tc on its interface.
+    // `beside.rs` has xdp-generic.
     for (one, other) in [("tc", "tc"), ("af_packet", "af_packet"), ("tc", "af_packet")] {
         let start = |vip: &str, path: &str| {
             let server = network.balancer(&config(

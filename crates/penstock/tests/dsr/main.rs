@@ -3,6 +3,7 @@
 
 mod backend_host;
 mod balancer;
+mod beside;
 mod changes;
 mod commit_confirm;
 mod doctor;

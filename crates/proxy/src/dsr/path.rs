@@ -29,7 +29,7 @@ impl Path {
         let stays = path.keep().err().map(|error| {
             format!(
                 "the program of an earlier process forwards on, so that servers get packets twice: its names cannot be \
-                 removed ({error}): stop penstock, then, as root, `rm -r /sys/fs/bpf/penstock`"
+                 removed ({error}): stop penstock, then, as root, `penstock ctl dsr detach --all`"
             )
         });
         let DataPath { attached, report, driver, .. } = path;

@@ -73,7 +73,7 @@ impl StalePrograms {
                     "a program of an earlier start was taken away: no dsr listener has its name, interface and address any more ({path})"
                 ),
                 Err(error) => format!(
-                    "a program of an earlier start goes on forwarding, and cannot be taken away: {path}: {error}; `rm -r {path}` as root ends it (a filter of clsact, before Linux 6.6, ends by `tc filter del dev INTERFACE ingress pref NUMBER`)"
+                    "a program of an earlier start goes on forwarding, and cannot be taken away: {path}: {error}; `penstock ctl dsr detach {path}` as root ends it"
                 ),
             }
         });
@@ -114,7 +114,7 @@ fn told(one: &StalePins) -> String {
         None => "a penstock that does not say whose it is".to_owned(),
     };
     format!(
-        "{whose} has left a program that forwards packets, and may start again: {path}; if it will not, `rm -r {path}` as root ends the program (a filter of clsact, before Linux 6.6, ends by `tc filter del dev INTERFACE ingress pref NUMBER`)"
+        "{whose} has left a program that forwards packets, and may start again: {path}; if it will not, `penstock ctl dsr detach {path}` as root ends the program"
     )
 }
 

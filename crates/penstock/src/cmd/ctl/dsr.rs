@@ -4,8 +4,10 @@ use clap::{Args, Subcommand};
 
 use super::word::parse_word;
 
+mod detach;
 mod trace;
 
+pub(super) use detach::Detach;
 pub(super) use trace::Trace;
 
 #[derive(Debug, Args)]
@@ -37,6 +39,10 @@ enum Command {
     /// decided about it, and why
     #[command(after_help = TRACES)]
     Trace(Trace),
+    /// Show the programs of this network namespace that forward packets in the kernel, and take away those that no process
+    /// has: of a server with at-stop = "keep" that was stopped, or one that was killed. As root; asks no server
+    #[command(after_help = DETACHES)]
+    Detach(Detach),
 }
 
 const EXAMPLES: &str = "\
@@ -48,6 +54,13 @@ Examples:
   penstock ctl dsr trace --to video.pcapng --service video --verdict dropped --packets 100
   penstock ctl dsr trace --to - --from 203.0.113.0/24 --for 10s | tshark -r - -T fields -e frame.comment";
 
+const DETACHES: &str = "\
+Examples:
+  penstock ctl dsr detach          what is there, and whose it is
+  penstock ctl dsr detach --all
+
+Exit codes: 0 done; 1 a program stays, is one of a server that runs, or there is no such program.";
+
 impl Dsr {
     /// Words of the control command.
     pub(super) fn words(&self) -> Vec<String> {
@@ -57,6 +70,8 @@ impl Dsr {
                 ["explain", from, to, transport].map(str::to_owned).to_vec()
             }
             Command::Trace(trace) => trace.words(),
+            // Not sent: `run` has it.
+            Command::Detach(_) => vec!["status".to_owned()],
         }
     }
 
@@ -64,7 +79,15 @@ impl Dsr {
     pub(super) fn trace(&self) -> Option<&Trace> {
         match &self.command {
             Command::Trace(trace) => Some(trace),
-            Command::Status | Command::Explain { .. } => None,
+            Command::Status | Command::Explain { .. } | Command::Detach(_) => None,
+        }
+    }
+
+    /// What is done without a server.
+    pub(super) fn detach(&self) -> Option<&Detach> {
+        match &self.command {
+            Command::Detach(detach) => Some(detach),
+            Command::Status | Command::Explain { .. } | Command::Trace(_) => None,
         }
     }
 }
