@@ -46,6 +46,7 @@ use crate::worker::{Current, Worker};
 mod backends;
 mod kernel;
 mod link;
+mod link_watch;
 mod machine;
 mod neighbour;
 mod neighbour_socket;
@@ -66,6 +67,7 @@ mod tunnel;
 mod tunnels;
 
 use backends::Gauges;
+use link_watch::LinkWatch;
 use neighbour_socket::Claims;
 use path::{Kernel, Path};
 use service::others;
@@ -172,6 +174,7 @@ struct Server {
     holding: Holding,
     /// Link of the interface: without it nothing is known of backends.
     link: Link,
+    link_watch: LinkWatch,
     neighbours: Neighbours,
     claims: Claims,
     gauges: Gauges,
@@ -216,6 +219,7 @@ async fn serve(
         group: None,
         holding: Holding::default(),
         link: Link::Up,
+        link_watch: LinkWatch::default(),
         neighbours: Neighbours::open()?,
         claims: Claims::default(),
         gauges: Gauges::default(),

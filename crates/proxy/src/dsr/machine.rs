@@ -25,7 +25,7 @@ impl Server {
 
     fn look_at_link(&mut self, name: &str) {
         // One that is gone is told of where the socket is bound.
-        let link = self.interface.and_then(|_| interfaces::link(name).ok()).unwrap_or(Link::Up);
+        let link = self.interface.and_then(|_| self.link_watch.look(name)).unwrap_or(Link::Up);
         let before = std::mem::replace(&mut self.link, link);
         if link == before {
             return;
