@@ -136,6 +136,7 @@ fn balancer(service: &Service, data_path: DataPath, all: &[Interface], link: Lin
     let offloads = interfaces::offloads(name).ok().map(|found| Offloads {
         driver: found.driver,
         lro: switch(found.lro == interfaces::Switch::On),
+        vlan: switch(found.vlan == interfaces::Switch::On),
         on: [("tso", found.tso), ("gso", found.gso), ("gro", found.gro)]
             .into_iter()
             .filter(|(_, switch)| *switch == interfaces::Switch::On)
@@ -144,7 +145,9 @@ fn balancer(service: &Service, data_path: DataPath, all: &[Interface], link: Lin
     });
     let (interface, forwarding) = (name.clone(), switch(is_on));
     let card = state::data_path::card(name);
-    Balancer { interface, link, vip_on: on, forwarding, offloads, data_path, card }
+    let longest = interfaces::details(name).ok().map(|details| details.longest_frame);
+    let longest_frame = longest.filter(|length| *length > 0);
+    Balancer { interface, link, vip_on: on, forwarding, offloads, data_path, card, longest_frame }
 }
 
 fn switch(is_on: bool) -> Switch {

@@ -14,6 +14,7 @@ use super::packet::{Mac, Transport};
 use super::path::{Card, DataPath};
 use super::tunnel::{self, Frames, Offload, Tunnel};
 
+mod card;
 pub mod frames;
 mod judge;
 #[cfg(test)]
@@ -36,6 +37,8 @@ pub enum Link {
 pub struct Offloads {
     pub driver: String,
     pub lro: Switch,
+    /// It takes VLAN tags off.
+    pub vlan: Switch,
     /// Those that cut or join packets, for a reader: `tso`, `gso` and `gro` if they are on.
     pub on: Vec<&'static str>,
 }
@@ -60,11 +63,13 @@ pub struct Balancer {
     /// What the configuration asks for.
     pub data_path: DataPath,
     pub card: Card,
+    /// Longest frame that the interface makes or takes (BIG TCP); `None` if the kernel does not tell.
+    pub longest_frame: Option<u32>,
 }
 
 /// What can be seen on the balancer alone.
 pub fn machine(balancer: &Balancer, vip: IpAddr) -> Vec<Finding> {
-    let Balancer { interface, link, vip_on, forwarding, offloads, data_path, card } = balancer;
+    let Balancer { interface, link, vip_on, forwarding, offloads, data_path, card, .. } = balancer;
     let name = text::shell::word(interface);
     let fault = |text: String, mend: String| Finding::fault("link", text, vec![mend]);
     let mut found = vec![match link {
@@ -123,6 +128,7 @@ pub fn machine(balancer: &Balancer, vip: IpAddr) -> Vec<Finding> {
             ),
         ),
     });
+    found.extend(card::findings(balancer));
     found
 }
 

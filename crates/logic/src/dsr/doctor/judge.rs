@@ -25,7 +25,21 @@ impl Examination {
                 found.push(self.mtu(one));
             }
         }
+        if self.backends.iter().any(|one| !one.macs.is_empty()) {
+            found.push(self.return_path());
+        }
         found
+    }
+
+    /// The way back does not lead over this machine.
+    fn return_path(&self) -> Finding {
+        let vip = self.vip.ip();
+        Finding::unknown(
+            "return-path",
+            format!(
+                "whether replies of backends reach clients of other networks cannot be told from here: their routes and a strict rp_filter decide (`penstock backend verify --vip {vip}` on each)"
+            ),
+        )
     }
 
     fn owner(&self) -> Finding {

@@ -152,6 +152,7 @@ fn a_backend_that_answers_everything_is_well_and_its_connection_is_ended() {
                 ("backend-udp", State::Fault),
                 ("backend-mtu", State::Ok),
                 ("backend-neighbour", State::Fault),
+                ("return-path", State::Unknown),
             ],
             "{found:#?}"
         );
@@ -272,10 +273,12 @@ fn what_the_balancer_has_of_its_own_is_judged() {
         offloads: Some(Offloads {
             driver: "virtio_net".to_owned(),
             lro: Switch::Off,
+            vlan: Switch::On,
             on: vec!["tso", "gso"],
         }),
         data_path: DataPath::Auto,
         card: Card::Virtual("virtio_net".to_owned()),
+        longest_frame: Some(65_536),
     };
     let ip = vip(VIPS[0]).ip();
     let found = machine(&good, ip);
@@ -300,12 +303,23 @@ fn what_the_balancer_has_of_its_own_is_judged() {
             "offload",
             "# set data-path = \"auto\" for the listener: it takes tc here",
         ),
+        (
+            Balancer { longest_frame: Some(131_072), ..good.clone() },
+            "big-tcp",
+            "ip link set eth0 gso_max_size 65536 gro_max_size 65536 gso_ipv4_max_size 65536 gro_ipv4_max_size 65536",
+        ),
     ] {
         let found = machine(&bad, ip);
         let faults: Vec<_> = found.iter().filter(|one| one.is_fault()).collect();
         assert_eq!((faults.len(), faults[0].check, &*faults[0].mend[0]), (1, check, mend), "{found:#?}");
     }
-    let physical = Balancer { data_path: DataPath::Xdp, card: Card::Physical, ..good };
+    let silent = machine(&Balancer { longest_frame: None, ..good.clone() }, ip);
+    assert_eq!(silent.last().unwrap().state, State::Unknown, "{silent:#?}");
+    let mut physical = Balancer { data_path: DataPath::Xdp, card: Card::Physical, ..good };
+    let found = machine(&physical, ip);
+    let last = found.last().unwrap();
+    assert!(last.state == State::Unknown && last.text.contains("`ethtool -K eth0 rxvlan off`"), "{found:#?}");
+    physical.offloads.as_mut().unwrap().vlan = Switch::Off;
     assert!(machine(&physical, ip).iter().all(|one| one.state == State::Ok));
 }
 
@@ -437,6 +451,6 @@ fn through_a_tunnel_the_router_is_looked_for_and_packets_travel_in_others() {
     let found = examination.findings();
     assert!(text_of(&found, "backend-neighbour").contains("leads over 192.0.2.1, which is the machine"));
     assert!(text_of(&found, "backend-mtu").contains("none of 1480 bytes"), "{found:?}");
-    let last = found.last().unwrap();
+    let last = &found[found.len() - 2];
     assert!(last.text.contains("no route leads to 198.51.100.21 through eth0"), "{found:?}");
 }
