@@ -1,0 +1,9 @@
+//! Who may operate the front door and the fleet: what a log-in proves, and every protocol by which it proves it. No
+//! sockets, no files, no clock: what a decision needs is passed in, so that each can be simulated and fuzzed, and so that
+//! other programs can use this crate by itself.
+//!
+//! - `crates/access/src/identity.rs`: what a log-in that succeeded says of the operator.
+
+mod identity;
+
+pub use identity::{ChannelBinding, Factor, Factors, Identity, Mechanism};
