@@ -3,7 +3,9 @@
 //! other programs can use this crate by itself.
 //!
 //! - `crates/access/src/identity.rs`: what a log-in that succeeded says of the operator.
+//! - `crates/access/src/otp.rs`: one-time passwords.
 
 mod identity;
+pub mod otp;
 
 pub use identity::{ChannelBinding, Factor, Factors, Identity, Mechanism};

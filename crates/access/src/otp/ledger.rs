@@ -1,0 +1,725 @@
+//! All tokens and API clients of a store, and the records that change them. Whoever keeps the records must make them durable
+//! before it tells anybody that an OTP was good.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::oath::Code;
+use super::seal::Key;
+use super::token::{Kind, Last, Moved, Refusal, Standing, StoredForm, Token};
+use super::yubico::{self, Otp};
+
+/// Largest number of tokens of a store.
+pub const MOST_TOKENS: usize = 200_000;
+
+/// Largest number of API clients of a store.
+pub const MOST_CLIENTS: usize = 10_000;
+
+/// Largest number of tokens of one user: each code is tried on all of them.
+pub const MOST_OF_ONE: usize = 16;
+
+/// Longest name of a token or a user, in bytes.
+pub const LONGEST_NAME: usize = 128;
+
+/// Version of the records.
+const VERSION: u32 = 1;
+
+/// A party that asks the validation server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its number.
+    pub id: u32,
+    /// What it is, for people.
+    pub note: String,
+    /// The key that signs its messages, sealed; `None` if it signs none.
+    pub sealed: Option<String>,
+}
+
+/// A change of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "r", rename_all = "kebab-case")]
+pub enum Record {
+    /// The first record: what reads it must know this version and have this key.
+    Store {
+        /// Version of the records.
+        version: u32,
+        /// [`Key::id`].
+        key: String,
+    },
+    /// A token with all its state, instead of one of the same name.
+    Token(StoredToken),
+    /// An OTP was accepted.
+    Used {
+        /// The token.
+        id: String,
+        /// What that changed.
+        moved: Moved,
+        /// Seconds since 1970.
+        at: u64,
+    },
+    /// A token may be used no more, or again.
+    Standing {
+        /// The token.
+        id: String,
+        /// Whether it may.
+        now: Standing,
+    },
+    /// A token belongs to another user.
+    Owner {
+        /// The token.
+        id: String,
+        /// The user.
+        owner: Option<String>,
+    },
+    /// A token is gone.
+    Removed {
+        /// The token.
+        id: String,
+    },
+    /// An API client, instead of one with the same number.
+    Client {
+        /// Its number.
+        id: u32,
+        /// What it is.
+        note: String,
+        /// Its key, sealed.
+        sealed: Option<String>,
+    },
+    /// An API client is gone.
+    ClientRemoved {
+        /// Its number.
+        id: u32,
+    },
+}
+
+impl Record {
+    /// Its text in a journal: one line of JSON.
+    #[must_use]
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads the text of a record.
+    pub fn read(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| format!("it is no record: {error}"))
+    }
+}
+
+/// A token in a record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredToken {
+    id: String,
+    owner: Option<String>,
+    kind: StoredKind,
+    standing: Standing,
+    sealed: String,
+    enrolled: u64,
+    used: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum StoredKind {
+    Yubico { last: Option<Last> },
+    Hotp { form: StoredForm, next: u64 },
+    Totp { form: StoredForm, period: u64, last: Option<u64>, drift: i64 },
+}
+
+impl From<&Token> for StoredToken {
+    fn from(token: &Token) -> Self {
+        let kind = match &token.kind {
+            Kind::Yubico { last } => StoredKind::Yubico { last: last.clone() },
+            Kind::Hotp { form, next } => StoredKind::Hotp { form: (*form).into(), next: *next },
+            Kind::Totp { form, period, last, drift } => {
+                StoredKind::Totp { form: (*form).into(), period: *period, last: *last, drift: *drift }
+            }
+        };
+        Self {
+            id: token.id.clone(),
+            owner: token.owner.clone(),
+            kind,
+            standing: token.standing,
+            sealed: token.sealed.clone(),
+            enrolled: token.enrolled,
+            used: token.used,
+        }
+    }
+}
+
+impl StoredToken {
+    fn token(self) -> Result<Token, String> {
+        let kind = match self.kind {
+            StoredKind::Yubico { last } => Kind::Yubico { last },
+            StoredKind::Hotp { form, next } => Kind::Hotp { form: form.form()?, next },
+            StoredKind::Totp { form, period, last, drift } => {
+                Kind::Totp { form: form.form()?, period, last, drift }
+            }
+        };
+        let mut token = Token::new(self.id, self.owner, kind, self.sealed, self.enrolled);
+        (token.standing, token.used) = (self.standing, self.used);
+        Ok(token)
+    }
+}
+
+/// Why a store takes no change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    #[error("{name:?} is no name: up to {LONGEST_NAME} characters without spaces or control characters")]
+    Name {
+        /// What was given.
+        name: String,
+    },
+    #[error(
+        "there is a token {id} already: remove it first (penstock otp remove {id}), or give this one another name"
+    )]
+    Exists {
+        /// The token.
+        id: String,
+    },
+    #[error("there is no token {id}")]
+    NoToken {
+        /// What was given.
+        id: String,
+    },
+    #[error("there is an API client {id} already")]
+    ClientExists {
+        /// Its number.
+        id: u32,
+    },
+    #[error("there is no API client {id}")]
+    NoClient {
+        /// What was given.
+        id: u32,
+    },
+    #[error("the store is full: it has {MOST_TOKENS} tokens or {MOST_CLIENTS} API clients")]
+    Full,
+    #[error("{owner} has {MOST_OF_ONE} tokens, which is the limit for one user")]
+    TooManyOfOne {
+        /// The user.
+        owner: String,
+    },
+}
+
+/// What an OTP proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// The token that made it.
+    pub id: String,
+    /// The user it belongs to.
+    pub owner: Option<String>,
+    /// What its use changed.
+    pub moved: Moved,
+}
+
+/// All tokens and API clients of a store.
+#[derive(Debug)]
+pub struct Ledger {
+    key: Arc<Key>,
+    tokens: BTreeMap<String, Token>,
+    clients: BTreeMap<u32, Client>,
+    owners: BTreeMap<String, Vec<String>>,
+}
+
+impl Ledger {
+    /// An empty one.
+    #[must_use]
+    pub fn new(key: Key) -> Self {
+        Self {
+            key: Arc::new(key),
+            tokens: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            owners: BTreeMap::new(),
+        }
+    }
+
+    /// The key that seals its secrets.
+    #[must_use]
+    pub fn key(&self) -> &Arc<Key> {
+        &self.key
+    }
+
+    /// All tokens, by name.
+    pub fn tokens(&self) -> impl Iterator<Item = &Token> {
+        self.tokens.values()
+    }
+
+    /// A token.
+    #[must_use]
+    pub fn token(&self, id: &str) -> Option<&Token> {
+        self.tokens.get(id)
+    }
+
+    /// All API clients, by number.
+    pub fn clients(&self) -> impl Iterator<Item = &Client> {
+        self.clients.values()
+    }
+
+    /// An API client.
+    #[must_use]
+    pub fn client(&self, id: u32) -> Option<&Client> {
+        self.clients.get(&id)
+    }
+
+    /// Names of the tokens of a user.
+    pub fn of_owner(&self, owner: &str) -> impl Iterator<Item = &Token> {
+        self.owners.get(owner).into_iter().flatten().filter_map(|id| self.tokens.get(id))
+    }
+
+    /// Forgets all tokens and clients, to read them again.
+    pub fn clear(&mut self) {
+        (self.tokens, self.clients, self.owners) = Default::default();
+    }
+
+    /// The records that make this ledger from an empty one.
+    pub fn records(&self) -> impl Iterator<Item = Record> {
+        let client = |client: &Client| Record::Client {
+            id: client.id,
+            note: client.note.clone(),
+            sealed: client.sealed.clone(),
+        };
+        let tokens = self.tokens.values().map(|token| Record::Token(token.into()));
+        [self.first_record()].into_iter().chain(tokens).chain(self.clients.values().map(client))
+    }
+
+    fn first_record(&self) -> Record {
+        Record::Store { version: VERSION, key: self.key.id().to_owned() }
+    }
+
+    /// Takes over a record of a journal. The reason says why it cannot be one of this store.
+    pub fn take(&mut self, record: Record) -> Result<(), String> {
+        match record {
+            Record::Store { version, key } => {
+                if version != VERSION {
+                    return Err(format!("a newer version wrote it (records of version {version})"));
+                }
+                if key != self.key.id() {
+                    return Err(format!("key {key} sealed it, not {}", self.key.id()));
+                }
+            }
+            Record::Token(stored) => {
+                let token = stored.token()?;
+                token.prove_sealed(&self.key).map_err(|why| why.to_string())?;
+                self.remove(&token.id);
+                if let Some(owner) = &token.owner {
+                    self.owners.entry(owner.clone()).or_default().push(token.id.clone());
+                }
+                self.tokens.insert(token.id.clone(), token);
+            }
+            Record::Used { id, moved, at } => self.existing(&id)?.take(&moved, at),
+            Record::Standing { id, now } => self.existing(&id)?.standing = now,
+            Record::Owner { id, owner } => {
+                let mut token = self.existing(&id)?.clone();
+                token.owner = owner;
+                self.take(Record::Token((&token).into()))?;
+            }
+            Record::Removed { id } => {
+                self.existing(&id)?;
+                self.remove(&id);
+            }
+            Record::Client { id, note, sealed } => {
+                if let Some(sealed) = &sealed {
+                    self.key
+                        .open(&client_owner(id), sealed)
+                        .map_err(|why| format!("API client {id}: {why}"))?;
+                }
+                self.clients.insert(id, Client { id, note, sealed });
+            }
+            Record::ClientRemoved { id } => drop(self.clients.remove(&id)),
+        }
+        Ok(())
+    }
+
+    fn existing(&mut self, id: &str) -> Result<&mut Token, String> {
+        self.tokens.get_mut(id).ok_or_else(|| format!("a record of token {id}, which there is not"))
+    }
+
+    fn remove(&mut self, id: &str) {
+        let Some(token) = self.tokens.remove(id) else { return };
+        if let Some(owner) = token.owner
+            && let Some(ids) = self.owners.get_mut(&owner)
+        {
+            ids.retain(|other| other != id);
+            if ids.is_empty() {
+                self.owners.remove(&owner);
+            }
+        }
+    }
+
+    /// The record that enrols a token.
+    pub fn enrol(&self, token: &Token) -> Result<Record, Unfit> {
+        let names = [Some(&token.id), token.owner.as_ref()];
+        if let Some(name) = names.into_iter().flatten().find(|name| !is_name(name)) {
+            return Err(Unfit::Name { name: name.clone() });
+        }
+        if self.tokens.contains_key(&token.id) {
+            return Err(Unfit::Exists { id: token.id.clone() });
+        }
+        if self.tokens.len() >= MOST_TOKENS {
+            return Err(Unfit::Full);
+        }
+        self.has_room(token.owner.as_deref())?;
+        Ok(Record::Token(token.into()))
+    }
+
+    fn has_room(&self, owner: Option<&str>) -> Result<(), Unfit> {
+        match owner {
+            Some(owner) if self.owners.get(owner).is_some_and(|ids| ids.len() >= MOST_OF_ONE) => {
+                Err(Unfit::TooManyOfOne { owner: owner.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The record that gives a token to a user, or takes it from one.
+    pub fn give(&self, id: &str, owner: Option<&str>) -> Result<Record, Unfit> {
+        let id = self.named(id)?;
+        if let Some(name) = owner.filter(|name| !is_name(name)) {
+            return Err(Unfit::Name { name: name.to_owned() });
+        }
+        self.has_room(owner)?;
+        Ok(Record::Owner { id, owner: owner.map(str::to_owned) })
+    }
+
+    /// The record that revokes a token or allows it again.
+    pub fn set_standing(&self, id: &str, now: Standing) -> Result<Record, Unfit> {
+        Ok(Record::Standing { id: self.named(id)?, now })
+    }
+
+    /// The record that removes a token. Its counters are lost: enrolled again, it would take old OTPs.
+    pub fn removal(&self, id: &str) -> Result<Record, Unfit> {
+        Ok(Record::Removed { id: self.named(id)? })
+    }
+
+    fn named(&self, id: &str) -> Result<String, Unfit> {
+        self.tokens
+            .contains_key(id)
+            .then(|| id.to_owned())
+            .ok_or_else(|| Unfit::NoToken { id: id.to_owned() })
+    }
+
+    /// The record of an API client with the next number, or with the given one. `nonce` is for its key.
+    pub fn enrol_client(
+        &self,
+        id: Option<u32>,
+        note: &str,
+        secret: Option<(&[u8], [u8; super::seal::NONCE_BYTES])>,
+    ) -> Result<Record, Unfit> {
+        let next = self.clients.keys().next_back().map_or(1, |last| last.saturating_add(1));
+        let id = id.unwrap_or(next);
+        if self.clients.len() >= MOST_CLIENTS {
+            return Err(Unfit::Full);
+        }
+        if note.len() > LONGEST_NAME || note.chars().any(char::is_control) {
+            return Err(Unfit::Name { name: note.to_owned() });
+        }
+        let sealed = secret.map(|(secret, nonce)| self.key.seal(&client_owner(id), secret, nonce));
+        Ok(Record::Client { id, note: note.to_owned(), sealed })
+    }
+
+    /// The record that removes an API client.
+    pub fn client_removal(&self, id: u32) -> Result<Record, Unfit> {
+        self.clients.contains_key(&id).then_some(Record::ClientRemoved { id }).ok_or(Unfit::NoClient { id })
+    }
+
+    /// The key that signs the messages of an API client.
+    #[must_use]
+    pub fn client_key(&self, client: &Client) -> Option<zeroize::Zeroizing<Vec<u8>>> {
+        self.key.open(&client_owner(client.id), client.sealed.as_deref()?).ok()
+    }
+
+    /// Judges the OTP of a YubiKey by its public name alone. Of two that come at once, the second one is a replay: a good one
+    /// is used up from here on, whether its record becomes durable or not.
+    pub fn press(&mut self, otp: &Otp, nonce: &str, now: u64) -> Result<(Accepted, Record), Refusal> {
+        let token = self.tokens.get(&otp.name).ok_or(Refusal::UnknownToken)?;
+        let last = token.judge_press(&self.key, otp, nonce)?;
+        let id = token.id.clone();
+        Ok(self.accept(id, Moved::Pressed(last), now))
+    }
+
+    /// Judges what a user typed: the OTP of one of their YubiKeys, or a code of one of their other tokens.
+    pub fn prove(
+        &mut self,
+        user: &str,
+        typed: &str,
+        nonce: &str,
+        now: u64,
+    ) -> Result<(Accepted, Record), Refusal> {
+        if let Ok(otp) = Otp::read(typed) {
+            let token = self.tokens.get(&otp.name).ok_or(Refusal::UnknownToken)?;
+            if token.owner.as_deref() != Some(user) {
+                return Err(Refusal::NotTheirs { id: token.id.clone() });
+            }
+            return self.press(&otp, nonce, now);
+        }
+        let code = Code::read(typed).ok_or(Refusal::NotAnOtp)?;
+        let mut refused = Refusal::UnknownToken;
+        for id in self.owners.get(user).into_iter().flatten() {
+            let Some(token) = self.tokens.get_mut(id) else { continue };
+            if matches!(token.kind, Kind::Yubico { .. }) {
+                continue;
+            }
+            match token.judge_code(&self.key, &code, now) {
+                Ok(moved) => {
+                    let id = id.clone();
+                    return Ok(self.accept(id, moved, now));
+                }
+                // That a code was used before says more than that it is not one of another token.
+                Err(why) if matches!(refused, Refusal::Replayed { .. }) => drop(why),
+                Err(why) => refused = why,
+            }
+        }
+        Err(refused)
+    }
+
+    /// Brings a token back in step by two codes in a row.
+    pub fn resync(&mut self, id: &str, codes: &[Code; 2], now: u64) -> Result<(Accepted, Record), Refusal> {
+        let token = self.tokens.get_mut(id).ok_or(Refusal::UnknownToken)?;
+        let moved = token.judge_resync(&self.key, codes, now)?;
+        Ok(self.accept(id.to_owned(), moved, now))
+    }
+
+    /// Takes over what another server accepted. Returns what was known before, and the record if it is news.
+    pub fn follow(&mut self, id: &str, last: Last, now: u64) -> Option<(Option<Last>, Option<Record>)> {
+        let Kind::Yubico { last: before } = &self.tokens.get(id)?.kind else { return None };
+        let before = before.clone();
+        let is_news = before.as_ref().is_none_or(|before| last.counter() > before.counter());
+        let record = is_news.then(|| self.accept(id.to_owned(), Moved::Pressed(last), now).1);
+        Some((before, record))
+    }
+
+    fn accept(&mut self, id: String, moved: Moved, now: u64) -> (Accepted, Record) {
+        let mut owner = None;
+        if let Some(token) = self.tokens.get_mut(&id) {
+            token.take(&moved, now);
+            owner.clone_from(&token.owner);
+        }
+        let record = Record::Used { id: id.clone(), moved: moved.clone(), at: now };
+        (Accepted { id, owner, moved }, record)
+    }
+}
+
+/// Whether a text may name a token or a user.
+fn is_name(text: &str) -> bool {
+    (1..=LONGEST_NAME).contains(&text.len()) && !text.chars().any(|c| c.is_whitespace() || c.is_control())
+}
+
+/// To what the key of an API client is bound: no token has such a name.
+fn client_owner(id: u32) -> String {
+    format!("api client {id}")
+}
+
+/// Whether a name could be the public name of a YubiKey.
+#[must_use]
+pub fn is_public_name(text: &str) -> bool {
+    yubico::is_name(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::oath::{Algorithm, Digits, Form, Shared};
+    use super::super::yubico::{Counter, Press, Secret};
+    use super::*;
+
+    fn ledger() -> Ledger {
+        Ledger::new(Key::read(&Key::text(&[7; 32])).unwrap())
+    }
+
+    fn secret() -> Secret {
+        Secret::new([1; 16], [2; 6])
+    }
+
+    fn otp(session: u16, press: u8) -> Otp {
+        let press = Press { counter: Counter { session, press }, timestamp: 7, random: 9 };
+        Otp::read(&secret().typed_by("cccccccccccb", press)).unwrap()
+    }
+
+    fn typed(session: u16, press: u8) -> String {
+        let press = Press { counter: Counter { session, press }, timestamp: 7, random: 9 };
+        secret().typed_by("cccccccccccb", press)
+    }
+
+    fn with_key(owner: Option<&str>) -> Ledger {
+        let mut ledger = ledger();
+        let sealed = ledger.key().seal("cccccccccccb", &secret().bytes(), [3; 12]);
+        let kind = Kind::Yubico { last: None };
+        let token = Token::new("cccccccccccb".to_owned(), owner.map(str::to_owned), kind, sealed, 100);
+        let record = ledger.enrol(&token).unwrap();
+        ledger.take(record).unwrap();
+        ledger
+    }
+
+    fn with_code(kind: Kind) -> Ledger {
+        let mut ledger = ledger();
+        let sealed = ledger.key().seal("alice-code", b"12345678901234567890", [4; 12]);
+        let token = Token::new("alice-code".to_owned(), Some("alice".to_owned()), kind, sealed, 100);
+        let record = ledger.enrol(&token).unwrap();
+        ledger.take(record).unwrap();
+        ledger
+    }
+
+    const FORM: Form = Form { algorithm: Algorithm::Sha1, digits: Digits::SIX };
+
+    fn code(counter: u64) -> String {
+        FORM.code(&Shared::new(b"12345678901234567890".to_vec()).unwrap(), counter)
+    }
+
+    #[test]
+    fn counters_must_grow_and_the_same_request_is_told_from_a_replay() {
+        let mut ledger = with_key(None);
+        assert!(ledger.press(&otp(3, 4), "nonce-a", 200).is_ok());
+        let id = || "cccccccccccb".to_owned();
+        assert_eq!(
+            ledger.press(&otp(3, 4), "nonce-a", 200).unwrap_err(),
+            Refusal::ReplayedRequest { id: id() }
+        );
+        for (session, press) in [(3, 4), (3, 3), (2, 200), (0, 0)] {
+            let counter = Some(Counter { session, press });
+            assert_eq!(
+                ledger.press(&otp(session, press), "nonce-b", 200).unwrap_err(),
+                Refusal::Replayed { id: id(), counter }
+            );
+        }
+        for (session, press) in [(3, 5), (4, 0), (0x7fff, 255)] {
+            assert!(ledger.press(&otp(session, press), "nonce-c", 200).is_ok(), "{session} {press}");
+        }
+    }
+
+    #[test]
+    fn a_ledger_comes_back_from_its_records_and_from_the_whole_history() {
+        let mut first = with_key(Some("alice"));
+        let mut history: Vec<Record> = first.records().collect();
+        history.push(first.press(&otp(3, 4), "n", 200).unwrap().1);
+        history.push(first.set_standing("cccccccccccb", Standing::Revoked).unwrap());
+        history.push(first.enrol_client(None, "vpn", Some((b"key", [5; 12]))).unwrap());
+        for record in &history[2..] {
+            first.take(record.clone()).unwrap();
+        }
+        let (mut second, mut third) = (ledger(), ledger());
+        let texts: Vec<String> = history.iter().map(Record::text).collect();
+        texts.iter().for_each(|text| second.take(Record::read(text).unwrap()).unwrap());
+        first.records().for_each(|record| third.take(record).unwrap());
+        for other in [&second, &third] {
+            assert_eq!(other.tokens, first.tokens);
+            assert_eq!(other.clients, first.clients);
+            assert_eq!(other.owners, first.owners);
+        }
+        assert_eq!(
+            second.press(&otp(9, 9), "n", 300).unwrap_err(),
+            Refusal::Revoked { id: "cccccccccccb".to_owned() }
+        );
+        assert_eq!(second.client_key(second.client(1).unwrap()).unwrap().as_slice(), b"key");
+    }
+
+    #[test]
+    fn an_otp_proves_its_owner_only() {
+        let mut ledger = with_key(Some("alice"));
+        assert!(matches!(ledger.prove("bob", &typed(1, 1), "n", 200), Err(Refusal::NotTheirs { .. })));
+        assert_eq!(
+            ledger.prove("alice", &typed(1, 1).to_uppercase(), "n", 200).unwrap().0.owner.as_deref(),
+            Some("alice")
+        );
+        assert!(matches!(ledger.prove("alice", &typed(1, 1), "m", 200), Err(Refusal::Replayed { .. })));
+        assert_eq!(ledger.prove("alice", "hello", "n", 200).unwrap_err(), Refusal::NotAnOtp);
+        assert_eq!(ledger.prove("nobody", "123456", "n", 200).unwrap_err(), Refusal::UnknownToken);
+        let other = Secret::new([9; 16], [2; 6])
+            .typed_by("vvvv", Press { counter: Counter::default(), timestamp: 0, random: 0 });
+        assert_eq!(ledger.prove("alice", &other, "n", 200).unwrap_err(), Refusal::UnknownToken);
+    }
+
+    #[test]
+    fn a_code_by_counter_is_good_once_within_its_window_and_two_bring_it_back_in_step() {
+        let mut ledger = with_code(Kind::Hotp { form: FORM, next: 0 });
+        assert!(ledger.prove("alice", &code(3), "n", 200).is_ok());
+        assert!(matches!(ledger.prove("alice", &code(3), "n", 200), Err(Refusal::WrongCode { .. })));
+        assert!(matches!(ledger.prove("alice", &code(15), "n", 200), Err(Refusal::WrongCode { .. })));
+        let pair = [400, 401].map(|counter| Code::read(&code(counter)).unwrap());
+        assert!(ledger.resync("alice-code", &pair, 200).is_ok());
+        assert!(ledger.resync("alice-code", &pair, 200).is_err());
+        assert!(ledger.prove("alice", &code(402), "n", 200).is_ok());
+    }
+
+    #[test]
+    fn a_code_by_time_is_good_once_and_one_step_around() {
+        let mut ledger = with_code(Kind::Totp { form: FORM, period: 30, last: None, drift: 0 });
+        let now = 30 * 1000;
+        assert!(matches!(ledger.prove("alice", &code(998), "n", now), Err(Refusal::WrongCode { .. })));
+        assert!(ledger.prove("alice", &code(999), "n", now).is_ok());
+        assert!(matches!(ledger.prove("alice", &code(999), "n", now), Err(Refusal::Replayed { .. })));
+        assert!(ledger.prove("alice", &code(1001), "n", now).is_ok());
+        assert!(matches!(ledger.prove("alice", &code(1000), "n", now), Err(Refusal::Replayed { .. })));
+        // A clock that is 20 steps ahead.
+        let pair = [1020, 1021].map(|step| Code::read(&code(step)).unwrap());
+        assert!(ledger.resync("alice-code", &pair, now).is_ok());
+        assert!(ledger.prove("alice", &code(1022), "n", now + 30).is_ok());
+    }
+
+    #[test]
+    fn wrong_codes_in_a_row_must_wait_longer_and_longer() {
+        let mut ledger = with_code(Kind::Hotp { form: FORM, next: 0 });
+        for _ in 0..5 {
+            assert!(matches!(ledger.prove("alice", "000000", "n", 200), Err(Refusal::WrongCode { .. })));
+        }
+        let refused = ledger.prove("alice", &code(0), "n", 200).unwrap_err();
+        assert_eq!(refused.to_string(), "after 5 wrong codes the next one must wait 1 s");
+        assert!(matches!(ledger.prove("alice", "000000", "n", 201), Err(Refusal::WrongCode { .. })));
+        assert!(matches!(ledger.prove("alice", "000000", "n", 202), Err(Refusal::TooManyFailures { .. })));
+        assert!(ledger.prove("alice", &code(0), "n", 203).is_ok());
+        assert!(matches!(ledger.prove("alice", "000000", "n", 203), Err(Refusal::WrongCode { .. })));
+    }
+
+    #[test]
+    fn what_another_server_accepted_is_not_accepted_here() {
+        let mut ledger = with_key(None);
+        let last =
+            |session, press, nonce: &str| Last { session, press, timestamp: 1, nonce: nonce.to_owned() };
+        let (before, record) = ledger.follow("cccccccccccb", last(5, 0, "there"), 200).unwrap();
+        assert!(before.is_none() && record.is_some());
+        assert!(matches!(ledger.press(&otp(5, 0), "here", 200), Err(Refusal::Replayed { .. })));
+        let (before, record) = ledger.follow("cccccccccccb", last(4, 9, "late"), 200).unwrap();
+        assert_eq!((before, record), (Some(last(5, 0, "there")), None));
+        assert!(ledger.follow("vvvv", last(1, 1, "n"), 200).is_none());
+    }
+
+    #[test]
+    fn names_and_numbers_have_limits() {
+        let mut ledger = with_key(Some("alice"));
+        let token = |id: &str, owner: &str| {
+            let sealed = Key::read(&Key::text(&[7; 32])).unwrap().seal(id, &secret().bytes(), [3; 12]);
+            Token::new(id.to_owned(), Some(owner.to_owned()), Kind::Yubico { last: None }, sealed, 1)
+        };
+        for (id, owner) in [("", "a"), ("a b", "a"), ("a", "b\n"), (&*"a".repeat(129), "a")] {
+            assert!(matches!(ledger.enrol(&token(id, owner)), Err(Unfit::Name { .. })), "{id:?} {owner:?}");
+        }
+        assert!(matches!(ledger.enrol(&token("cccccccccccb", "bob")), Err(Unfit::Exists { .. })));
+        for number in 1..MOST_OF_ONE {
+            let record = ledger.enrol(&token(&format!("t{number}"), "alice")).unwrap();
+            ledger.take(record).unwrap();
+        }
+        assert!(matches!(ledger.enrol(&token("one-more", "alice")), Err(Unfit::TooManyOfOne { .. })));
+        assert_eq!(ledger.of_owner("alice").count(), MOST_OF_ONE);
+        assert!(matches!(ledger.removal("nobody"), Err(Unfit::NoToken { .. })));
+        assert!(matches!(ledger.client_removal(7), Err(Unfit::NoClient { id: 7 })));
+    }
+
+    #[test]
+    fn a_record_of_another_key_or_version_or_token_is_refused() {
+        let mut ledger = ledger();
+        let refused = |record| ledger_error(&record);
+        fn ledger_error(record: &Record) -> String {
+            super::tests::ledger().take(record.clone()).unwrap_err()
+        }
+        assert!(
+            refused(Record::Store { version: 2, key: ledger.key().id().to_owned() })
+                .contains("newer version")
+        );
+        assert!(
+            refused(Record::Store { version: 1, key: "00000000".to_owned() })
+                .contains("key 00000000 sealed it")
+        );
+        assert!(refused(Record::Removed { id: "x".to_owned() }).contains("token x"));
+        let token = Token::new("x".to_owned(), None, Kind::Yubico { last: None }, "AAAA".to_owned(), 1);
+        assert!(ledger.take(Record::Token((&token).into())).unwrap_err().contains("does not open"));
+    }
+}

@@ -1,0 +1,116 @@
+//! The journal on the disk: lines are appended, or the whole file is replaced.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::StoreError;
+
+/// Largest journal that is read: a store of the most tokens has less, and it is replaced long before.
+const LARGEST: u64 = 1 << 30;
+
+/// An open journal, read up to a place.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: File,
+    inode: (u64, u64),
+    /// Bytes that are known.
+    pub(crate) length: u64,
+}
+
+/// What another process did to a journal.
+pub(crate) enum Seen {
+    /// It has these bytes more.
+    More(Vec<u8>),
+    /// Another file is in its place.
+    Replaced,
+    /// It is shorter than it was.
+    Shorter,
+}
+
+impl Journal {
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+        let io = |doing| StoreError::io(doing, path);
+        let file = OpenOptions::new().read(true).append(true).open(path).map_err(io("open"))?;
+        let facts = file.metadata().map_err(io("look at"))?;
+        Ok(Self { path: path.to_owned(), file, inode: (facts.dev(), facts.ino()), length: 0 })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads what was written since the last time. Call it with the lock only.
+    pub(crate) fn look(&mut self) -> Result<Seen, StoreError> {
+        let io = |doing| StoreError::io(doing, &self.path);
+        let facts = fs::metadata(&self.path).map_err(io("look at"))?;
+        if (facts.dev(), facts.ino()) != self.inode {
+            return Ok(Seen::Replaced);
+        }
+        if facts.len() < self.length {
+            return Ok(Seen::Shorter);
+        }
+        if facts.len() == self.length {
+            return Ok(Seen::More(Vec::new()));
+        }
+        let mut bytes = Vec::new();
+        let mut file = &self.file;
+        let read =
+            file.seek(SeekFrom::Start(self.length)).and_then(|_| file.take(LARGEST).read_to_end(&mut bytes));
+        read.map_err(io("read"))?;
+        Ok(Seen::More(bytes))
+    }
+
+    /// Appends lines, and returns when they are on the disk.
+    pub(crate) fn append(&mut self, lines: &[u8]) -> Result<(), StoreError> {
+        let io = |doing| StoreError::io(doing, &self.path);
+        self.file.write_all(lines).map_err(io("write"))?;
+        self.file.sync_data().map_err(io("write"))?;
+        self.length += lines.len() as u64;
+        Ok(())
+    }
+
+    /// Puts a new journal in the place of one, or where there was none, in one step.
+    pub(crate) fn replace(path: &Path, lines: &[u8]) -> Result<Self, StoreError> {
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let new = directory.join("journal.new");
+        let io = |doing| StoreError::io(doing, &new);
+        let mut file = create(&new, Content::Emptied)?;
+        file.write_all(lines).and_then(|()| file.sync_all()).map_err(io("write"))?;
+        fs::rename(&new, path).map_err(io("rename"))?;
+        // The name is durable only with its directory.
+        let synced = File::open(directory).and_then(|directory| directory.sync_all());
+        synced.map_err(StoreError::io("write the directory", directory))?;
+        let mut journal = Self::open(path)?;
+        journal.length = lines.len() as u64;
+        Ok(journal)
+    }
+}
+
+/// What becomes of the content of a file that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    Kept,
+    Emptied,
+}
+
+/// Opens a file for writing, with mode 0600 if it is made. Made by root, it belongs to the owner of its directory: the daemon
+/// must be able to use it.
+pub(crate) fn create(path: &Path, content: Content) -> Result<File, StoreError> {
+    let io = |doing| StoreError::io(doing, path);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(content == Content::Emptied).mode(0o600);
+    let file = options.open(path).map_err(io("make"))?;
+    if nix::unistd::geteuid().is_root() {
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let owner = fs::metadata(directory).map_err(io("look at the directory of"))?;
+        let own = file.metadata().map_err(io("look at"))?;
+        if (own.uid(), own.gid()) != (owner.uid(), owner.gid()) {
+            let given = std::os::unix::fs::fchown(&file, Some(owner.uid()), Some(owner.gid()));
+            given.map_err(io("give away"))?;
+        }
+    }
+    Ok(file)
+}
