@@ -14,6 +14,7 @@ pub(crate) mod host;
 pub(crate) mod import;
 pub(crate) mod known_hosts;
 pub(crate) mod lab;
+pub(crate) mod otp;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod ssh;
