@@ -43,6 +43,11 @@ need knotd knot
 need unbound unbound
 need kdig knot-dnsutils
 need pv pv
+need oathtool oathtool
+need pamtester pamtester
+need ykclient libykclient-dev
+ls /usr/lib/*/libpam_wrapper.so >/dev/null 2>&1 || missing="$missing libpam-wrapper"
+ls /lib/security/pam_yubico.so >/dev/null 2>&1 || missing="$missing libpam-yubico"
 need rsyslogd rsyslog
 need keepalived keepalived
 need tshark tshark

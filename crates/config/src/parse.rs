@@ -24,6 +24,7 @@ mod hsts;
 mod http2;
 mod listener;
 mod names;
+mod otp;
 mod parser;
 mod passive;
 mod pool;
@@ -73,6 +74,7 @@ pub(crate) fn parse(
         Some(Admin { bind: bind?, acl: acl? })
     });
     let listeners = parser.listeners(raw);
+    let otp = parser.otp(raw, listeners.as_deref());
     let pools = parser.all_pools(raw);
     let tunnels = parser.tunnels(raw);
     parser.collisions(raw, control.as_ref().and_then(Option::as_ref));
@@ -105,6 +107,7 @@ pub(crate) fn parse(
         pools: pools?,
         acls: acls?,
         geoip: geoip?,
+        otp: otp?,
         acme: acme?,
         tunnels: tunnels?,
         variable_files: Vec::new(),

@@ -22,6 +22,7 @@ mod forms;
 mod geoip;
 mod http2;
 mod limits;
+mod otp;
 mod pool;
 mod route;
 mod syslog;
@@ -43,6 +44,7 @@ pub(crate) use forms::{
 pub(crate) use geoip::RawGeoIp;
 pub(crate) use http2::{RawBackendHttp2, RawFlood, RawHttp2};
 pub(crate) use limits::{RawHttpTimeouts, RawLimits};
+pub(crate) use otp::RawOtp;
 pub(crate) use pool::{
     RawBackend, RawBackendTls, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky,
 };
@@ -135,6 +137,16 @@ pool = "app"
     pub(crate) acl: Key<Named<RawAcl>>,
     /// Countries of addresses, for entries of access lists such as `deny country:DE`. Without this section there are none.
     pub(crate) geoip: Key<RawGeoIp>,
+    /// One-time passwords: the store of tokens that `penstock otp` fills, and who answers for it. Without this section there is
+    /// none.
+    #[schemars(extend("x-example" = r#"[listener.web]
+bind = ":80"
+pool = "app"
+
+[otp]
+listeners = ["web"]
+"#))]
+    pub(crate) otp: Key<RawOtp>,
     /// Certificates that Penstock orders and renews automatically, from an ACME authority (RFC 8555) such as Let's
     /// Encrypt. Listeners serve them by `tls.acme = "NAME"`. It needs `process.state-directory`. NAME is up to 64 of
     /// `A-Z a-z 0-9 _ -`.

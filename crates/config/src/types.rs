@@ -31,6 +31,7 @@ mod dns_name;
 mod dsr;
 mod fast_close;
 mod geoip;
+mod otp;
 mod syslog;
 mod tarpit;
 mod tls;
@@ -42,6 +43,7 @@ pub use dns_name::DnsName;
 pub use dsr::DsrSettings;
 pub use fast_close::FastClose;
 pub use geoip::GeoIp;
+pub use otp::Otp;
 pub use syslog::{Syslog, SyslogAddress};
 pub use tarpit::Tarpit;
 pub use tls::{
@@ -71,6 +73,8 @@ pub struct Config {
     pub acls: Vec<Acl>,
     /// Countries of addresses, for access lists.
     pub geoip: Option<GeoIp>,
+    /// The store of one-time-password tokens, and who answers for it; `None` without one.
+    pub otp: Option<Otp>,
     /// Sections that order certificates.
     pub acme: Vec<Acme>,
     /// Tunnels, for `penstock tunnel`.

@@ -21,6 +21,7 @@ pub mod exposition;
 pub mod health;
 mod kept;
 mod needs;
+pub mod otp;
 mod pace;
 pub mod paths;
 mod per_backend;

@@ -114,6 +114,10 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
     if let Some(geoip) = &config.geoip {
         add("geoip.database".to_owned(), &geoip.database, Access::Read);
     }
+    if let Some(otp) = &config.otp {
+        add("otp.store".to_owned(), &otp.store, Access::Change);
+        add("otp.key-file".to_owned(), &otp.key_file, Access::Read);
+    }
     for acme in &config.acme {
         let name = &acme.name;
         add(format!("acme.{name}.state"), &acme.state, Access::Change);

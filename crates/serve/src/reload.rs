@@ -336,6 +336,7 @@ impl Supervisor {
             pools: _,
             acls: _,
             geoip: _,
+            otp: _,
             acme: _,
             tunnels: _,
             variable_files: _,

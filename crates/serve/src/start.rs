@@ -39,6 +39,7 @@ use crate::discovery::Discoverer;
 use crate::health::Checker;
 use crate::kept::{Files, Keeper};
 use crate::needs::{Needs, services};
+use crate::otp;
 use crate::reload::{self, Supervisor};
 use crate::resolve::Resolver;
 use crate::through::Tunnels;
@@ -85,8 +86,9 @@ pub fn nothing_to_serve(config: &Config) -> Option<String> {
     })
 }
 
-/// Threads beside the workers: slow tasks and two for their blocking calls, control, access log, events, ticket keys, state.
-const OTHER_THREADS: usize = 8;
+/// Threads beside the workers: slow tasks and two for their blocking calls, control, access log, events, ticket keys, state,
+/// the store of one-time-password tokens.
+const OTHER_THREADS: usize = 9;
 
 /// Reaction of the start to a degraded part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,6 +252,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
             () = signals.stop() => return Ok(()),
         }
         slow.checker.reconcile(&snapshot);
+        slow.otp.follow(&config);
         for name in passed.unused() {
             let message = "systemd passed this socket, but no listener names it";
             front.state.events.record(Level::Warning, format!("systemd:{name}"), message);
@@ -401,6 +404,7 @@ struct Slow {
     discoverer: Discoverer,
     tunnels: Tunnels,
     orderer: Orderer,
+    otp: otp::Doors,
 }
 
 impl Slow {
@@ -411,6 +415,7 @@ impl Slow {
             discoverer: Discoverer::new(state.clone()),
             tunnels: Tunnels::new(state.clone(), Arc::new(Native::new(Asking::Never))),
             orderer: Orderer::new(state.clone(), hooks),
+            otp: otp::Doors::new(state.clone()),
         }
     }
 }

@@ -230,6 +230,8 @@ fn of_request(
         settings,
         routes,
         challenges,
+        validation: &front.state.validation,
+        listener: &plan.settings.name,
         arrived,
         peer: asked.client,
         standing,
@@ -285,6 +287,10 @@ fn of_request(
         }
         Destination::AcmeChallenge(_) => {
             steps.push(Step::AcmeChallenge);
+            Err(Answer::penstock(200))
+        }
+        Destination::Validation(..) => {
+            steps.push(Step::OtpValidation);
             Err(Answer::penstock(200))
         }
         Destination::RedirectToHttps(port) => {

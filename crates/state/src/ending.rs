@@ -17,6 +17,8 @@ text::meanings! {
         Redirected = "redirected",
         /// Penstock answered an ACME challenge.
         AcmeChallenge = "acme-challenge",
+        /// Penstock answered as a validation server of one-time passwords.
+        OtpValidation = "otp-validation",
         /// The client violated the HTTP/2 protocol: its connection was closed.
         Http2Fault = "h2-protocol-error",
         /// The client sent too many small, empty or needless HTTP/2 frames: the connection was closed.
@@ -117,7 +119,7 @@ text::meanings! {
 impl Ending {
     /// Reports whether the session had a fault; penstock's own answers that the configuration asks for are none.
     pub fn is_fault(self) -> bool {
-        !matches!(self, Self::Ok | Self::Redirected | Self::AcmeChallenge)
+        !matches!(self, Self::Ok | Self::Redirected | Self::AcmeChallenge | Self::OtpValidation)
     }
 }
 

@@ -47,6 +47,7 @@ mod pipe;
 pub mod queue;
 pub mod sources;
 pub mod state_directory;
+pub mod validation;
 
 use crate::access_log::Allowance;
 use crate::account::Account;
@@ -116,6 +117,8 @@ pub struct State {
     pub awaited: kept::awaited::Awaited,
     /// Certificate orders and pending ACME challenges.
     pub acme: Board,
+    /// The validation server of one-time passwords.
+    pub validation: ArcSwapOption<validation::Validation>,
     pub events: Events,
     /// Capture of sessions, for an operator.
     pub captures: capture::Captures,
@@ -572,6 +575,7 @@ impl State {
             kept: kept::board::Board::default(),
             awaited: kept::awaited::Awaited::default(),
             acme: Board::default(),
+            validation: ArcSwapOption::default(),
             events: Events::default(),
             captures: capture::Captures::default(),
             log_level: log_level::LogLevel::default(),

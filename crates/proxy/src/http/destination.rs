@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use config::types::{HttpSettings, RedirectToHttps};
 use logic::acl::{AccessList, Verdict};
 use logic::balance::HashKey;
@@ -15,6 +16,7 @@ use logic::route::{
     Action, Decision, Facts, HeaderEdits, Location, PathAmbiguity, PoolId, RedirectStatus, RouteTable,
 };
 use state::acme::Challenges;
+use state::validation::{Question, Validation};
 
 /// What becomes of a request.
 pub enum Destination<'a> {
@@ -22,6 +24,8 @@ pub enum Destination<'a> {
     Pool(PoolId, &'a HeaderEdits, Option<&'a Bandwidth>),
     /// An ACME authority validates a name.
     AcmeChallenge(Arc<str>),
+    /// The validation server of one-time passwords answers it.
+    Validation(Arc<Validation>, Question),
     RedirectToHttps(u16),
     Redirect(RedirectStatus, &'a Location),
     NoRoute,
@@ -47,6 +51,10 @@ pub struct RouteQuestion<'a> {
     pub settings: &'a HttpSettings,
     pub routes: &'a RouteTable,
     pub challenges: &'a Challenges,
+    /// The validation server, if there is one.
+    pub validation: &'a ArcSwapOption<Validation>,
+    /// Name of the listener.
+    pub listener: &'a str,
     pub arrived: Arrived,
     pub peer: Peer,
     /// Verdict of the listener's access list on the client.
@@ -72,6 +80,9 @@ impl<'a> RouteQuestion<'a> {
         if let RedirectToHttps::Port(port) = self.settings.redirect_to_https {
             return Destination::RedirectToHttps(port);
         }
+        if let Some((validation, question)) = self.validation() {
+            return Destination::Validation(validation, question);
+        }
         let destination = self.route();
         match destination {
             Destination::Pool(pool, ..) if self.request.hops.count() >= self.settings.hops => {
@@ -79,6 +90,14 @@ impl<'a> RouteQuestion<'a> {
             }
             _ => destination,
         }
+    }
+
+    /// A client that the listener denies gets no answer of the validation server either.
+    fn validation(&self) -> Option<(Arc<Validation>, Question)> {
+        let question = Question::of(self.request.path(self.head))?;
+        let validation = self.validation.load_full()?;
+        let is_answered = self.standing == Verdict::Permit && validation.listeners.contains(self.listener);
+        is_answered.then_some((validation, question))
     }
 
     fn route(&self) -> Destination<'a> {

@@ -72,6 +72,8 @@ fn prepare_forwarding<'a>(
         settings: session.settings,
         routes,
         challenges: &session.worker.front.state.acme.challenges,
+        validation: &session.worker.front.state.validation,
+        listener: &session.plan.settings.name,
         arrived: if session.arrival.tls.is_some() { Arrived::OverTls } else { Arrived::InTheClear },
         peer: session.arrival.peer,
         standing: session.arrival.standing,

@@ -26,6 +26,12 @@ pub(super) async fn answer_ourselves(
             outcome.end(Ending::AcmeChallenge);
             answer::give(session, client, outcome, answer).await
         }
+        Destination::Validation(validation, question) => {
+            outcome.end(Ending::OtpValidation);
+            let query = text(request.query.of(head));
+            let answer = validation.answer(*question, query, session.arrival.peer.ip()).await;
+            answer::give(session, client, outcome, &answer).await
+        }
         Destination::RedirectToHttps(port) => {
             let host = lower(text(request.host.of(head)));
             redirect_to_https(session, client, outcome, &host, *port).await

@@ -29,6 +29,7 @@ pub(crate) fn between(old: &Config, new: &Config) -> String {
         ("access-log", differs(&old.access_log, &new.access_log)),
         ("events", differs(&old.events, &new.events)),
         ("geoip", old.geoip != new.geoip),
+        ("otp", old.otp != new.otp),
         ("acme", differs(&old.acme, &new.acme)),
         ("tunnel", differs(&old.tunnels, &new.tunnels)),
     ];

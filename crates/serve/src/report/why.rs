@@ -47,6 +47,8 @@ pub enum Step {
     Refused(RefusedStep),
     /// The request is the question of an ACME authority.
     AcmeChallenge,
+    /// The validation server of one-time passwords answers it.
+    OtpValidation,
     RedirectToHttps {
         port: u16,
     },

@@ -152,6 +152,7 @@ impl FrontDoor {
         let snapshot = self.supervisor.front.snapshot.load_full();
         self.slow.discoverer.tell_failures(&snapshot);
         self.slow.orderer.reconcile(&snapshot.config);
+        self.slow.otp.follow(&snapshot.config);
         let mut said = done;
         for (subject, reason) in self.supervisor.front.state.degraded() {
             said.push_str(&format!("\nwarning: {subject} is degraded: {reason}"));

@@ -29,6 +29,12 @@ pub fn text(report: &WhyReport) -> String {
                     "request   the question of a certificate authority (ACME): answered at once",
                 );
             }
+            Step::OtpValidation => {
+                push_line(
+                    &mut out,
+                    "request   a question about a one-time password: answered from the store of [otp]",
+                );
+            }
             Step::RedirectToHttps { port } => {
                 push_line(
                     &mut out,

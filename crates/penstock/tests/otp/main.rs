@@ -1,0 +1,7 @@
+//! One-time passwords: the command, the validation server, and the programs of others that use it.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod command;
+mod token;
+mod validation;
+mod yubico_clients;

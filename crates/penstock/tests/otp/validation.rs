@@ -1,0 +1,127 @@
+//! `/wsapi/2.0/verify` of a listener.
+
+use access::otp::validation::sign;
+use base64ct::{Base64, Encoding as _};
+use testing::server::Setup;
+use testing::{Server, client, eventually, secs};
+
+use crate::token::{Tokens, YubiKey};
+
+pub(crate) const CONFIG: &str = "[listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
+    [listener.other]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n[pool.app]\nbackends = [\"127.0.0.1:9\"]\n\
+    [otp]\nstore = \"@DIR@/otp\"\nkey-file = \"@DIR@/otp.key\"\nlisteners = [\"web\"]\n[control]\nsocket = \"@DIR@/control.sock\"\n";
+
+const NONCE: &str = "0123456789abcdef0123456789abcdef";
+
+pub(crate) struct Verifier {
+    pub(crate) server: Server,
+    pub(crate) tokens: Tokens,
+    pub(crate) key: YubiKey,
+    /// Number and key of the client, the key in base64.
+    pub(crate) client: (String, String),
+}
+
+pub(crate) fn verifier() -> Verifier {
+    let setup = Setup::new(CONFIG);
+    let tokens = Tokens::below(setup.dir());
+    let key = tokens.yubikey("cccccccccccb", Some("alice"));
+    let said = tokens.said(&["client", "add", "vpn"], "");
+    let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+    let client = (value("id="), value("key="));
+    Verifier { server: setup.start(), tokens, key, client }
+}
+
+impl Verifier {
+    fn ask(&self, query: &str) -> Vec<(String, String)> {
+        let answer = client::get(&self.server.address("web"), &format!("/wsapi/2.0/verify?{query}"));
+        assert_eq!(answer.status, 200);
+        let text = answer.text();
+        text.split("\r\n")
+            .filter_map(|line| line.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    }
+
+    /// The status, after the signature was checked.
+    fn status(&self, otp: &str, nonce: &str) -> String {
+        let mut lines = self.ask(&format!("id={}&otp={otp}&nonce={nonce}&timestamp=1", self.client.0));
+        let key = Base64::decode_vec(&self.client.1).unwrap();
+        let signature = lines.iter().position(|(name, _)| name == "h").map(|at| lines.remove(at).1).unwrap();
+        lines.sort();
+        let signed: Vec<_> = lines.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(signature, sign(&key, &signed.join("&")));
+        let value =
+            |wanted: &str| lines.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone());
+        assert_eq!((value("otp").as_deref(), value("nonce").as_deref()), (Some(otp), Some(nonce)));
+        if value("status").as_deref() == Some("OK") {
+            assert!(value("sessioncounter").is_some() && value("timestamp").is_some());
+        }
+        value("status").unwrap()
+    }
+}
+
+#[test]
+fn each_status_is_given_and_signed() {
+    let verifier = verifier();
+    let otp = |session, press| verifier.key.otp(session, press);
+    assert_eq!(verifier.status(&otp(1, 1), NONCE), "OK");
+    assert_eq!(verifier.status(&otp(1, 1), NONCE), "REPLAYED_REQUEST");
+    assert_eq!(verifier.status(&otp(1, 1), "fedcba9876543210"), "REPLAYED_OTP");
+    assert_eq!(verifier.status(&otp(1, 0), NONCE), "REPLAYED_OTP");
+    assert_eq!(verifier.status(&otp(1, 2).replace('c', "d"), NONCE), "BAD_OTP");
+    assert_eq!(verifier.status("hello", NONCE), "BAD_OTP");
+    assert_eq!(verifier.status(&otp(1, 2).to_uppercase(), NONCE), "OK");
+    let only = |query: &str| verifier.ask(query).into_iter().find(|(name, _)| name == "status").unwrap().1;
+    let good = otp(1, 3);
+    assert_eq!(only(&format!("id=99&otp={good}&nonce={NONCE}")), "NO_SUCH_CLIENT");
+    assert_eq!(only(&format!("id=1&otp={good}&nonce={NONCE}&h=AAAA")), "BAD_SIGNATURE");
+    assert_eq!(only(&format!("id=1&otp={good}")), "MISSING_PARAMETER");
+    let key = Base64::decode_vec(&verifier.client.1).unwrap();
+    let signature = sign(&key, &format!("id=1&nonce={NONCE}&otp={good}")).replace('+', "%2B");
+    assert_eq!(only(&format!("id=1&otp={good}&nonce={NONCE}&h={signature}")), "OK");
+    // What the command does is seen at once.
+    verifier.tokens.said(&["revoke", "cccccccccccb"], "");
+    assert_eq!(verifier.status(&otp(2, 0), NONCE), "BAD_OTP");
+    verifier.tokens.said(&["restore", "cccccccccccb"], "");
+    assert_eq!(verifier.status(&otp(2, 0), NONCE), "OK");
+    assert!(verifier.tokens.refused(&["verify"], &otp(2, 0)).contains("used before"));
+}
+
+#[test]
+fn only_the_listeners_that_are_named_answer() {
+    let verifier = verifier();
+    let query = format!("/wsapi/2.0/verify?id=1&otp={}&nonce={NONCE}", verifier.key.otp(1, 1));
+    assert_eq!(client::get(&verifier.server.address("other"), &query).status, 502);
+    assert_eq!(client::get(&verifier.server.address("web"), "/wsapi/2.0/other").status, 502);
+    assert!(client::get(&verifier.server.address("web"), &query).text().contains("status=OK\r\n"));
+    let why = verifier.server.said(&["why", "--listener", "web", "http://x/wsapi/2.0/verify"]);
+    assert!(why.contains("one-time password"), "{why}");
+}
+
+#[test]
+fn an_otp_that_was_good_is_refused_after_a_kill_and_a_restart() {
+    let mut verifier = verifier();
+    let otp = verifier.key.otp(1, 1);
+    assert_eq!(verifier.status(&otp, NONCE), "OK");
+    verifier.server.signal(nix::sys::signal::Signal::SIGKILL);
+    verifier.server.wait_end(secs(10));
+    let said = verifier.tokens.refused(&["verify"], &otp);
+    assert!(said.contains("used before"), "{said}");
+}
+
+#[test]
+fn a_store_that_is_damaged_while_it_is_used_accepts_nothing_and_says_so() {
+    let verifier = verifier();
+    assert_eq!(verifier.status(&verifier.key.otp(1, 1), NONCE), "OK");
+    let journal = verifier.tokens.directory.join("otp/journal");
+    let whole = std::fs::read(&journal).unwrap();
+    std::fs::write(&journal, &whole[..whole.len() - 9]).unwrap();
+    let query = format!("id=1&otp={}&nonce={NONCE}", verifier.key.otp(1, 2));
+    let lines = verifier.ask(&query);
+    assert!(lines.contains(&("status".to_owned(), "BACKEND_ERROR".to_owned())), "{lines:?}");
+    eventually("the server says so", secs(10), || {
+        verifier.server.said(&["status"]).contains("shorter than it was").then_some(())
+    });
+    std::fs::write(&journal, &whole).unwrap();
+    assert_eq!(verifier.status(&verifier.key.otp(1, 3), NONCE), "OK");
+}
