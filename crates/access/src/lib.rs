@@ -3,9 +3,11 @@
 //! other programs can use this crate by itself.
 //!
 //! - `crates/access/src/identity.rs`: what a log-in that succeeded says of the operator.
+//! - `crates/access/src/keys.rs`: keys in the DNS.
 //! - `crates/access/src/otp.rs`: one-time passwords.
 
 mod identity;
+pub mod keys;
 pub mod otp;
 
 pub use identity::{ChannelBinding, Factor, Factors, Identity, Mechanism};
