@@ -1,7 +1,5 @@
 //! SSHFP fingerprints of host keys in the DNS (RFC 4255, 6594, 7479). Only DNSSEC that Penstock validated counts.
 
-use sha2::{Digest, Sha256};
-
 use crate::ssh::key::PublicKey;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,15 +35,18 @@ impl SshfpAnswer {
     }
 }
 
+impl FingerprintRecord {
+    /// The SHA-256 record of a key; `None` for key types without a number in the registry of IANA.
+    #[must_use]
+    pub fn of(key: &PublicKey) -> Option<Self> {
+        let algorithm = number(key.algorithm())?;
+        Some(Self { algorithm, hash: 2, fingerprint: key.fingerprint().0.to_vec() })
+    }
+}
+
 /// True if a record has the SHA-256 fingerprint of the key.
 pub(super) fn matches(records: &[FingerprintRecord], key: &PublicKey) -> bool {
-    let digest = Sha256::digest(key.blob());
-    let is_it = |record: &FingerprintRecord| {
-        record.hash == 2
-            && number(key.algorithm()) == Some(record.algorithm)
-            && record.fingerprint == digest[..]
-    };
-    records.iter().any(is_it)
+    FingerprintRecord::of(key).is_some_and(|own| records.contains(&own))
 }
 
 fn number(algorithm: &str) -> Option<u8> {

@@ -1,0 +1,273 @@
+//! The servers of a zone, and what each of them says, with the signatures checked by the keys that the trust anchor proves.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use access::keys::{Kind, Owner, Seen, Signature};
+use hickory_proto::dnssec::Verifier;
+use hickory_proto::dnssec::rdata::{DNSKEY, DNSSECRData, RRSIG};
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+
+use crate::ask::{Silence, ask};
+use crate::name;
+use crate::resolver::{Answer, Resolver, ResolverFault, Validation};
+
+/// A server of a zone.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Server {
+    pub address: SocketAddr,
+    /// Its name in the NS record, if it was found by that.
+    pub name: Option<String>,
+}
+
+impl Server {
+    /// `ns1.example.org (192.0.2.1)`, or the address.
+    pub fn shown(&self) -> String {
+        let address = match self.address.port() {
+            53 => self.address.ip().to_string(),
+            _ => self.address.to_string(),
+        };
+        self.name.as_ref().map_or(address.clone(), |name| format!("{name} ({address})"))
+    }
+}
+
+/// Keys of a zone (DNSKEY).
+#[derive(Debug, Clone)]
+pub enum ZoneKeys {
+    /// They are proved from the trust anchor down.
+    Proved(Vec<DNSKEY>),
+    /// There are none that are proved.
+    Unproved,
+}
+
+/// Limit of the servers of a zone that are asked.
+const MOST_SERVERS: usize = 32;
+/// Limits of what one answer makes us verify: a lying server must not keep us busy (CVE-2023-50387).
+const MOST_KEYS: usize = 8;
+const MOST_SIGNATURES: usize = 8;
+/// Longest time between the inception of a signature and our clock being behind it, in seconds.
+const SKEW: u64 = 300;
+
+/// Finds servers of zones, and asks them.
+pub struct Authorities {
+    /// Finds servers. What it says is not believed: a wrong server has no good signatures.
+    finder: Resolver,
+    /// Servers that were named: they are asked instead.
+    named: Vec<Server>,
+    zones: HashMap<Owner, Vec<Server>>,
+}
+
+impl Authorities {
+    /// `named` are asked instead of those that the zone has. `resolver` is asked instead of the system's.
+    ///
+    /// # Errors
+    /// The system's configuration cannot be read.
+    pub fn new(named: &[SocketAddr], resolver: Option<SocketAddr>) -> Result<Self, ResolverFault> {
+        let finder = Resolver::with(&Validation::Off, resolver)?;
+        let named = named.iter().map(|address| Server { address: *address, name: None }).collect();
+        Ok(Self { finder, named, zones: HashMap::new() })
+    }
+
+    /// Finds the zone of a name: the nearest name at or above it with an SOA record.
+    ///
+    /// # Errors
+    /// Nobody knows a zone; with the reason.
+    pub async fn zone_of(&self, owner: &Owner) -> Result<Owner, String> {
+        let mut at = Some(owner.clone());
+        let mut why = None;
+        while let Some(zone) = at {
+            let name = name::name(&zone);
+            let found = match self.named.first() {
+                None => match self.finder.answer(name.clone(), RecordType::SOA).await {
+                    Answer::Secure(records) | Answer::Insecure(records) => {
+                        name::matching(&records, &name, RecordType::SOA).next().is_some()
+                    }
+                    Answer::Failed(error) => {
+                        why = Some(error);
+                        false
+                    }
+                    _ => false,
+                },
+                Some(_) => {
+                    let mut found = false;
+                    for server in &self.named {
+                        match ask(server.address, &name, RecordType::SOA).await {
+                            Ok(answer) => {
+                                let has =
+                                    name::matching(&answer.answers, &name, RecordType::SOA).next().is_some();
+                                found |= answer.metadata.authoritative && has;
+                            }
+                            Err(error) => why = Some(format!("{}: {error}", server.shown())),
+                        }
+                        if found {
+                            break;
+                        }
+                    }
+                    found
+                }
+            };
+            if found {
+                return Ok(zone);
+            }
+            at = zone.parent();
+        }
+        let why = why.map_or(String::new(), |why| format!(" ({why})"));
+        Err(format!("no zone is found for {owner}{why}"))
+    }
+
+    /// The servers of a zone, by its NS records, with all of their addresses.
+    ///
+    /// # Errors
+    /// There are none; with the reason.
+    pub async fn servers(&mut self, zone: &Owner) -> Result<Vec<Server>, String> {
+        if !self.named.is_empty() {
+            return Ok(self.named.clone());
+        }
+        if let Some(known) = self.zones.get(zone) {
+            return Ok(known.clone());
+        }
+        let name = name::name(zone);
+        let records = match self.finder.answer(name.clone(), RecordType::NS).await {
+            Answer::Secure(records) | Answer::Insecure(records) => records,
+            Answer::Failed(why) | Answer::Bogus(why) => return Err(format!("the servers of {zone}: {why}")),
+            Answer::None | Answer::SecurelyNone => return Err(format!("{zone} has no NS records")),
+        };
+        let mut servers = Vec::new();
+        for record in name::matching(&records, &name, RecordType::NS) {
+            let RData::NS(host) = &record.data else { continue };
+            let shown = host.0.to_ascii().trim_end_matches('.').to_owned();
+            for address in self.finder.addresses(&host.0).await {
+                servers.push(Server { address: SocketAddr::new(address, 53), name: Some(shown.clone()) });
+            }
+        }
+        servers.sort();
+        servers.dedup();
+        servers.truncate(MOST_SERVERS);
+        if servers.is_empty() {
+            return Err(format!("no server of {zone} has an address"));
+        }
+        self.zones.insert(zone.clone(), servers.clone());
+        Ok(servers)
+    }
+
+    /// Addresses of a host, for the service there.
+    pub async fn addresses(&self, host: &Owner) -> Vec<std::net::IpAddr> {
+        self.finder.addresses(&name::name(host)).await
+    }
+}
+
+impl ZoneKeys {
+    /// Asks the validating path for the keys of a zone.
+    pub async fn of(resolver: &Resolver, zone: &Owner) -> Self {
+        match resolver.answer(name::name(zone), RecordType::DNSKEY).await {
+            Answer::Secure(records) => {
+                let keys = records.iter().filter_map(|record| match &record.data {
+                    RData::DNSSEC(DNSSECRData::DNSKEY(key)) if key.zone_key() && !key.revoke() => {
+                        Some(key.clone())
+                    }
+                    _ => None,
+                });
+                Self::Proved(keys.take(MOST_KEYS).collect())
+            }
+            _ => Self::Unproved,
+        }
+    }
+}
+
+impl Server {
+    /// Asks the server for the records of a name. Its signatures are checked with the keys of the zone.
+    pub async fn see(&self, zone: &Owner, owner: &Owner, kind: Kind, keys: &ZoneKeys) -> Seen {
+        let (owner, kind) = (name::name(owner), name::record_type(kind));
+        match ask(self.address, &owner, kind).await {
+            Ok(answer) => seen(&answer, &name::name(zone), &owner, kind, keys),
+            Err(silence) => Seen::Silent(silence.to_string()),
+        }
+    }
+
+    /// Serial number and negative TTL of the zone (RFC 2308 section 5).
+    ///
+    /// # Errors
+    /// The server does not answer, or not for this zone.
+    pub async fn start_of_authority(&self, zone: &Owner) -> Result<(u32, u32), Silence> {
+        let zone = name::name(zone);
+        let answer = ask(self.address, &zone, RecordType::SOA).await?;
+        let found =
+            name::matching(&answer.answers, &zone, RecordType::SOA).find_map(|record| match &record.data {
+                RData::SOA(soa) => Some((soa.serial, soa.minimum.min(record.ttl))),
+                _ => None,
+            });
+        found.ok_or_else(|| Silence::Malformed("it has no SOA record".to_owned()))
+    }
+}
+
+fn seen(answer: &Message, zone: &Name, owner: &Name, kind: RecordType, keys: &ZoneKeys) -> Seen {
+    let code = answer.metadata.response_code;
+    match code {
+        ResponseCode::NoError | ResponseCode::NXDomain => {}
+        other => return Seen::NotServed(other.to_str().to_owned()),
+    }
+    if !answer.metadata.authoritative {
+        return Seen::NotServed("its answer is not authoritative".to_owned());
+    }
+    let records: Vec<&Record> = name::matching(&answer.answers, owner, kind).collect();
+    match (code, records.is_empty()) {
+        (ResponseCode::NXDomain, true) => Seen::NoName,
+        (_, true) => Seen::NoData,
+        (_, false) => Seen::Records {
+            data: name::data(records.iter().copied()),
+            ttl: records.iter().map(|record| record.ttl).max().unwrap_or_default(),
+            signature: signature(&answer.answers, &records, zone, owner, keys),
+        },
+    }
+}
+
+/// Judges the signatures of records: the best one counts.
+fn signature(
+    answers: &[Record],
+    records: &[&Record],
+    zone: &Name,
+    owner: &Name,
+    keys: &ZoneKeys,
+) -> Signature {
+    let covered = records.first().map(|record| record.record_type());
+    let signatures: Vec<&RRSIG> = answers
+        .iter()
+        .filter(|record| record.name == *owner)
+        .filter_map(|record| match &record.data {
+            RData::DNSSEC(DNSSECRData::RRSIG(signature)) => Some(signature),
+            _ => None,
+        })
+        .filter(|signature| Some(signature.input().type_covered) == covered)
+        .take(MOST_SIGNATURES)
+        .collect();
+    if signatures.is_empty() {
+        return Signature::Absent;
+    }
+    let ZoneKeys::Proved(keys) = keys else { return Signature::Unproved };
+    let holds = |signature: &RRSIG| {
+        let input = signature.input();
+        input.signer_name == *zone
+            && keys
+                .iter()
+                .filter(|key| key.algorithm() == input.algorithm)
+                .any(|key| key.verify_rrsig(owner, DNSClass::IN, signature, records.iter().copied()).is_ok())
+    };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let mut best = Signature::Wrong;
+    for signature in signatures.into_iter().filter(|signature| holds(signature)) {
+        let (begin, end) = (signature.input().sig_inception.get(), signature.input().sig_expiration.get());
+        let end = u64::from(end);
+        if u64::from(begin) > now + SKEW {
+            continue;
+        }
+        best = match best {
+            Signature::Until(best) => Signature::Until(best.max(end)),
+            _ if end > now => Signature::Until(end),
+            Signature::Expired(best) => Signature::Expired(best.max(end)),
+            _ => Signature::Expired(end),
+        };
+    }
+    best
+}
