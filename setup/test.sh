@@ -42,6 +42,10 @@ need sshfs sshfs
 need knotd knot
 need unbound unbound
 need kdig knot-dnsutils
+need named bind9
+need faketime faketime
+need gpg gnupg
+need dirmngr dirmngr
 need pv pv
 need oathtool oathtool
 need pamtester pamtester

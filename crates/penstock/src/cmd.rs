@@ -7,6 +7,7 @@ pub(crate) mod check;
 pub(crate) mod copy;
 pub(crate) mod ctl;
 pub(crate) mod demo;
+pub(crate) mod dns;
 pub(crate) mod doctor;
 pub(crate) mod documents;
 mod findings;

@@ -19,6 +19,16 @@ pub struct Bundle {
 }
 
 impl Bundle {
+    /// Reads the DNS names of the first certificate in a PEM text, and all of its certificates in DER. A key is not needed. The
+    /// error is a message for the operator.
+    pub fn chain(text: &[u8]) -> Result<(Vec<String>, Vec<Vec<u8>>), String> {
+        let chain: Result<Vec<CertificateDer<'static>>, _> = CertificateDer::pem_slice_iter(text).collect();
+        let chain = chain.map_err(|error| error.to_string())?;
+        let leaf = chain.first().ok_or("it holds no certificate")?;
+        let names = Facts::of(leaf)?.names;
+        Ok((names, chain.iter().map(|certificate| certificate.to_vec()).collect()))
+    }
+
     /// Parses a PEM text whose first certificate belongs to its private key. The error is a message for the operator.
     pub fn read(text: &[u8]) -> Result<Self, String> {
         let words = |error: &dyn std::fmt::Display| error.to_string();

@@ -343,14 +343,26 @@ pub fn check(settings: &TlsSettings) -> Vec<(&'static str, String)> {
 
 /// Returns the DNS names of each certificate that would be used. Reads files, changes nothing.
 pub fn names(settings: &TlsSettings) -> Vec<Vec<String>> {
+    served(settings).into_iter().map(|pair| pair.facts.names.clone()).collect()
+}
+
+/// Returns the names and the chain of each certificate that would be used, in DER. Reads files, changes nothing.
+pub fn chains(settings: &TlsSettings) -> Vec<(Vec<String>, Vec<Vec<u8>>)> {
+    let of = |pair: Arc<Pair>| {
+        let chain = pair.chain().iter().map(|certificate| certificate.to_vec()).collect();
+        (pair.facts.names.clone(), chain)
+    };
+    served(settings).into_iter().map(of).collect()
+}
+
+fn served(settings: &TlsSettings) -> Vec<Arc<Pair>> {
     let sources = [Some(source_of(settings)), source_beside(settings)];
     let stores = sources.into_iter().flatten().map(|source| {
         let store = Store::new(source, Arc::new(Staples::new(None)), Arc::default());
         store.scan(Removal::AtOnce);
         store
     });
-    let served = stores.flat_map(|store| store.report()).filter_map(|certificate| certificate.pair);
-    served.map(|pair| pair.facts.names.clone()).collect()
+    stores.flat_map(|store| store.report()).filter_map(|certificate| certificate.pair).collect()
 }
 
 #[derive(Clone)]

@@ -76,7 +76,7 @@ fn commands(of: &[&str]) -> Vec<String> {
 
 #[test]
 fn every_command_is_in_the_documents() {
-    const PARENTS: [&str; 6] = ["ctl", "host", "tunnel", "ssh", "config", "bench"];
+    const PARENTS: [&str; 7] = ["ctl", "host", "tunnel", "ssh", "config", "bench", "dns"];
     let page = read("docs/commands.md");
     // The first cell of a row: `penstock PARENT COMMAND ...`, then perhaps more commands of the same parent.
     let mut listed = BTreeSet::new();

@@ -1,0 +1,132 @@
+//! `penstock dns push`: makes a zone have the records.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use access::keys::{Change, Others, Record, Set, sets};
+use clap::Args;
+use dns::{Primary, Push, SignedServer, Write};
+use logic::tsig_key::TsigKey;
+use serde_json::{Value, json};
+use text::units;
+
+use super::records;
+use super::wanted::{WantedArguments, at, read};
+use crate::duration;
+use crate::output::{Failure, plain, print, print_json};
+use crate::threads;
+
+/// Push the records to the primary server of the zone, with signed updates
+///
+/// Reads what the server has, changes only what differs, and only records of the names and types of these keys, and only if
+/// nobody else has changed them in between; then asks again. Records of the same name and type that are of no key named here
+/// are removed, unless --keep-others.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    wanted: WantedArguments,
+    #[command(flatten)]
+    primary: PrimaryArguments,
+    /// Only print what would be changed
+    #[arg(long)]
+    dry_run: bool,
+    /// Keep records of the same names and types that are of other keys
+    #[arg(long)]
+    keep_others: bool,
+    /// TTL in seconds [default: that of the records that are there, else 3600]
+    #[arg(long, value_name = "SECONDS")]
+    ttl: Option<u32>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The server that takes updates.
+#[derive(Debug, Args)]
+pub(super) struct PrimaryArguments {
+    /// Address of the primary server of the zone
+    #[arg(long, value_name = "ADDRESS", value_parser = super::server)]
+    server: SocketAddr,
+    /// File with the key that signs updates, as tsig-keygen writes it
+    #[arg(long, value_name = "FILE")]
+    tsig: PathBuf,
+    /// Time limit in seconds, or with a unit: ms, s, m
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = duration::seconds)]
+    timeout: Duration,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock dns push --hosts --zone example.org --server 192.0.2.53 --tsig /etc/penstock/dns.key --dry-run
+  penstock dns push --config penstock.toml --server 192.0.2.53 --tsig /etc/penstock/dns.key
+
+Exit codes: 0 the zone has the records (--dry-run: it was read); 1 it has not, or that is not known; 2 wrong usage.";
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let wanted = arguments.wanted.read()?;
+    let wanted = sets(wanted.iter().map(|one| &one.record));
+    let zone = arguments.wanted.zone()?;
+    let others = if arguments.keep_others { Others::Keep } else { Others::Remove };
+    let write = if arguments.dry_run { Write::DryRun } else { Write::Yes };
+    let push = Push { wanted: &wanted, others, ttl: arguments.ttl, zone: zone.as_ref() };
+    let primary = arguments.primary.open()?;
+    let changes = threads::single()?.block_on(primary.push(&push, write));
+    let changes = changes.map_err(|fault| {
+        let server = arguments.primary.server;
+        Failure::runtime(format!("cannot push to {server}: {}", plain(&fault.to_string())))
+    })?;
+    if arguments.json {
+        let changes: Vec<Value> = changes.iter().map(json).collect();
+        return print_json(&format!("{:#}\n", json!({ "dry_run": arguments.dry_run, "changes": changes })));
+    }
+    let mut text: String = changes.iter().map(lines).collect();
+    let records: usize = wanted.values().map(Set::len).sum();
+    let records = units::count(records, "record");
+    text.push_str(&match (changes.is_empty(), write) {
+        (true, _) => format!("nothing to change: the zone has the {records}\n"),
+        (false, Write::DryRun) => "nothing was changed (--dry-run)\n".to_owned(),
+        (false, Write::Yes) => format!("done: the server has the {records}\n"),
+    });
+    print(&text)
+}
+
+impl PrimaryArguments {
+    fn open(&self) -> Result<Primary, Failure> {
+        let server =
+            SignedServer::new(self.server, tsig_key(&self.tsig)?).map_err(|why| at(&self.tsig, why))?;
+        Ok(Primary::new(server, self.timeout))
+    }
+}
+
+/// Reads the key that signs updates.
+pub(super) fn tsig_key(path: &Path) -> Result<TsigKey, Failure> {
+    let text = String::from_utf8_lossy(&read(path)?).into_owned();
+    TsigKey::parse(&text).map_err(|fault| at(path, fault))
+}
+
+/// Lines with `-` and `+`.
+fn lines(change: &Change) -> String {
+    let line = |sign: char, data: &Vec<u8>| {
+        let record = Record { owner: change.owner.clone(), kind: change.kind, data: data.clone() };
+        format!("{sign} {}\n", record.line(Some(change.ttl)))
+    };
+    let removed = change.remove.iter().map(|data| line('-', data));
+    removed.chain(change.add.iter().map(|data| line('+', data))).collect()
+}
+
+fn json(change: &Change) -> Value {
+    let records = |set: &Set| -> Vec<Value> {
+        let record =
+            |data: &Vec<u8>| Record { owner: change.owner.clone(), kind: change.kind, data: data.clone() };
+        set.iter().map(|data| json!(records::json(&record(data), None)["data"])).collect()
+    };
+    json!({
+        "name": change.owner.to_string(),
+        "type": change.kind.name(),
+        "ttl_seconds": change.ttl,
+        "remove": records(&change.remove),
+        "add": records(&change.add),
+    })
+}

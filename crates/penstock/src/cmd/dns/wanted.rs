@@ -1,0 +1,383 @@
+//! The records that this machine should have in the DNS: of hosts, certificates and OpenPGP keys.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use access::keys::openpgp::{self, Address};
+use access::keys::{Association, Owner, Record};
+use clap::{Args, ValueEnum};
+use config::types::{BindAddress, Listener};
+use hosts::identity::{FingerprintRecord, Found, HostFile, Name, Root};
+use ssh::identity::{Places, Store};
+use sys::file;
+use tls::Bundle;
+
+use crate::load;
+use crate::output::{Failure, complain, plain};
+
+/// Whose records.
+#[derive(Debug, Args)]
+pub(super) struct WantedArguments {
+    /// SSHFP records of all hosts with pinned keys (penstock host list)
+    #[arg(long)]
+    hosts: bool,
+    /// SSHFP records of this host
+    #[arg(long = "host", value_name = "NAME")]
+    host: Vec<Name>,
+    /// TLSA records of the certificates that this configuration serves
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// TLSA records of this certificate too, which is not served yet (PEM, with its chain)
+    #[arg(long = "next", value_name = "FILE")]
+    next: Vec<PathBuf>,
+    #[command(flatten)]
+    tlsa: NextArguments,
+    /// OPENPGPKEY records of the OpenPGP key in this file (gpg --export)
+    #[arg(long, value_name = "FILE")]
+    openpgp: Vec<PathBuf>,
+    /// Only for this mail address of the OpenPGP keys
+    #[arg(long = "address", value_name = "MAIL", requires = "openpgp")]
+    addresses: Vec<String>,
+    /// CERT records of type PGP too, for the OpenPGP keys
+    #[arg(long, requires = "openpgp")]
+    cert: bool,
+    /// CERT records of type IPGP: the fingerprint, and the URL of the key
+    #[arg(long, value_name = "URL", requires = "openpgp")]
+    ipgp: Option<String>,
+    /// Only names in this zone; names without a dot are below it
+    #[arg(long, value_name = "ZONE")]
+    zone: Option<String>,
+}
+
+/// For which names and ports a certificate has TLSA records, and which.
+#[derive(Debug, Args)]
+pub(super) struct NextArguments {
+    /// What TLSA records name: the key of the server (3 1 1), that of its authority (2 1 1), or both
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = Names::Server)]
+    tlsa: Names,
+    /// Ports of TLSA records [default: those of the listeners, else 443]
+    #[arg(long = "port", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    ports: Vec<u16>,
+    /// Hosts of a certificate for a wildcard
+    #[arg(long = "name", value_name = "HOST")]
+    names: Vec<String>,
+}
+
+/// What TLSA records name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Names {
+    Server,
+    Authority,
+    Both,
+}
+
+impl Names {
+    fn associations(self) -> &'static [Association] {
+        match self {
+            Self::Server => &[Association::Server],
+            Self::Authority => &[Association::Authority],
+            Self::Both => &[Association::Server, Association::Authority],
+        }
+    }
+}
+
+/// A record, and what it is of.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) record: Record,
+    pub(super) of: String,
+}
+
+/// Limit of a file with a key or certificate in bytes.
+const LARGEST: u64 = 1024 * 1024;
+
+/// Names and chain of a certificate, and the ports where it is served.
+struct Served {
+    names: Vec<String>,
+    chain: Vec<Vec<u8>>,
+    ports: Vec<u16>,
+    of: String,
+}
+
+impl WantedArguments {
+    /// The zone that `--zone` names.
+    pub(super) fn zone(&self) -> Result<Option<Owner>, Failure> {
+        let zone = self.zone.as_deref().map(Owner::parse).transpose();
+        zone.map_err(|fault| Failure::usage(format!("--zone: {fault}")))
+    }
+
+    /// All records, sorted, each once. What cannot have one is told on standard error.
+    pub(super) fn read(&self) -> Result<Vec<Wanted>, Failure> {
+        let has_source = self.hosts || !self.host.is_empty() || self.config.is_some();
+        if !has_source && self.next.is_empty() && self.openpgp.is_empty() {
+            return Err(Failure::usage(
+                "no keys are named\n  hint: --hosts or --host NAME for SSHFP, --config FILE for TLSA, --openpgp FILE for OPENPGPKEY",
+            ));
+        }
+        let zone = self.zone()?;
+        let mut wanted = Vec::new();
+        self.of_hosts(zone.as_ref(), &mut wanted)?;
+        self.of_certificates(zone.as_ref(), &mut wanted)?;
+        self.of_openpgp(zone.as_ref(), &mut wanted)?;
+        if let Some(zone) = &zone {
+            wanted.retain(|one| one.record.owner.is_in(zone));
+        }
+        wanted.sort_by(|one, other| one.record.cmp(&other.record));
+        wanted.dedup_by(|one, other| one.record == other.record);
+        if wanted.is_empty() {
+            return Err(Failure::runtime("there are no records: no key of those named can have one"));
+        }
+        Ok(wanted)
+    }
+
+    fn of_hosts(&self, zone: Option<&Owner>, wanted: &mut Vec<Wanted>) -> Result<(), Failure> {
+        if !self.hosts && self.host.is_empty() {
+            return Ok(());
+        }
+        let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
+        let index = store.load().map_err(Failure::runtime)?;
+        if self.hosts {
+            for host in index.hosts().iter().filter(|host| host.retired().is_none()) {
+                if let Err(why) = sshfp(host, zone, wanted) {
+                    complain(&format!("note: {}\n", plain(&why)));
+                }
+            }
+        }
+        for name in &self.host {
+            let Found::Host(host) = index.find(name.as_str(), 22) else {
+                return Err(Failure::runtime(format!(
+                    "{name} has no identity here, or a damaged one\n  hint: penstock host why {name}"
+                )));
+            };
+            sshfp(host, zone, wanted).map_err(Failure::runtime)?;
+        }
+        Ok(())
+    }
+
+    fn of_certificates(&self, zone: Option<&Owner>, wanted: &mut Vec<Wanted>) -> Result<(), Failure> {
+        let mut served = Vec::new();
+        let mut all_ports: Vec<u16> = Vec::new();
+        if let Some(path) = &self.config {
+            let loaded = load::file(path, &load::environment())?;
+            for listener in &loaded.config.listeners {
+                let Some(tls) = &listener.tls else { continue };
+                let ports = ports(listener);
+                all_ports.extend(&ports);
+                let of = format!("listener {}", listener.name);
+                let chains = tls::chains(tls);
+                if chains.is_empty() {
+                    complain(&format!("note: {of}: no certificate can be read: `penstock check` says why\n"));
+                }
+                served.extend(chains.into_iter().map(|(names, chain)| Served {
+                    names,
+                    chain,
+                    ports: ports.clone(),
+                    of: of.clone(),
+                }));
+            }
+        }
+        all_ports.sort_unstable();
+        all_ports.dedup();
+        for path in &self.next {
+            let text = read(path)?;
+            let (names, chain) = Bundle::chain(&text).map_err(|why| at(path, why))?;
+            served.push(Served { names, chain, ports: all_ports.clone(), of: path.display().to_string() });
+        }
+        for one in &served {
+            for record in self.tlsa.of(one, zone)? {
+                wanted.push(Wanted { record, of: one.of.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn of_openpgp(&self, zone: Option<&Owner>, wanted: &mut Vec<Wanted>) -> Result<(), Failure> {
+        let only: Vec<Address> = self
+            .addresses
+            .iter()
+            .map(|text| Address::parse(text))
+            .collect::<Result<_, _>>()
+            .map_err(Failure::usage)?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut unused = only.clone();
+        for path in &self.openpgp {
+            let keys = openpgp::read(&read(path)?).map_err(|why| at(path, why))?;
+            for key in &keys {
+                let own = key.addresses();
+                let chosen: Vec<&Address> = match &only[..] {
+                    [] => own.iter().filter(|own| zone.is_none_or(|zone| own.domain.is_in(zone))).collect(),
+                    only if keys.len() == 1 => only.iter().collect(),
+                    only => only.iter().filter(|address| own.iter().any(|own| own == *address)).collect(),
+                };
+                if chosen.is_empty() && only.is_empty() {
+                    let has: Vec<String> = own.iter().map(|own| plain(&own.to_string())).collect();
+                    let has = if has.is_empty() { "no mail address".to_owned() } else { has.join(", ") };
+                    complain(&format!(
+                        "note: {}: the key has {has}: no record\n",
+                        plain(&path.display().to_string())
+                    ));
+                }
+                for address in chosen {
+                    unused.retain(|unused| unused != address);
+                    self.of_key(path, key, address, now, wanted)?;
+                }
+            }
+        }
+        match unused.first() {
+            None => Ok(()),
+            Some(address) => Err(Failure::runtime(format!("no key in the files has the address {address}"))),
+        }
+    }
+
+    fn of_key(
+        &self,
+        path: &Path,
+        key: &openpgp::Key,
+        address: &Address,
+        now: u64,
+        wanted: &mut Vec<Wanted>,
+    ) -> Result<(), Failure> {
+        let minimal = key.minimal(address, now).map_err(|why| at(path, why))?;
+        let mut records = Vec::new();
+        for owner in address.openpgpkey_owners().map_err(|why| at(path, why))? {
+            records.push(Record::openpgpkey(owner, &minimal).map_err(|why| at(path, why))?);
+        }
+        let owner = || address.cert_owner().map_err(|why| at(path, why));
+        if self.cert {
+            records.push(Record::cert_pgp(owner()?, &minimal).map_err(|why| at(path, why))?);
+        }
+        if let Some(url) = &self.ipgp {
+            records.push(Record::cert_ipgp(owner()?, key.fingerprint(), url).map_err(|why| at(path, why))?);
+        }
+        wanted.extend(records.into_iter().map(|record| Wanted { record, of: address.to_string() }));
+        Ok(())
+    }
+}
+
+impl NextArguments {
+    /// The records of a certificate in a file.
+    pub(super) fn records(&self, path: &Path, text: &[u8]) -> Result<Vec<Record>, Failure> {
+        let (names, chain) = Bundle::chain(text).map_err(|why| at(path, why))?;
+        let records =
+            self.of(&Served { names, chain, ports: Vec::new(), of: path.display().to_string() }, None)?;
+        match records.is_empty() {
+            true => Err(at(path, "it has no name that could have a TLSA record")),
+            false => Ok(records),
+        }
+    }
+
+    fn of(&self, one: &Served, zone: Option<&Owner>) -> Result<Vec<Record>, Failure> {
+        let ports = match (&self.ports[..], &one.ports[..]) {
+            ([], []) => &[443],
+            ([], own) => own,
+            (named, _) => named,
+        };
+        let mut records = Vec::new();
+        for host in self.hosts_of(&one.names, &one.of) {
+            let Ok(host) = Owner::within(&host, zone) else {
+                complain(&format!("note: {}: {} is not a name in the DNS\n", plain(&one.of), plain(&host)));
+                continue;
+            };
+            for port in ports {
+                let owner = Owner::of_service(*port, &host).map_err(Failure::runtime)?;
+                for association in self.tlsa.associations() {
+                    let record = association.record(owner.clone(), &one.chain);
+                    let record =
+                        record.map_err(|why| Failure::runtime(format!("{}: {why}", plain(&one.of))))?;
+                    records.push(record);
+                }
+            }
+        }
+        Ok(records)
+    }
+
+    /// Hosts for which a certificate is shown. TLSA records have no wildcard inside of a name.
+    fn hosts_of(&self, names: &[String], of: &str) -> Vec<String> {
+        let mut hosts = Vec::new();
+        for name in names {
+            match name.strip_prefix("*.") {
+                None => hosts.push(name.clone()),
+                Some(parent) => {
+                    let below = |host: &&String| {
+                        host.split_once('.').is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(parent))
+                    };
+                    let named: Vec<String> = self.names.iter().filter(below).cloned().collect();
+                    if named.is_empty() {
+                        complain(&format!(
+                            "note: {}: {} stands for many hosts: --name HOST names each that needs a record\n",
+                            plain(of),
+                            plain(name)
+                        ));
+                    }
+                    hosts.extend(named);
+                }
+            }
+        }
+        hosts
+    }
+}
+
+/// Adds the SSHFP records of a host: of the keys that it announces and that are proved.
+fn sshfp(host: &HostFile, zone: Option<&Owner>, wanted: &mut Vec<Wanted>) -> Result<(), String> {
+    let hints = host.address().names;
+    let names = if hints.is_empty() { vec![host.name().clone()] } else { hints };
+    let mut owners = Vec::new();
+    for name in &names {
+        let (name, _) = name.split_port();
+        let owner = Owner::within(name, zone).map_err(|fault| format!("{}: {fault}", host.name()))?;
+        if owner.parent().is_none() {
+            let hint = "--zone ZONE, or `penstock host move` with its name in the DNS";
+            return Err(format!("{}: {name} has no dot, so its zone is unknown: {hint}", host.name()));
+        }
+        owners.push(owner);
+    }
+    let pins: Vec<_> = host.pins().filter(|pin| pin.absent.is_none()).collect();
+    let proved = pins.iter().filter(|pin| pin.root() == Root::Proved);
+    let records: Vec<FingerprintRecord> = proved.filter_map(|pin| FingerprintRecord::of(&pin.key)).collect();
+    if records.is_empty() {
+        let why = match pins.is_empty() {
+            true => "it has no pinned key",
+            false => {
+                "no key of it is proved, and a record would make others believe it: penstock host add with a proof"
+            }
+        };
+        return Err(format!("{}: {why}", host.name()));
+    }
+    for owner in owners {
+        for FingerprintRecord { algorithm, hash, fingerprint } in &records {
+            let record = Record::sshfp(owner.clone(), *algorithm, *hash, fingerprint);
+            wanted.push(Wanted { record, of: format!("host {}", host.name()) });
+        }
+    }
+    Ok(())
+}
+
+/// Ports of a listener that are known before it starts.
+fn ports(listener: &Listener) -> Vec<u16> {
+    let mut ports: Vec<u16> = listener
+        .binds
+        .iter()
+        .filter_map(|bind| match bind {
+            BindAddress::AnyIp(port) => Some(*port),
+            BindAddress::Ip(address) => Some(address.port()),
+            BindAddress::EveryPort(_) | BindAddress::Unix(_) | BindAddress::Systemd(_) => None,
+        })
+        .filter(|port| *port != 0)
+        .collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
+/// Reads a file whole.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    let bytes = file::read(path, LARGEST).map_err(|error| at(path, error))?;
+    match bytes.len() as u64 > LARGEST {
+        true => Err(at(path, "it has more than 1 MiB: it is not a file with a key")),
+        false => Ok(bytes),
+    }
+}
+
+pub(super) fn at(path: &Path, why: impl std::fmt::Display) -> Failure {
+    Failure::runtime(format!("{}: {}", plain(&path.display().to_string()), plain(&why.to_string())))
+}

@@ -1,0 +1,140 @@
+//! What is wrong with a zone is found, each fault by its name, at the server that has it.
+
+use std::process::Output;
+
+use serde_json::Value;
+use testing::{eventually, secs};
+
+use crate::domain::{Domain, Home, Settings};
+use crate::push::{certificate, push};
+
+/// Findings as `severity problem place`.
+fn findings(output: &Output) -> Vec<String> {
+    let json: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let finding =
+        |one: &Value| format!("{} {} {}", word(&one["severity"]), word(&one["problem"]), word(&one["place"]));
+    json["findings"].as_array().unwrap().iter().map(finding).collect()
+}
+
+fn check(domain: &Domain, home: &Home, what: &[&str]) -> Output {
+    let words = ["dns", "check", "--json", "--no-services"].iter().chain(what).map(|word| (*word).to_owned());
+    home.penstock(&words.chain(domain.path()).collect::<Vec<_>>())
+}
+
+#[test]
+fn records_that_are_everywhere_are_good_and_a_server_that_is_not_updated_is_named() {
+    let mut domain = Domain::with(&Settings { servers: 3, ..Settings::default() });
+    let home = Home::new();
+    let file = certificate(&home, "www", "www.example.test");
+    let wanted = ["--next", &file];
+    let none = check(&domain, &home, &wanted);
+    assert_eq!(none.status.code(), Some(1));
+    let of_none = findings(&none);
+    assert_eq!(of_none.iter().filter(|one| one.contains("bad missing ns")).count(), 3, "{of_none:?}");
+    let text = String::from_utf8_lossy(&none.stdout).into_owned();
+    assert!(text.contains("NXDOMAIN"), "{text}");
+
+    home.said(&push(&domain, &wanted, &["--ttl", "1"]));
+    eventually("all servers have it", secs(30), || {
+        let good = check(&domain, &home, &wanted);
+        (good.status.success() && findings(&good).is_empty()).then_some(())
+    });
+
+    // One that does not get the next change.
+    domain.stop_server(2);
+    let next = certificate(&home, "next", "www.example.test");
+    home.said(&push(&domain, &["--next", &file, "--next", &next], &[]));
+    let silent = eventually("the other one has it", secs(30), || {
+        let found = findings(&check(&domain, &home, &["--next", &file, "--next", &next]));
+        (found.iter().filter(|one| one.starts_with("bad")).count() == 1).then_some(found)
+    });
+    assert!(silent[0].starts_with("bad silent ns2.example.test"), "{silent:?}");
+    home.said(&push(&domain, &["--next", &file], &[]));
+    let stale = eventually("they have only the old one again", secs(30), || {
+        let found = findings(&check(&domain, &home, &["--next", &next]));
+        let has = |part: &str| found.iter().any(|one| one.starts_with(part));
+        (has("weak stale ns1") && has("bad missing ns0")).then_some(found)
+    });
+    assert!(stale.iter().any(|one| one.starts_with("bad missing ns0")), "{stale:?}");
+}
+
+#[test]
+fn name_that_exists_without_the_record_is_told_apart_and_a_server_behind_is_found() {
+    let records = "_443._tcp.www TXT here\n";
+    let domain = Domain::with(&Settings { records, ..Settings::default() });
+    let other = Domain::with(&Settings { records, signing: false, ..Settings::default() });
+    let home = Home::new();
+    let file = certificate(&home, "www", "www.example.test");
+    let servers = [domain.servers[0].to_string(), other.servers[0].to_string()];
+    let both = ["--next", &file, "--server", &servers[0], "--server", &servers[1]];
+    let text = String::from_utf8(check(&domain, &home, &both).stdout).unwrap();
+    assert!(text.contains("the name exists, and has no TLSA record") && !text.contains("NXDOMAIN"), "{text}");
+    home.said(&push(&domain, &["--next", &file], &[]));
+    let found = eventually("the path has it", secs(30), || {
+        let found = findings(&check(&domain, &home, &both));
+        (!found.iter().any(|one| one.contains("differs"))).then_some(found)
+    });
+    assert!(found.contains(&format!("bad behind {}", servers[1])), "{found:?}");
+
+    // The other one has the record too, and no signature.
+    home.said(&push(&other, &["--next", &file], &[]));
+    let found = findings(&check(&domain, &home, &both));
+    assert!(found.contains(&format!("bad unsigned {}", servers[1])), "{found:?}");
+    // It is another zone: it refuses.
+    let elsewhere = certificate(&home, "e", "www.elsewhere.test");
+    let refused = home.refused(&["dns", "check", "--next", &elsewhere, "--server", &servers[0]], 1);
+    assert!(refused.contains("no zone is found for _443._tcp.www.elsewhere.test"), "{refused}");
+}
+
+#[test]
+fn server_that_signs_with_a_key_of_its_own_lies_and_is_found() {
+    let domain = Domain::start();
+    let liar = Domain::with(&Settings { modules: "iterator", ..Settings::default() });
+    let home = Home::new();
+    let file = certificate(&home, "www", "www.example.test");
+    home.said(&push(&domain, &["--next", &file], &[]));
+    home.said(&push(&liar, &["--next", &file], &[]));
+    let servers = [domain.servers[0].to_string(), liar.servers[0].to_string()];
+    let both = ["--next", &file, "--server", &servers[0], "--server", &servers[1]];
+    let found = findings(&check(&domain, &home, &both));
+    assert_eq!(found, [format!("bad bogus {}", servers[1])]);
+
+    // The whole path lies: what it says does not count, though it is what is wanted.
+    let resolver = liar.resolver.to_string();
+    let arguments = ["dns", "check", "--json", "--no-services", "--next", &file, "--server", &servers[1]];
+    let path = ["--anchor", &domain.anchor(), "--dns-server", &resolver].map(str::to_owned);
+    let lied =
+        home.penstock(&arguments.iter().map(|word| (*word).to_owned()).chain(path).collect::<Vec<_>>());
+    assert_eq!(findings(&lied), ["bad bogus -"]);
+}
+
+#[test]
+fn zone_without_signatures_and_one_whose_signatures_end_soon_are_told() {
+    let home = Home::new();
+    let file = certificate(&home, "www", "www.example.test");
+    let unsigned = Domain::with(&Settings { signing: false, ..Settings::default() });
+    home.said(&push(&unsigned, &["--next", &file], &[]));
+    let resolver = unsigned.resolver.to_string();
+    let output = home.penstock(&[
+        "dns",
+        "check",
+        "--json",
+        "--no-services",
+        "--next",
+        &file,
+        "--dns-server",
+        &resolver,
+    ]);
+    let found = findings(&output);
+    assert!(found.iter().any(|one| one.starts_with("bad unsigned ns0.example.test")), "{found:?}");
+
+    let policy = "    rrsig-lifetime: 1d\n    rrsig-refresh: 3h\n";
+    let soon = Domain::with(&Settings { policy, ..Settings::default() });
+    home.said(&push(&soon, &["--next", &file], &[]));
+    let found = findings(&check(&soon, &home, &["--next", &file]));
+    assert!(found.len() == 1 && found[0].starts_with("bad expiring ns0"), "{found:?}");
+    let later = check(&soon, &home, &["--next", &file, "--expires-within", "12h"]);
+    assert!(later.status.success(), "{later:?}");
+}
