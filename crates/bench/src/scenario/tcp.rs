@@ -13,7 +13,7 @@ use crate::pairing::Pairing;
 use crate::plan::{Group, Length, Plan, Scenario};
 use crate::sample::Metric;
 use crate::scenario::chain::{self, Chain, Count, Fresh, Links, Neighbour};
-use crate::target::front::{Front, Protocol, SPARE, Splicing};
+use crate::target::front::{BackendEnd, Front, Protocol, SPARE, Splicing};
 use crate::target::{Program, nginx};
 
 #[derive(Debug)]
@@ -54,6 +54,10 @@ impl Scenario for Tcp {
                 .to_owned(),
             "Both ends of a relay share one core, and take bulk out of their sockets without copying it."
                 .to_owned(),
+            "nginx closes the client's connection as soon as the backend has closed; penstock, haproxy and pen pass the end on \
+             and wait for the client's own. `penstock-fast-close` does what nginx does (`fast-close = \"up\"`), and has a limit of \
+             its own against it."
+                .to_owned(),
             "In groups with a backlog a spinning process shares the relay's core: the rate says how much was measured, not how \
              fast the relay is."
                 .to_owned(),
@@ -81,6 +85,19 @@ struct Work {
 enum Behind {
     Tcp,
     Unix,
+}
+
+/// How a program is told to relay.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    splicing: Splicing,
+    backend_end: BackendEnd,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { splicing: Splicing::Default, backend_end: BackendEnd::Default }
+    }
 }
 
 impl Work {
@@ -185,15 +202,18 @@ impl Work {
         // pen connects to its backends over TCP only.
         let suits = |program: &Program| *program != Program::Pen || work.behind == Behind::Tcp;
         for program in programs.iter().copied().filter(suits) {
-            let mut add = |name: &str, splicing| {
+            let mut add = |name: &str, settings| {
                 let start = move |context: &Context| {
-                    Chain::start(context, work.links(context, Some((program, splicing)))?)
+                    Chain::start(context, work.links(context, Some((program, settings)))?)
                 };
                 group.contestants.push(chain::contestant(context, name, program, start));
             };
-            add(program.name(), Splicing::Default);
+            add(program.name(), Settings::default());
             if program == Program::Haproxy && bulk {
-                add("haproxy-splice", Splicing::On);
+                add("haproxy-splice", Settings { splicing: Splicing::On, ..Settings::default() });
+            }
+            if program == Program::Penstock && work.conversation == TrafficShape::Short {
+                add(FAST_CLOSE, Settings { backend_end: BackendEnd::EndsSession, ..Settings::default() });
             }
         }
         group
@@ -201,9 +221,12 @@ impl Work {
 
     fn limits(&self) -> Vec<Limit> {
         let ratio = |metric, rivals: &[&str], limit| Limit::ratio("penstock", metric, rivals, limit);
+        let fast_close = || Limit::ratio(FAST_CLOSE, Metric::CpuPerUnit, &["nginx"], 1.0).goal(0.87);
         match self.id {
-            "connections" => vec![ratio(Metric::CpuPerUnit, &["pen", "nginx"], 1.0).goal(0.87)],
-            "connections-unix" => vec![ratio(Metric::CpuPerUnit, &["haproxy", "nginx"], 1.0).goal(0.87)],
+            "connections" => vec![ratio(Metric::CpuPerUnit, &["pen", "nginx"], 1.0).goal(0.87), fast_close()],
+            "connections-unix" => {
+                vec![ratio(Metric::CpuPerUnit, &["haproxy", "nginx"], 1.0).goal(0.87), fast_close()]
+            }
             "download" | "upload" => vec![
                 ratio(Metric::CpuPerUnit, &["haproxy-splice"], 1.05).goal(0.95),
                 ratio(Metric::CpuPerUnit, &["pen"], 0.70),
@@ -215,16 +238,16 @@ impl Work {
         }
     }
 
-    fn links(&self, context: &Context, front: Option<(Program, Splicing)>) -> Result<Links, Error> {
+    fn links(&self, context: &Context, front: Option<(Program, Settings)>) -> Result<Links, Error> {
         let behind = match self.behind {
             Behind::Tcp => context.free_tcp()?,
             Behind::Unix => context.free_unix(),
         };
         let front = match front {
             None => None,
-            Some((program, splicing)) => {
+            Some((program, settings)) => {
                 let front = Front::new(Protocol::Tcp, context.free_tcp()?, behind.clone());
-                Some((program, front.splicing(splicing)))
+                Some((program, front.splicing(settings.splicing).backend_end(settings.backend_end)))
             }
         };
         let (conversation, connections) = (self.conversation, self.connections);
@@ -282,3 +305,6 @@ fn idle(context: &Context, programs: &[Program]) -> Group {
 const REST: Duration = Duration::from_millis(1250);
 
 const CONNECTIONS: usize = 64;
+
+/// penstock, told to end a session when its backend has closed.
+const FAST_CLOSE: &str = "penstock-fast-close";

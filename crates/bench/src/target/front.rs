@@ -24,6 +24,17 @@ pub struct Front {
     pub splicing: Splicing,
     /// Headers to add, for programs that can be configured.
     pub headers: Headers,
+    /// What the end of a backend does to a relayed connection, for programs that can be configured.
+    pub backend_end: BackendEnd,
+}
+
+/// What a relay does when the backend has closed its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendEnd {
+    /// The program's default.
+    Default,
+    /// It closes the client's connection too, and does not wait for the client's end.
+    EndsSession,
 }
 
 /// Headers that a program adds to requests and responses.
@@ -101,6 +112,7 @@ impl Front {
             connections: CONNECTIONS,
             splicing: Splicing::Default,
             headers: Headers::Added,
+            backend_end: BackendEnd::Default,
         }
     }
 
@@ -120,6 +132,10 @@ impl Front {
 
     pub fn headers(self, headers: Headers) -> Self {
         Front { headers, ..self }
+    }
+
+    pub fn backend_end(self, backend_end: BackendEnd) -> Self {
+        Front { backend_end, ..self }
     }
 
     pub fn on(self, place: CoreSet) -> Self {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::front::{Front, Headers, Protocol, Replies, Tls};
+use super::front::{BackendEnd, Front, Headers, Protocol, Replies, Tls};
 use super::prepared::{Prepared, unsupported};
 use crate::address::Address;
 use crate::context::Context;
@@ -28,6 +28,7 @@ fn configuration(front: &Front) -> Result<String, Error> {
     let settings = match (front.protocol, front.headers) {
         (Protocol::Http, Headers::Untouched) => "forwarded-headers = \"off\"\nrequest-id-header = \"off\"\n",
         (Protocol::Udp(Replies::One), _) => "replies = 1\n",
+        (Protocol::Tcp, _) if front.backend_end == BackendEnd::EndsSession => "fast-close = \"up\"\n",
         _ => "",
     };
     let limit = match front.protocol {
