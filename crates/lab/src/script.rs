@@ -46,7 +46,7 @@ pub(crate) enum ScriptError {
     Empty(&'static str),
     #[error("only >&2, 2>&1, >/dev/null, 2>/dev/null, &>/dev/null and </dev/null are understood, not {0}")]
     Redirection(String),
-    #[error("the built-in shell of the lab does not know {0}; start the lab with --shell for a real one")]
+    #[error("the built-in shell of the lab does not know {0}")]
     Unknown(&'static str),
 }
 

@@ -100,9 +100,9 @@ impl Default for PassiveRule {
 text::meanings! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum State {
-        /// No verdict yet: the backend takes sessions.
+        /// No verdict yet, or the pool has no checks: the backend takes sessions.
         Unchecked = "unchecked",
-        /// Its checks pass, or sessions with it went well.
+        /// Its checks pass.
         Up = "up",
         /// Checks failed, or the backend's name has no address.
         Down = "down",

@@ -75,9 +75,7 @@ fn read(from: impl Read) -> io::Result<Vec<u8>> {
 
 fn unreadable(name: &str, error: &io::Error) -> Failure {
     let hint = match error.kind() {
-        ErrorKind::NotFound => {
-            "check the path; `penstock demo` writes a file to start from and prints its path"
-        }
+        ErrorKind::NotFound => "check the path",
         ErrorKind::PermissionDenied => "run this as a user who may read it",
         ErrorKind::IsADirectory => "name a file in it",
         _ => "check the path and the disk",

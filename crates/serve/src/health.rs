@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use config::Config;
-use config::types::{ActiveCheck, AllDown, Listener, Protocol};
+use config::types::{ActiveCheck, AllDown, Protocol};
 use logic::balance::Availability;
 use logic::health::{
     DurationText, Event, PassiveRule, Source, State as HealthState, Verdict, VerdictOutcome,
@@ -421,29 +421,49 @@ struct PoolWatch {
 
 /// What listeners give to a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gets {
-    Sessions,
-    /// All listeners that may use it are `dsr` ones.
-    Packets,
-    Both,
+struct Gets {
+    requests: bool,
+    connections: bool,
+    datagrams: bool,
+    packets: bool,
 }
 
 impl Gets {
     fn of(config: &Config, pool: &str) -> Self {
         let is_pool = |id: PoolId| config.pools.get(id.0).is_some_and(|it| &*it.name == pool);
-        let packets =
-            config.listeners.iter().filter_map(|listener| listener.dsr()).any(|it| is_pool(it.pool));
-        let may_use = |listener: &Listener| match &listener.protocol {
-            Protocol::Dsr(_) => false,
-            Protocol::Tcp(settings) => is_pool(settings.pool),
-            Protocol::Udp(settings) => is_pool(settings.pool),
-            // By any of their routes.
-            Protocol::Http(_) | Protocol::TlsPassthrough(_) => true,
-        };
-        match (packets, config.listeners.iter().any(may_use)) {
-            (true, false) => Self::Packets,
-            (true, true) => Self::Both,
-            (false, _) => Self::Sessions,
+        let mut gets = Self { requests: false, connections: false, datagrams: false, packets: false };
+        for listener in &config.listeners {
+            match &listener.protocol {
+                Protocol::Dsr(settings) => gets.packets |= is_pool(settings.pool),
+                Protocol::Tcp(settings) => gets.connections |= is_pool(settings.pool),
+                Protocol::Udp(settings) => gets.datagrams |= is_pool(settings.pool),
+                // By any of their routes.
+                Protocol::Http(_) => gets.requests = true,
+                Protocol::TlsPassthrough(_) => gets.connections = true,
+            }
+        }
+        gets
+    }
+
+    fn only_packets(self) -> bool {
+        self.packets && !(self.requests || self.connections || self.datagrams)
+    }
+
+    /// What clients see while no backend is available.
+    fn without_backends(self) -> String {
+        if self.only_packets() {
+            return "packets of the dsr listeners are dropped".to_owned();
+        }
+        let all = [
+            (self.requests, "answering 503"),
+            (self.connections, "closing TCP sessions"),
+            (self.datagrams, "dropping datagrams"),
+            (self.packets, "dropping packets of the dsr listeners"),
+        ];
+        let said: Vec<_> = all.into_iter().filter_map(|(is_so, words)| is_so.then_some(words)).collect();
+        match &said[..] {
+            [] => "no listener uses it".to_owned(),
+            said => said.join(", "),
         }
     }
 }
@@ -458,23 +478,13 @@ impl PoolWatch {
             .peekable();
         if healthy.peek().is_none() {
             let reason = match self.all_down {
-                AllDown::ErrorPage => match self.gets {
-                    Gets::Packets => "no healthy backend: packets of the dsr listeners are dropped",
-                    Gets::Sessions => {
-                        "no healthy backend: answering 503, closing TCP sessions, dropping datagrams"
-                    }
-                    Gets::Both => {
-                        "no healthy backend: answering 503, closing TCP sessions, dropping datagrams and packets of the dsr listeners"
-                    }
-                },
-                AllDown::FailOpen => match self.gets {
-                    Gets::Packets => "no healthy backend: failing open, all of them get packets",
-                    Gets::Sessions | Gets::Both => {
-                        "no healthy backend: failing open, all of them get sessions"
-                    }
-                },
+                AllDown::ErrorPage => format!("no healthy backend: {}", self.gets.without_backends()),
+                AllDown::FailOpen if self.gets.only_packets() => {
+                    "no healthy backend: failing open, all of them get packets".to_owned()
+                }
+                AllDown::FailOpen => "no healthy backend: failing open, all of them get sessions".to_owned(),
             };
-            self.state.degrade(&self.subject, reason);
+            self.state.degrade(&self.subject, &reason);
             return;
         }
         let serves = |(member, weight): &(Arc<BackendState>, u32)| {

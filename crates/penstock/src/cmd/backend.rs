@@ -263,7 +263,12 @@ fn setup(arguments: &Setup) -> Result<(), Failure> {
     found.extend(tunnelled.iter().flat_map(|ip| tunnel::findings(&facts, *ip, arguments.vips.mtu)));
     let left: Vec<_> = found.into_iter().filter(Finding::is_fault).collect();
     if left.is_empty() {
-        return say_result(&format!("ok: this server is set up for {}\n", names(&order.vips)));
+        let lasts = match order.persist {
+            Some(_) => "",
+            None if tunnelled.is_empty() => ", until it starts again: --persist makes it last",
+            None => ", until it starts again: run what `backend setup` prints at each start",
+        };
+        return say_result(&format!("ok: this server is set up for {}{lasts}\n", names(&order.vips)));
     }
     complain("error: this is left, and `setup` does not mend it:\n");
     Err(print_failed(&plain_lines(&findings::text(&left)), 1))

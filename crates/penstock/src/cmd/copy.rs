@@ -297,7 +297,7 @@ fn named(remotes: &[String]) -> Result<Vec<(String, String)>, Failure> {
         let name = remote.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         if matches!(name, "" | "." | ".." | "~") || name.contains('\0') {
             return Err(Failure::usage(format!(
-                "{} is not a name: name it as its parent directory does",
+                "{} is not a name that the copy could have: write the name of the directory itself, as in ../NAME",
                 plain(remote)
             )));
         }

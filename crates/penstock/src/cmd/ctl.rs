@@ -21,7 +21,7 @@ mod why;
 mod word;
 
 use change::Change;
-use word::{parse_word, quoted};
+use word::{parse_time, parse_word, quoted};
 
 /// See and change a running server: status, why, drain, weights, every key of its configuration
 ///
@@ -98,7 +98,7 @@ enum Command {
         #[command(flatten)]
         target: Target,
         /// Time after which it gets new sessions again, at most 30d; without it `ready` ends the drain
-        #[arg(long = "for", value_name = "TIME", value_parser = parse_word)]
+        #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
         time: Option<String>,
     },
     /// Give a drained backend its share of new sessions again
@@ -128,7 +128,7 @@ enum Command {
         #[arg(value_parser = parse_word)]
         level: Option<String>,
         /// Time of the change, at most 24h [default: 10m]
-        #[arg(long = "for", value_name = "TIME", requires = "level", value_parser = parse_word)]
+        #[arg(long = "for", value_name = "TIME", requires = "level", value_parser = parse_time)]
         time: Option<String>,
     },
     #[command(flatten)]

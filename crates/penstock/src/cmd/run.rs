@@ -32,7 +32,8 @@ pub(crate) mod show;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The command, passed unchanged to the shell of each host
+    /// The command for the shell of each host. Several words are joined by blanks, as ssh(1) does: what needs quotes there
+    /// needs them twice, so give such a command as one word
     #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = false)]
     command: Vec<String>,
     #[command(flatten)]

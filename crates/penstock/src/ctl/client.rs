@@ -260,7 +260,8 @@ impl fmt::Display for ClientError {
             ),
             Self::NobodyListens(path) => write!(
                 f,
-                "nobody listens on {}\n  hint: the server has ended and left the socket behind; start it again",
+                "no server listens on {}\n  hint: the server has ended and left the socket behind; start it again (what it forwarded for dsr \
+                 listeners may go on in the kernel: penstock doctor dsr)",
                 path.display()
             ),
             Self::NoSocketThere(path) => write!(f, "{} is no socket\n  hint: check the path", path.display()),

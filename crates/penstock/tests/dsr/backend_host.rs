@@ -132,6 +132,10 @@ fn state(network: &Network, machine: usize) -> String {
     network.run(machine, &["sh", "-c", script])
 }
 
+/// What `setup` of both addresses ends with.
+const DONE: &str =
+    "ok: this server is set up for 10.77.0.100, fd77::100, until it starts again: --persist makes it last\n";
+
 #[test]
 fn setup_does_what_is_lacking_once_and_undo_takes_exactly_that_back() {
     if tools::root("makes network namespaces") == Root::LeftOut {
@@ -148,10 +152,7 @@ fn setup_does_what_is_lacking_once_and_undo_takes_exactly_that_back() {
     let bare = state(&network, CLIENT);
     let output = setup(&["--vip", VIP, "--vip", VIP6]);
     let text = said(&output);
-    assert!(
-        output.status.success() && text.ends_with("ok: this server is set up for 10.77.0.100, fd77::100\n"),
-        "{text}"
-    );
+    assert!(output.status.success() && text.ends_with(DONE), "{text}");
     let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part} in {text}"));
     let address = at("ip address add 10.77.0.100/32 dev lo\n");
     assert!(at("sysctl -w net.ipv4.conf.all.arp_ignore=1   # it was 0\n") < address, "{text}");
@@ -160,7 +161,7 @@ fn setup_does_what_is_lacking_once_and_undo_takes_exactly_that_back() {
     assert!(penstock(&network, CLIENT, &verify).status.success());
     let ready = state(&network, CLIENT);
     let again = setup(&["--vip", VIP, "--vip", VIP6]);
-    assert_eq!(said(&again), "ok: this server is set up for 10.77.0.100, fd77::100\n");
+    assert_eq!(said(&again), DONE);
     // The settings stay as long as an address needs them, whichever was first.
     assert!(setup(&["--vip", second]).status.success());
     let text = said(&undo(VIP));

@@ -40,7 +40,7 @@ fn a_second_drain_keeps_who_and_when_and_unclear_names_are_listed() {
     for part in [
         "\"127.0.0.1\" could be any of these:",
         &format!("app {}", two.address),
-        "`drain POOL BACKEND [for TIME]`",
+        "`drain POOL BACKEND [--for TIME]`",
     ] {
         assert!(unclear.contains(part), "no {part:?} in {unclear}");
     }
@@ -110,9 +110,11 @@ fn a_drain_gets_longer_by_another_one_and_shorter_only_by_ready() {
     assert_eq!(left(), None);
     assert!(drain("2h")["already_drained"]["seconds_left"].is_null(), "it has no end");
     server.said(&["ready", &one.address]);
-    assert_eq!(drain("1s")["seconds_left"], 1.0);
+    assert_eq!(drain("1")["seconds_left"], 1.0, "a number alone is seconds");
     server.said(&["ready", &one.address]);
-    server.said(&["drain", &one.address]);
+    assert_eq!(drain("1h")["seconds_left"], 3600.0);
+    let without_end = server.said(&["drain", &one.address]);
+    assert!(without_end.contains("; until `ready` now; it would have ended in "), "{without_end}");
     for wrong in ["0s", "31d", "soon", "-1s", ""] {
         let refused = server.refused(&["drain", &one.address, "--for", wrong]);
         assert!(!refused.is_empty(), "{wrong}");

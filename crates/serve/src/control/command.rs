@@ -149,7 +149,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "drain",
-        arguments: "[POOL] BACKEND [for TIME]",
+        arguments: "[POOL] BACKEND [--for TIME]",
         help: "give a backend no new sessions, until `ready` or for a time; its open ones go on",
         run: marks::drain,
     },
@@ -256,7 +256,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "log-level",
-        arguments: "[LEVEL [for TIME]|default]",
+        arguments: "[LEVEL [--for TIME]|default]",
         help: "the level of the process log: show it, or change it for a time",
         run: log_level,
     },

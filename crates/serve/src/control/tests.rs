@@ -160,8 +160,8 @@ fn what_is_not_clear_is_refused_with_a_hint_and_changes_nothing() {
         ("drain 8", "error no backend \"8\"; the backends are:"),
         ("drain app", "error \"app\" is a pool: name one of its backends"),
         ("drain \"\"", "error no backend \"\"; the backends are:"),
-        ("drain", "error usage: drain [POOL] BACKEND [for TIME]"),
-        ("drain a b c", "error usage: drain [POOL] BACKEND [for TIME]"),
+        ("drain", "error usage: drain [POOL] BACKEND [--for TIME]"),
+        ("drain a b c", "error usage: drain [POOL] BACKEND [--for TIME]"),
         ("weight app 10.0.0.1:80 -1", "error a weight is a number from 0 to 1000, or `default`"),
         ("weight app 10.0.0.1:80 1001", "error a weight is a number from 0 to 1000, or `default`"),
         ("status now", "error usage: status"),
@@ -173,7 +173,7 @@ fn what_is_not_clear_is_refused_with_a_hint_and_changes_nothing() {
     for (command, refusal) in cases {
         assert_eq!(client.ask(command).0, refusal, "{command}");
     }
-    let hint = "  hint: `drain POOL BACKEND [for TIME]` with the two words of a line above names one\n";
+    let hint = "  hint: `drain POOL BACKEND [--for TIME]` with the two words of a line above names one\n";
     assert_eq!(client.ask("drain 80").1, format!("app 10.0.0.1:80\napp 10.0.0.2:80\n{hint}"));
     let all = format!("app 10.0.0.1:80\napp 10.0.0.2:80\napp unix:/run/app.sock\n{hint}");
     for unknown in ["drain app 10.0.0.3:80", "drain 10.0.0"] {

@@ -15,7 +15,7 @@ use crate::report::why::Found;
 pub(crate) enum ListenerError {
     #[error("no listener \"{}\"{}", line(.wanted), hint(.wanted, .all))]
     Unknown { wanted: String, all: Vec<String> },
-    #[error("listener {} does not serve {scheme}: its protocol is {protocol}", line(.name))]
+    #[error("listener {} does not serve {scheme}: its protocol is {protocol}{}", line(.name), packets(.protocol))]
     Protocol { name: String, scheme: Scheme, protocol: &'static str },
     #[error("no listener serves {scheme}{}", port_words(.port))]
     None { scheme: Scheme, port: Option<u16> },
@@ -27,6 +27,14 @@ fn hint(wanted: &str, all: &[String]) -> String {
     match nearest(wanted, all.iter().map(String::as_str)) {
         Some(name) => format!(", did you mean \"{}\"?", line(name)),
         None => format!("; the listeners are: {}", line(&all.join(", "))),
+    }
+}
+
+/// Packets are explained by another command.
+fn packets(protocol: &str) -> &'static str {
+    match protocol {
+        "dsr" => "; penstock ctl dsr explain tells what happens with a packet",
+        _ => "",
     }
 }
 

@@ -76,7 +76,9 @@ pub enum TreeError {
         source: io::Error,
     },
     /// The path has no file name: `/`, `..` and similar.
-    #[error("{0} is not a name: name it as its parent directory does")]
+    #[error(
+        "{0} is not a name that the copy could have: write the name of the directory itself, as in ../NAME"
+    )]
     Nameless(String),
     /// Two of the named paths have the same file name.
     #[error("{first} and {second} would go to the same destination")]

@@ -86,7 +86,16 @@ fn rows(config: &Config, file: Option<&Path>) -> Vec<Row> {
         rows.push(row("bpf(2) to read maps", "numbers of flows of dsr listeners", END));
     }
     let capabilities = confinement::capabilities(config).into_iter();
+    let bound = rows.len();
     rows.extend(capabilities.map(|it| row(it.name(), it.reason(), END)));
+    if rows.len() == bound {
+        rows.push(row("no capability", "none is needed", END));
+    }
+    rows.push(row(
+        "no new privileges, no core dumps",
+        "no program that it starts gets more rights; no key is in a file",
+        END,
+    ));
     for need in paths::of(config, file) {
         let verb = match need.access {
             Access::Read => "read",

@@ -22,7 +22,7 @@ pub(super) fn run(state: &Arc<State>, who: &str, arguments: &[&str]) -> Result<S
         [] => return Ok(shown(state)),
         ["default"] => return reset(state, who).map_err(Some),
         [level] => (level, USUAL),
-        [level, "for", time] => {
+        [level, "for" | "--for", time] => {
             let read = config::duration(time).map_err(|why| format!("for {time}: {why}"))?;
             if read.is_zero() || read > LONGEST {
                 return Err(Some(format!(

@@ -92,32 +92,40 @@ pub(super) fn ready(call: &Call<'_>) -> Result<Step, Refusal> {
 
 pub(super) fn drain(call: &Call<'_>) -> Result<Step, Refusal> {
     let (words, time) = match call.arguments {
-        [words @ .., "for", time] if !words.is_empty() => (words, Some(drain_time(time)?)),
+        [words @ .., "for" | "--for", time] if !words.is_empty() => (words, Some(drain_time(time)?)),
         words => (words, None),
     };
     let backend = call.backend(words)?;
     let until = time.map(|time| Instant::now() + time);
-    if backend.asked_admission() == Admission::Draining
-        && let Some(earlier) = backend.drain()
-        && lasts_as_long(&earlier, until)
+    let earlier = backend.drain().filter(|_| backend.asked_admission() == Admission::Draining);
+    if let Some(earlier) = &earlier
+        && lasts_as_long(earlier, until)
     {
-        return Ok(already_drained(call, &backend, &earlier));
+        return Ok(already_drained(call, &backend, earlier));
     }
     backend.note_drain(Drain { by: call.who.to_string(), at: SystemTime::now(), until });
     marked(call);
     let lasts = time.map_or(String::new(), |time| format!(" for {}", text::units::duration(time)));
+    let instead = earlier.and_then(|earlier| earlier.until).map_or(String::new(), |end| {
+        let left = text::units::duration(end.saturating_duration_since(Instant::now()));
+        let now = if time.is_none() { "until `ready` now; " } else { "" };
+        format!("; {now}it would have ended in {left}")
+    });
     let change = match backend.in_flight.load(Relaxed) {
         left if gets_packets(call, &backend) => format!(
-            "draining{lasts}: no new flows; {} remembered, among them those of connections that have ended within the last minute (penstock ctl backends shows when none is)",
+            "draining{lasts}: no new flows; {}{instead}",
             match left {
-                0 => "none is".to_owned(),
-                1 => "1 is".to_owned(),
-                left => format!("{left} are"),
+                0 => "none is remembered".to_owned(),
+                left => format!(
+                    "{}, among them those of connections that have ended within the last minute (penstock ctl backends shows when \
+                     none is)",
+                    if left == 1 { "1 is remembered".to_owned() } else { format!("{left} are remembered") }
+                ),
             }
         ),
-        0 => format!("drained{lasts}: no new sessions, none is open"),
+        0 => format!("drained{lasts}: no new sessions, none is open{instead}"),
         left => format!(
-            "draining{lasts}: no new sessions, {left} still open (penstock ctl backends shows when none is)"
+            "draining{lasts}: no new sessions, {left} still open (penstock ctl backends shows when none is){instead}"
         ),
     };
     let left = json!(time.map(|time| time.as_secs_f64()));
@@ -125,11 +133,11 @@ pub(super) fn drain(call: &Call<'_>) -> Result<Step, Refusal> {
 }
 
 fn drain_time(time: &str) -> Result<Duration, Refusal> {
-    let read = config::duration(time).map_err(|why| format!("for {time}: {why}"))?;
+    let read = config::duration(time).map_err(|why| format!("--for {time}: {why}"))?;
     if read.is_zero() || read > LONGEST_DRAIN {
         let days = LONGEST_DRAIN.as_secs() / 86_400;
         return Err(format!(
-            "for {time}: a drain with an end lasts {days}d at most, and longer than 0; without `for` it lasts until `ready`"
+            "--for {time}: a drain with an end lasts {days}d at most, and longer than 0; without --for it lasts until `ready`"
         )
         .into());
     }
