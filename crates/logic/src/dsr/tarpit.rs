@@ -306,13 +306,15 @@ impl Tarpit {
             self.counted.limited += 1;
             return None;
         }
-        if is_local(address) == Local::Yes {
-            self.addresses.insert(address, Place::Used { since: now });
-            return None;
-        }
-        // Without the question no machine could answer it.
+        // Without the question no machine could answer it. To find out whether an address is local costs system calls, and a
+        // flood must not cause more of them than packets.
         if !self.limit.take(self.rules.rate, now) {
             self.counted.limited += 1;
+            return None;
+        }
+        if is_local(address) == Local::Yes {
+            self.limit.give_back();
+            self.addresses.insert(address, Place::Used { since: now });
             return None;
         }
         self.addresses.insert(address, Place::Searched { since: now, again: Again::NotYet, asker });
@@ -360,5 +362,10 @@ impl Limit {
         let is_left = self.left > 0;
         self.left = self.left.saturating_sub(1);
         is_left
+    }
+
+    /// Nothing was sent after all.
+    fn give_back(&mut self) {
+        self.left = self.left.saturating_add(1);
     }
 }

@@ -222,6 +222,30 @@ fn no_more_packets_leave_than_the_limit_whoever_asks_and_addresses_are_bounded()
 }
 
 #[test]
+fn a_flood_to_many_addresses_causes_no_more_look_ups_than_packets_and_own_addresses_take_no_packet() {
+    let (mut tarpit, now) = tarpit(10);
+    let mut looked = 0;
+    let syn = |last: u32| {
+        let to = Ipv6Addr::from_bits((0x2001_0db8_u128 << 96) + 1 + u128::from(last));
+        segment("2001:db8:1::1".parse().unwrap(), to.into(), (1, 0), SYN, &[])
+    };
+    for address in 0..1000 {
+        let is_local = |_| {
+            looked += 1;
+            Local::No
+        };
+        tarpit.handle(&syn(address), OWN, now, is_local);
+    }
+    assert_eq!((looked, tarpit.counted().limited), (10, 990));
+    let now = now + Duration::from_secs(1);
+    for address in 1000..1100 {
+        assert_eq!(tarpit.handle(&syn(address), OWN, now, |_| Local::Yes), None);
+    }
+    assert_eq!(tarpit.counted().limited, 990);
+    assert_eq!((0..100).filter(|last| handle(&mut tarpit, &syn(2000 + last), now).is_some()).count(), 10);
+}
+
+#[test]
 fn no_frame_is_answered_to_sources_that_are_no_client_and_any_bytes_are_read() {
     let (mut tarpit, now) = tarpit(1000);
     let now = take(&mut tarpit, v4(200), now);
