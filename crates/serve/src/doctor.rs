@@ -10,7 +10,7 @@ use config::Config;
 use config::types::{BackendAddress, BindAddress};
 use logic::dsr::doctor::frames::{Asker, filter};
 use logic::dsr::doctor::{
-    self, Balancer, Examination, FIRST_PORT, Leg, Link, MOST, Offloads, Service, Step, Switch, Target,
+    self, Balancer, Examination, FIRST_PORT, Leg, Link, Offloads, Service, Step, Switch, Target,
 };
 use logic::dsr::finding::Finding;
 use logic::dsr::path::DataPath;
@@ -56,7 +56,7 @@ pub fn examine(config: &Config) -> Result<Vec<Report>, DoctorError> {
                 interface: settings.interface.to_string(),
                 vip,
                 transports: settings.transports,
-                backends: backends.take(MOST).collect(),
+                backends: backends.collect(),
             };
             reports.push(Report {
                 listener: listener.name.to_string(),

@@ -220,6 +220,8 @@ pub struct Service {
     pub interface: String,
     /// Port 0 is every port.
     pub vip: SocketAddr,
+    /// Those for which there is no room.
+    left: Vec<Target>,
     pub transports: Transports,
     pub backends: Vec<Target>,
 }
@@ -227,8 +229,11 @@ pub struct Service {
 /// Machines that are named, at most: anybody on the network can claim an address.
 const MOST_MACS: usize = 8;
 
-/// Most backends of an examination: a sequence number has room for as many.
-pub const MOST: usize = 65_536;
+/// Most backends of an examination: an echo request has a number for as many.
+const MOST: usize = 65_536;
+
+/// The same where datagrams are sent: their answers are told apart by our port.
+const MOST_BY_PORT: usize = (u16::MAX - FIRST_PORT) as usize;
 
 impl Examination {
     /// `port` and `number` are chosen at random, so that no answer to an earlier examination is taken for one to this.
@@ -244,7 +249,8 @@ impl Examination {
             number,
             owners: BTreeSet::new(),
             lacks: None,
-            backends: service.backends.into_iter().take(MOST).map(new).collect(),
+            backends: targets.into_iter().map(new).collect(),
+            left,
         }
     }
 
@@ -271,6 +277,9 @@ impl Examination {
             }
         }
     }
+        let most = if service.transports.has(Transport::Udp) { MOST_BY_PORT } else { MOST };
+        let mut targets = service.backends;
+        let left = targets.split_off(most.min(targets.len()));
 
     fn packets(&self, at: usize, one: &Backend) -> Vec<Vec<u8>> {
         let (asker, Some(&mac)) = (&self.asker, one.macs.first()) else { return Vec::new() };
@@ -371,8 +380,7 @@ fn on_way(target: &Target, frame: Vec<u8>) -> Option<Vec<u8>> {
 
 /// Our port of a datagram to a backend: above those that the kernel gives to sockets by itself.
 fn port_of(first: u16, at: usize) -> u16 {
-    let room = usize::from(u16::MAX - FIRST_PORT);
-    FIRST_PORT + ((usize::from(first.saturating_sub(FIRST_PORT)) + at) % room) as u16
+    FIRST_PORT + ((usize::from(first.saturating_sub(FIRST_PORT)) + at) % MOST_BY_PORT) as u16
 }
 
 /// The first port of ours (`net.ipv4.ip_local_port_range` ends before it by default).

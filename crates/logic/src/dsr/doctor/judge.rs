@@ -28,6 +28,7 @@ impl Examination {
         if self.backends.iter().any(|one| !one.macs.is_empty()) {
             found.push(self.return_path());
         }
+        found.extend(self.not_asked());
         found
     }
 
@@ -40,6 +41,16 @@ impl Examination {
                 "whether replies of backends reach clients of other networks cannot be told from here: their routes and a strict rp_filter decide (`penstock backend verify --vip {vip}` on each)"
             ),
         )
+    }
+
+    fn not_asked(&self) -> Option<Finding> {
+        let (asked, left) = (self.backends.len(), self.left.len());
+        let first = &self.left.first()?.name;
+        let text = format!(
+            "{left} of {} backends, from {first} on, were not asked: answers of more than {asked} cannot be told apart",
+            asked + left
+        );
+        Some(Finding::unknown("not-asked", text))
     }
 
     fn owner(&self) -> Finding {

@@ -333,6 +333,33 @@ fn passes(program: &[Instruction], frame: &[u8]) -> bool {
     loop {
         let Instruction { code, jt, jf, k } = program[at];
         at += 1;
+#[test]
+fn backends_whose_answers_could_be_taken_for_those_of_others_are_not_asked_and_that_is_said() {
+    for (transports, asked) in
+        [(Transports::Udp, 4535), (Transports::TcpAndUdp, 4535), (Transports::Tcp, 65_536)]
+    {
+        for more in [0, 5] {
+            let target = |number: usize| Target {
+                name: format!("b{number}"),
+                ip: IpAddr::from([10, (number >> 16) as u8, (number >> 8) as u8, number as u8]),
+                port: 80,
+                asker: own(vip(VIPS[0])).ip,
+                leg: Leg::Near,
+            };
+            let backends = (0..asked + more).map(target).collect();
+            let service = Service { interface: "eth0".to_owned(), vip: vip(VIPS[0]), transports, backends };
+            let examination = Examination::new(service, own(vip(VIPS[0])), 1500, (PORT, NUMBER));
+            assert_eq!(examination.questions(Step::Owners).len(), 1 + asked);
+            let found = examination.findings();
+            let said = found.iter().find(|one| one.check == "not-asked").map(|one| one.text.as_str());
+            let expected = format!("5 of {} backends, from b{asked} on, were not asked", asked + more);
+            assert_eq!(said.is_some_and(|text| text.starts_with(&expected)), more > 0, "{said:?}");
+        }
+    }
+    let ports: BTreeSet<_> = (0..MOST_BY_PORT).map(|at| port_of(PORT, at)).collect();
+    assert_eq!(ports.len(), MOST_BY_PORT);
+}
+
         let size = match code {
             0x20 => 4,
             0x28 => 2,
