@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use config::types::DsrSettings;
 use logic::dsr::holding::Holding;
 use logic::dsr::owner::Ownership;
+use logic::dsr::path::task_failed;
 use logic::dsr::{Director, Progress, Rules, Service, Verdict, rewrite};
 use state::data_path::DataPath;
 use state::dsr::Question;
@@ -128,9 +129,12 @@ pub(crate) async fn run(
                         events.record(Level::Error, &*subject, message);
                         break;
                     }
-                    // Most flows go to the same backends all the same.
                     Err(error) if error.is_panic() => {
-                        events.record(Level::Error, &*subject, "a worker lost its table of flows in a panic");
+                        events.record(
+                            Level::Error,
+                            &*subject,
+                            task_failed(&key.bind, path.rung(), AFTER_PANIC),
+                        );
                         tokio::select! {
                             biased;
                             () = close_signal.closed() => break,

@@ -72,8 +72,7 @@ pub(crate) async fn run(worker: Rc<Worker>, key: BoundKey, socket: UdpSocket, cl
         Ok(socket) => {
             let socket = Rc::new(socket);
             loop {
-                let (worker, key) = (worker.clone(), key.clone());
-                let serving = serve(worker, key, socket.clone(), close_signal.clone());
+                let serving = serve(worker.clone(), key.clone(), socket.clone(), close_signal.clone());
                 match tokio::task::spawn_local(serving).await {
                     Ok(Ok(())) => break,
                     Ok(Err(error)) => {
@@ -83,7 +82,11 @@ pub(crate) async fn run(worker: Rc<Worker>, key: BoundKey, socket: UdpSocket, cl
                     }
                     // The flows are lost, and each was counted; the next datagrams begin new ones.
                     Err(error) if error.is_panic() => {
-                        events.record(Level::Error, &*subject, "a worker lost its UDP flows in a panic");
+                        let message = format!(
+                            "the task of {} in worker {} failed (a fault of penstock: the process log has the place) and began anew; its UDP flows are lost, and the next datagrams begin new ones",
+                            key.bind, worker.index
+                        );
+                        events.record(Level::Error, &*subject, message);
                     }
                     Err(_) => break,
                 }

@@ -1,6 +1,9 @@
 //! Where packets of a service are forwarded: in the driver of the network card, behind it, or by this process. The best
 //! that works is taken; what is better and does not work is told with its reason.
 
+use std::fmt::Display;
+use std::time::Duration;
+
 text::words! {
     /// What the configuration asks for.
     #[derive(Default)]
@@ -72,6 +75,22 @@ pub fn ladder(asked: DataPath, interface: &str, card: &Card) -> (Vec<Rung>, Vec<
     }
 }
 
+/// What the end of the task of an address in a panic means.
+pub fn task_failed(address: impl Display, rung: Rung, pause: Duration) -> String {
+    let consequence = match rung {
+        Rung::AfPacket => {
+            "its packets wait until then, and its flows are forgotten: most go to the same backends all the same"
+        }
+        Rung::Tc | Rung::Xdp | Rung::XdpGeneric => {
+            "the program in the kernel forwards on meanwhile, with all flows, and learns of no change of backends"
+        }
+    };
+    format!(
+        "the task of {address} failed (a fault of penstock: the process log has the place) and begins anew in {} s; {consequence}",
+        pause.as_secs()
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,5 +111,18 @@ mod tests {
                 "what is asked for, or nothing"
             );
         }
+    }
+
+    #[test]
+    fn the_end_of_a_task_says_of_flows_what_is_so_on_its_path() {
+        let said = |rung| task_failed("192.0.2.10:80", rung, Duration::from_secs(1));
+        for rung in [Rung::Tc, Rung::Xdp, Rung::XdpGeneric] {
+            assert!(said(rung).contains("forwards on meanwhile") && !said(rung).contains("forgotten"));
+        }
+        let text = said(Rung::AfPacket);
+        assert!(
+            text.starts_with("the task of 192.0.2.10:80 failed") && text.contains("anew in 1 s; its packets")
+        );
+        assert!(text.contains("its flows are forgotten"), "{text}");
     }
 }
