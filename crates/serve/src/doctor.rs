@@ -1,18 +1,20 @@
 //! Proves the services of `dsr` listeners from the balancer: reads its network, and asks the machines on it with a packet
 //! socket. What is asked and what answers mean is decided by `crates/logic/src/dsr/doctor.rs`.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use config::Config;
-use config::types::{BackendAddress, BindAddress};
+use config::types::BackendAddress;
 use logic::dsr::doctor::frames::{Asker, filter};
 use logic::dsr::doctor::{
     self, Balancer, Examination, FIRST_PORT, Leg, Link, Offloads, Service, Step, Switch, Target,
 };
 use logic::dsr::finding::Finding;
+use logic::dsr::machine::Forwarder;
 use logic::dsr::path::DataPath;
 use logic::dsr::tunnel::{Mode, Tunnel};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -37,13 +39,22 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
+/// Who forwards packets in a process that serves now, by the names of listeners and their addresses as in `bind`.
+pub type Running = HashMap<(String, String), Forwarder>;
+
 /// Examines every address of the `dsr` listeners of a configuration, one after the other. Waits up to two seconds for the
 /// answers to each.
-pub fn examine(config: &Config) -> Result<Vec<Report>, DoctorError> {
+pub fn examine(config: &Config, running: &Running) -> Result<Vec<Report>, DoctorError> {
     let mut reports = Vec::new();
     for listener in &config.listeners {
         let Some(settings) = listener.dsr() else { continue };
-        for vip in listener.binds.iter().filter_map(BindAddress::vip) {
+        for bind in &listener.binds {
+            let Some(vip) = bind.vip() else { continue };
+            let serving = running.get(&(listener.name.to_string(), bind.to_string())).copied();
+            let paths = Paths {
+                asked: settings.data_path,
+                forwarder: serving.or_else(|| doctor::forwarder(settings.data_path, vip.port())),
+            };
             let backends = config.pools[settings.pool.0].backends.iter().filter_map(|backend| {
                 let BackendAddress::Ip(address) = &backend.address else { return None };
                 let (name, ip) = (backend.address.to_string(), address.ip().to_canonical());
@@ -62,16 +73,23 @@ pub fn examine(config: &Config) -> Result<Vec<Report>, DoctorError> {
                 listener: listener.name.to_string(),
                 vip,
                 interface: service.interface.clone(),
-                findings: service_findings(service, settings.data_path, settings.owner_address)?,
+                findings: service_findings(service, paths, settings.owner_address)?,
             });
         }
     }
     Ok(reports)
 }
 
+/// How packets are forwarded, as far as it is known.
+#[derive(Clone, Copy)]
+struct Paths {
+    asked: DataPath,
+    forwarder: Option<Forwarder>,
+}
+
 fn service_findings(
     mut service: Service,
-    data_path: DataPath,
+    paths: Paths,
     owner_address: Option<IpAddr>,
 ) -> Result<Vec<Finding>, DoctorError> {
     let all = interfaces::all().map_err(DoctorError::Network)?;
@@ -88,7 +106,7 @@ fn service_findings(
             interfaces::Link::Up => Link::Up,
         },
     };
-    let mut findings = doctor::machine(&balancer(&service, data_path, &all, link), service.vip.ip());
+    let mut findings = doctor::machine(&balancer(&service, paths, &all, link), service.vip.ip());
     if link != Link::Up {
         // No question would arrive.
         findings.retain(|finding| finding.is_fault());
@@ -124,7 +142,7 @@ fn has(all: &[Interface], ip: IpAddr) -> bool {
     all.iter().flat_map(|one| &one.addresses).any(|address| address.ip == ip)
 }
 
-fn balancer(service: &Service, data_path: DataPath, all: &[Interface], link: Link) -> Balancer {
+fn balancer(service: &Service, paths: Paths, all: &[Interface], link: Link) -> Balancer {
     let (ip, name) = (service.vip.ip(), &service.interface);
     let on = all.iter().find_map(|one| {
         let address = one.addresses.iter().find(|address| address.ip == ip)?;
@@ -147,7 +165,8 @@ fn balancer(service: &Service, data_path: DataPath, all: &[Interface], link: Lin
     let card = state::data_path::card(name);
     let longest = interfaces::details(name).ok().map(|details| details.longest_frame);
     let longest_frame = longest.filter(|length| *length > 0);
-    Balancer { interface, link, vip_on: on, forwarding, offloads, data_path, card, longest_frame }
+    let Paths { asked: data_path, forwarder } = paths;
+    Balancer { interface, link, vip_on: on, forwarding, forwarder, offloads, data_path, card, longest_frame }
 }
 
 fn switch(is_on: bool) -> Switch {

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::Transports;
 use super::finding::Finding;
+use super::machine::Forwarder;
 use super::packet::{Mac, Transport};
 use super::path::{Card, DataPath};
 use super::tunnel::{self, Frames, Offload, Tunnel};
@@ -58,6 +59,8 @@ pub struct Balancer {
     pub vip_on: Option<(String, u8)>,
     /// Whether the kernel forwards packets of this family on the interface.
     pub forwarding: Switch,
+    /// Who forwards those of the service; `None` if that is known only once it serves.
+    pub forwarder: Option<Forwarder>,
     /// `None` if the card does not tell.
     pub offloads: Option<Offloads>,
     /// What the configuration asks for.
@@ -69,7 +72,7 @@ pub struct Balancer {
 
 /// What can be seen on the balancer alone.
 pub fn machine(balancer: &Balancer, vip: IpAddr) -> Vec<Finding> {
-    let Balancer { interface, link, vip_on, forwarding, offloads, data_path, card, .. } = balancer;
+    let Balancer { interface, link, vip_on, forwarding, forwarder, offloads, data_path, card, .. } = balancer;
     let name = text::shell::word(interface);
     let fault = |text: String, mend: String| Finding::fault("link", text, vec![mend]);
     let mut found = vec![match link {
@@ -93,15 +96,7 @@ pub fn machine(balancer: &Balancer, vip: IpAddr) -> Vec<Finding> {
             vec![format!("ip address del {vip}/{prefix} dev {}", text::shell::word(on))],
         ),
     });
-    let family = if vip.is_ipv4() { "ipv4" } else { "ipv6" };
-    found.push(match forwarding {
-        Switch::Off => Finding::ok("forwarding", format!("the kernel forwards no packets on {interface}")),
-        Switch::On => Finding::fault(
-            "forwarding",
-            format!("the kernel forwards packets on {interface}, those of the service as well: clients hear that no machine has {vip}"),
-            vec![format!("sysctl -w net/{family}/conf/{name}/forwarding=0")],
-        ),
-    });
+    found.push(forwarding_of(*forwarding, *forwarder, interface, vip));
     let loses = match (data_path, card) {
         (DataPath::Xdp, Card::Virtual(driver)) => Some(driver),
         _ => None,
@@ -130,6 +125,48 @@ pub fn machine(balancer: &Balancer, vip: IpAddr) -> Vec<Finding> {
     });
     found.extend(card::findings(balancer));
     found
+}
+
+/// A kernel that forwards packets may do so for the networks behind this machine: it is told to stop only where it takes those
+/// of the service.
+fn forwarding_of(forwarding: Switch, forwarder: Option<Forwarder>, interface: &str, vip: IpAddr) -> Finding {
+    let check = "forwarding";
+    match (forwarding, forwarder) {
+        (Switch::Off, _) => Finding::ok(check, format!("the kernel forwards no packets on {interface}")),
+        (Switch::On, Some(Forwarder::Program)) => Finding::ok(
+            check,
+            format!(
+                "the kernel forwards packets on {interface}, and a program takes those of the service before that"
+            ),
+        ),
+        (Switch::On, Some(Forwarder::Process)) => {
+            let family = if vip.is_ipv4() { "ipv4" } else { "ipv6" };
+            Finding::fault(
+                check,
+                format!(
+                    "the kernel forwards packets on {interface}, those of the service as well: clients hear that no machine has {vip}"
+                ),
+                vec![format!("sysctl -w net/{family}/conf/{}/forwarding=0", text::shell::word(interface))],
+            )
+        }
+        (Switch::On, None) => Finding::unknown(
+            check,
+            format!(
+                "the kernel forwards packets on {interface}: where the data path of the service is af_packet, those of the service as well, so that clients hear that no machine has {vip}; tc and xdp take them before that, and `penstock ctl dsr status` names the path while it serves"
+            ),
+        ),
+    }
+}
+
+/// Who forwards packets, if the configuration alone decides it.
+pub fn forwarder(asked: DataPath, port: u16) -> Option<Forwarder> {
+    match asked {
+        DataPath::AfPacket => Some(Forwarder::Process),
+        // A program forwards one port.
+        DataPath::Auto if port == 0 => Some(Forwarder::Process),
+        DataPath::Auto => None,
+        DataPath::Xdp | DataPath::XdpGeneric | DataPath::Tc => Some(Forwarder::Program),
+    }
 }
 
 /// A backend of the service.
@@ -183,6 +220,8 @@ pub struct Examination {
     /// The address that the owner of the VIP has, if this machine does not have it: another balancer may answer.
     lacks: Option<IpAddr>,
     backends: Vec<Backend>,
+    /// Those for which there is no room.
+    left: Vec<Target>,
 }
 
 #[derive(Debug)]
@@ -220,8 +259,6 @@ pub struct Service {
     pub interface: String,
     /// Port 0 is every port.
     pub vip: SocketAddr,
-    /// Those for which there is no room.
-    left: Vec<Target>,
     pub transports: Transports,
     pub backends: Vec<Target>,
 }
@@ -239,6 +276,9 @@ impl Examination {
     /// `port` and `number` are chosen at random, so that no answer to an earlier examination is taken for one to this.
     pub fn new(service: Service, asker: Asker, mtu: u32, (port, number): (u16, u32)) -> Self {
         let new = |target| Backend { target, macs: BTreeSet::new(), tcp: None, udp: None, echo: [false; 2] };
+        let most = if service.transports.has(Transport::Udp) { MOST_BY_PORT } else { MOST };
+        let mut targets = service.backends;
+        let left = targets.split_off(most.min(targets.len()));
         Self {
             interface: service.interface,
             vip: service.vip,
@@ -277,9 +317,6 @@ impl Examination {
             }
         }
     }
-        let most = if service.transports.has(Transport::Udp) { MOST_BY_PORT } else { MOST };
-        let mut targets = service.backends;
-        let left = targets.split_off(most.min(targets.len()));
 
     fn packets(&self, at: usize, one: &Backend) -> Vec<Vec<u8>> {
         let (asker, Some(&mac)) = (&self.asker, one.macs.first()) else { return Vec::new() };

@@ -3,15 +3,19 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use config::types::BindAddress;
 use config::{Config, Environment, Quick};
 use logic::dsr::finding::Finding;
-use serde_json::json;
-use serve::doctor::{self, Report};
+use logic::dsr::machine::Forwarder;
+use logic::dsr::path::Rung;
+use serde_json::{Value, json};
+use serve::doctor::{self, Report, Running};
 
 use super::findings;
+use crate::ctl::client::Client;
 use crate::load;
 use crate::output::{Failure, plain, plain_lines, print, print_failed, print_json};
 
@@ -73,8 +77,12 @@ const USUAL: &str = "/etc/penstock/penstock.toml";
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Command::Dsr(arguments) = &arguments.command;
     let reports = match &arguments.dsr {
-        Some(interface) => doctor::examine(&of_flags(arguments, interface)?),
-        None => doctor::examine(&of_file(arguments)?),
+        Some(interface) => doctor::examine(&of_flags(arguments, interface)?, &Running::default()),
+        None => {
+            let config = of_file(arguments)?;
+            let socket = config.control.as_ref().map(|control| &*control.socket);
+            doctor::examine(&config, &socket.and_then(running).unwrap_or_default())
+        }
     };
     let reports = reports.map_err(Failure::runtime)?;
     report(arguments, &reports)
@@ -110,6 +118,22 @@ fn of_file(arguments: &Dsr) -> Result<Config, Failure> {
         )));
     }
     Ok(loaded.config)
+}
+
+/// Time limit of the process that serves.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Who forwards packets in the process that serves the same configuration; `None` if there is none, or it does not tell.
+fn running(socket: &Path) -> Option<Running> {
+    let answer = Client::connect(socket, PATIENCE).ok()?.ask("dsr status json").ok()?;
+    let status: Value = serde_json::from_str(&answer.lines.join("\n")).ok()?;
+    let one = |service: &Value| {
+        let word = |key: &str| service[key].as_str().map(str::to_owned);
+        let is_process = service["path"] == Rung::AfPacket.as_str();
+        let forwarder = if is_process { Forwarder::Process } else { Forwarder::Program };
+        Some(((word("listener")?, word("address")?), forwarder))
+    };
+    Some(status["services"].as_array()?.iter().filter_map(one).collect())
 }
 
 fn report(arguments: &Dsr, reports: &[Report]) -> Result<(), Failure> {

@@ -129,11 +129,6 @@ fn each_broken_leg_has_its_sentence_and_a_way_to_mend_it() {
         (BALANCER, &with_vip("add"), &with_vip("del")),
         &[("vip-not-local", "lo of this machine has 10.77.0.100: its kernel answers clients itself")],
     );
-    let forward = |value: &str| format!("sysctl -qw net.ipv4.conf.eth0.forwarding={value}");
-    doctor.expect(
-        (BALANCER, &forward("1"), &forward("0")),
-        &[("forwarding", "clients hear that no machine has 10.77.0.100")],
-    );
     drop(nginx.take());
     doctor.expect_now(
         "the process is stopped",
@@ -153,6 +148,48 @@ fn each_broken_leg_has_its_sentence_and_a_way_to_mend_it() {
     doctor.expect_now("our interface is down", &[("link", "eth0 is down\n[\"ip link set eth0 up\"]")]);
     network.unplug(BALANCER);
     doctor.expect_now("our interface is gone", &[("link", "there is no network interface eth0")]);
+}
+
+#[test]
+fn forwarding_of_the_kernel_is_a_fault_where_it_takes_packets_of_the_service_and_else_left_alone() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    network.run(BALANCER, &["sysctl", "-qw", "net.ipv4.conf.eth0.forwarding=1"]);
+    let on = |path: &str| {
+        let text = config(&format!("\"{VIP}:80\""), &format!("data-path = \"{path}\""), "health = \"off\"");
+        (Doctor::new(&network, &text), text)
+    };
+    let fault = [("forwarding", "clients hear that no machine has 10.77.0.100")];
+    on("af_packet").0.expect_now("it is asked for", &fault);
+    on("tc").0.expect_now("a program is asked for", &[]);
+    let (mut doctor, text) = on("auto");
+    doctor.expect_now("it is not known yet", &[]);
+    let said = String::from_utf8(doctor.run(&[]).stdout).unwrap();
+    assert!(
+        said.contains("where the data path of the service is af_packet") && !said.contains("sysctl"),
+        "{said}"
+    );
+    // What serves says what it is. Without its capabilities a program is not possible.
+    let without = ["setpriv", "--bounding-set", "-bpf,-perfmon,-net_admin,-sys_admin"];
+    for (path, setup) in [("tc", network.setup(&text)), ("af_packet", network.setup_through(&text, without))]
+    {
+        doctor.file = setup.dir().join("penstock.toml").display().to_string();
+        let server = setup.start();
+        eventually("it serves", secs(20), || {
+            (server.ctl_json(&["dsr", "status"])["services"][0]["path"] == path).then_some(())
+        });
+        let faults = doctor.faults();
+        match path {
+            "tc" => assert!(faults.is_empty(), "{faults:#?}"),
+            _ => assert!(faults.len() == 1 && faults[0].1.contains("forwarding=0"), "{faults:#?}"),
+        }
+        let said = String::from_utf8(doctor.run(&[]).stdout).unwrap();
+        let program = "a program takes those of the service before that";
+        assert_eq!(said.contains(program), path == "tc", "{said}");
+    }
 }
 
 #[test]

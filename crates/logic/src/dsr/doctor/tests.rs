@@ -270,6 +270,7 @@ fn what_the_balancer_has_of_its_own_is_judged() {
         link: Link::Up,
         vip_on: None,
         forwarding: Switch::Off,
+        forwarder: None,
         offloads: Some(Offloads {
             driver: "virtio_net".to_owned(),
             lro: Switch::Off,
@@ -293,7 +294,7 @@ fn what_the_balancer_has_of_its_own_is_judged() {
             "ip address del 192.0.2.10/32 dev lo",
         ),
         (
-            Balancer { forwarding: Switch::On, ..good.clone() },
+            Balancer { forwarding: Switch::On, forwarder: Some(Forwarder::Process), ..good.clone() },
             "forwarding",
             "sysctl -w net/ipv4/conf/eth0/forwarding=0",
         ),
@@ -313,6 +314,15 @@ fn what_the_balancer_has_of_its_own_is_judged() {
         let faults: Vec<_> = found.iter().filter(|one| one.is_fault()).collect();
         assert_eq!((faults.len(), faults[0].check, &*faults[0].mend[0]), (1, check, mend), "{found:#?}");
     }
+    // Of a router nothing is switched off that no client notices.
+    for (forwarder, state, part) in [
+        (Some(Forwarder::Program), State::Ok, "a program takes those of the service before that"),
+        (None, State::Unknown, "where the data path of the service is af_packet"),
+    ] {
+        let found = machine(&Balancer { forwarding: Switch::On, forwarder, ..good.clone() }, ip);
+        let one = found.iter().find(|one| one.check == "forwarding").unwrap();
+        assert!(one.state == state && one.text.contains(part) && one.mend.is_empty(), "{one:?}");
+    }
     let silent = machine(&Balancer { longest_frame: None, ..good.clone() }, ip);
     assert_eq!(silent.last().unwrap().state, State::Unknown, "{silent:#?}");
     let mut physical = Balancer { data_path: DataPath::Xdp, card: Card::Physical, ..good };
@@ -323,16 +333,6 @@ fn what_the_balancer_has_of_its_own_is_judged() {
     assert!(machine(&physical, ip).iter().all(|one| one.state == State::Ok));
 }
 
-/// Runs a program of the kernel.
-fn passes(program: &[Instruction], frame: &[u8]) -> bool {
-    let load = |at: u32, size: usize| {
-        let bytes = frame.get(at as usize..at as usize + size)?;
-        Some(bytes.iter().fold(0_u32, |all, byte| all << 8 | u32::from(*byte)))
-    };
-    let (mut a, mut at) = (0_u32, 0);
-    loop {
-        let Instruction { code, jt, jf, k } = program[at];
-        at += 1;
 #[test]
 fn backends_whose_answers_could_be_taken_for_those_of_others_are_not_asked_and_that_is_said() {
     for (transports, asked) in
@@ -360,6 +360,16 @@ fn backends_whose_answers_could_be_taken_for_those_of_others_are_not_asked_and_t
     assert_eq!(ports.len(), MOST_BY_PORT);
 }
 
+/// Runs a program of the kernel.
+fn passes(program: &[Instruction], frame: &[u8]) -> bool {
+    let load = |at: u32, size: usize| {
+        let bytes = frame.get(at as usize..at as usize + size)?;
+        Some(bytes.iter().fold(0_u32, |all, byte| all << 8 | u32::from(*byte)))
+    };
+    let (mut a, mut at) = (0_u32, 0);
+    loop {
+        let Instruction { code, jt, jf, k } = program[at];
+        at += 1;
         let size = match code {
             0x20 => 4,
             0x28 => 2,
