@@ -57,6 +57,7 @@ mod path;
 mod probe;
 mod report;
 mod ring;
+mod sending;
 mod service;
 mod sockets;
 mod tarpit;
@@ -71,6 +72,7 @@ use backends::Gauges;
 use link_watch::LinkWatch;
 use neighbour_socket::Claims;
 use path::{Kernel, Path};
+use sending::Sending;
 use service::others;
 use sockets::{Frames, Probes};
 use tarpit_socket::TarpitSocket;
@@ -186,6 +188,7 @@ struct Server {
     totals: Totals,
     tracer: Tracer,
     tunnels: Tunnels,
+    sending: Sending,
     tarpit: TarpitSocket,
     /// Where operators ask, and what they have asked.
     desk: mpsc::Sender<Question>,
@@ -231,6 +234,7 @@ async fn serve(
         totals: Totals::default(),
         tracer: Tracer::new(worker.front.state.services.traces()),
         tunnels: Tunnels::default(),
+        sending: Sending::default(),
         tarpit: TarpitSocket::default(),
         desk,
         questions,
@@ -282,6 +286,7 @@ impl Server {
                             self.handle(count, Instant::now());
                             self.send(close_signal).await?;
                             self.send_tunnelled(close_signal).await?;
+                            self.count_sent();
                             if count == SLOTS {
                                 // Other clients of the worker have their turn before the next batch.
                                 tokio::task::yield_now().await;
@@ -380,7 +385,8 @@ impl Server {
     fn handle(&mut self, count: usize, now: Instant) {
         let Some(Interface { mac, .. }) = self.interface else { return };
         self.tunnels.frames.clear();
-        let (mut forwarded, mut bytes, mut began, mut passed) = (0, 0, 0, 0);
+        self.sending.clear();
+        let (mut began, mut passed) = (0, 0);
         for slot in 0..count {
             if self.batch.frame(slot).is_empty() {
                 self.drop_packets(1, Ending::PacketLost);
@@ -399,17 +405,18 @@ impl Server {
                 Verdict::Pass => passed += 1,
                 Verdict::Drop(why) => self.drop_packets(1, Ending::Packet(why)),
                 Verdict::Forward { backend, to, flow } => {
-                    if self.director.room().is_some() {
+                    let frames = if self.director.room().is_some() {
+                        let before = self.tunnels.frames.count();
                         if !self.tunnel(slot, backend, [mac, to], now) {
                             continue;
                         }
+                        self.tunnels.frames.count() - before
                     } else {
                         rewrite(self.batch.frame_mut(slot), mac, to);
                         self.batch.add(slot);
-                    }
-                    let length = self.batch.frame(slot).len() as u64;
-                    self.gauges.count(backend, length, flow);
-                    (forwarded, bytes) = (forwarded + 1, bytes + length);
+                        1
+                    };
+                    self.sending.add(backend, self.batch.frame(slot).len() as u64, flow, frames);
                     began += u64::from(flow == Progress::Began);
                 }
                 Verdict::Answer(_) if !self.holding.answers() => {}
@@ -421,42 +428,10 @@ impl Server {
                 Verdict::Conflict(other) => self.take_claim(other, now),
             }
         }
-        self.totals.packets += forwarded;
-        self.totals.bytes += bytes;
         self.totals.passed += passed;
         let counters = self.counters();
-        counters.packets_forwarded.add(forwarded);
         counters.packets_passed.add(passed);
-        counters.bytes_in.add(bytes);
         counters.sessions.add(began);
-        self.gauges.flush(&self.director, self.worker.index);
-    }
-
-    /// Sends the frames of the batch that are for backends. While the network card is busy, others wait in the socket; after
-    /// a tick what is left is dropped, so that a card that takes nothing holds up neither the ticks nor a reload.
-    async fn send(&mut self, close_signal: &CloseSignal) -> io::Result<()> {
-        let socket = self.socket.clone();
-        let deadline = tokio::time::Instant::now() + TICK;
-        while !self.batch.waiting().is_empty() {
-            match self.batch.send(socket.get_ref().as_fd()) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
-                    biased;
-                    ready = sockets::has_room(&socket) => if ready.is_err() { break },
-                    () = close_signal.closed() => break,
-                    () = tokio::time::sleep_until(deadline) => break,
-                },
-                Err(_) => {
-                    self.batch.skip();
-                    self.drop_packets(1, Ending::PacketNotSent);
-                }
-            }
-        }
-        let left = self.batch.waiting().len() as u64;
-        if left > 0 {
-            self.drop_packets(left, Ending::PacketNotSent);
-        }
-        Ok(())
     }
 
     /// Counts packets that are not forwarded.

@@ -6,6 +6,7 @@ mod balancer;
 mod beside;
 mod changes;
 mod commit_confirm;
+mod counted;
 mod doctor;
 mod downloads;
 mod every_port;

@@ -10,7 +10,7 @@ use config::types::BackendAddress;
 use logic::balance::{Admission, Availability, Unhealthy};
 use logic::dsr::neighbour::Step;
 use logic::dsr::packet::shown;
-use logic::dsr::{Backend, BackendId, Director, Progress, Standing};
+use logic::dsr::{Backend, BackendId, Director, Standing};
 use logic::health::State as HealthState;
 use state::BackendState;
 use state::events::Level;
@@ -253,11 +253,6 @@ impl Gauges {
             gauge.state.in_flight.fetch_add(flows.wrapping_sub(gauge.shown), Relaxed);
             gauge.shown = flows;
         }
-    }
-
-    /// Counts a frame for a backend.
-    pub(super) fn count(&mut self, backend: BackendId, bytes: u64, flow: Progress) {
-        self.add(Tally { backend, packets: 1, bytes, began: u64::from(flow == Progress::Began) });
     }
 
     /// Counts frames for a backend.

@@ -12,6 +12,7 @@ use state::listen::{filter, questions, questions_and_long};
 use sys::bpf::coarse_now;
 use sys::packet::{Instruction, send_frame, send_frames};
 
+use super::sending::Fate;
 use super::sockets::has_room;
 use super::{Server, TICK};
 use crate::accept::CloseSignal;
@@ -118,7 +119,10 @@ impl Server {
         let deadline = tokio::time::Instant::now() + TICK;
         while self.tunnels.frames.count() > 0 {
             match send_frames(socket.get_ref().as_fd(), self.tunnels.frames.waiting()) {
-                Ok(sent) => self.tunnels.frames.skip(sent),
+                Ok(sent) => {
+                    self.tunnels.frames.skip(sent);
+                    self.sending.settle(sent, Fate::Sent);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
                     biased;
                     ready = has_room(&socket) => if ready.is_err() { break },
@@ -127,14 +131,11 @@ impl Server {
                 },
                 Err(_) => {
                     self.tunnels.frames.skip(1);
-                    self.drop_packets(1, Ending::PacketNotSent);
+                    self.sending.settle(1, Fate::Lost);
                 }
             }
         }
-        let left = self.tunnels.frames.count() as u64;
-        if left > 0 {
-            self.drop_packets(left, Ending::PacketNotSent);
-        }
+        self.sending.settle(self.tunnels.frames.count(), Fate::Lost);
         self.tunnels.frames.clear();
         Ok(())
     }
