@@ -358,7 +358,7 @@ impl Server {
         if is_all || self.interface.is_none() {
             self.follow_interface(round);
         }
-        self.look_at_machine(round);
+        self.look_at_machine(round, now);
         self.follow_ownership(now);
         // Operators drain and weigh backends.
         self.set_backends(now);

@@ -14,9 +14,13 @@ const QUESTIONS: u32 = 3;
 /// Time between two questions, and after the last one: a machine that has the address answers at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Announcements, one a second: one may be lost.
-const ANNOUNCEMENTS: u32 = 3;
-const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
+/// Times between announcements: one may be lost. A port of a switch with a spanning tree takes no frame for up to half a
+/// minute after its link is there (IEEE 802.1D: twice the forward delay of 15 s).
+const ANNOUNCE_AFTER: [Duration; 4] =
+    [Duration::from_secs(1), Duration::from_secs(1), Duration::from_secs(30), Duration::from_secs(30)];
+
+/// Time between questions to a machine that has the address.
+const YIELDED_ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Time between questions while this machine answers.
 const ASK_EVERY: Duration = Duration::from_secs(10);
@@ -83,8 +87,9 @@ enum Phase {
         due: Instant,
     },
     Held {
-        announcements: u32,
-        announce: Instant,
+        /// Number of announcements, and when the next one is due; `None`: no further one.
+        announced: usize,
+        announce: Option<Instant>,
         ask: Instant,
     },
     /// The machine in `claim` holds the address.
@@ -130,8 +135,21 @@ impl Holding {
 
     /// The network is to be told where the address is, if it is held.
     pub fn announce_anew(&mut self, now: Instant) {
-        if let Phase::Held { announcements, announce, .. } = &mut self.phase {
-            (*announcements, *announce) = (ANNOUNCEMENTS, now);
+        if let Phase::Held { announced, announce, .. } = &mut self.phase {
+            (*announced, *announce) = (0, Some(now));
+        }
+    }
+
+    /// The link of the interface is there again: another machine may have the address meanwhile, and nothing that was sent
+    /// without the link has arrived.
+    pub fn resume(&mut self, now: Instant) {
+        if matches!(self.phase, Phase::Released) {
+            return;
+        }
+        self.begin(Begin::Ask, now);
+        if let Some(claim) = &mut self.claim {
+            // Without a link no claim could come.
+            claim.seen = now;
         }
     }
 
@@ -145,7 +163,7 @@ impl Holding {
         self.claim.filter(|_| matches!(self.phase, Phase::Yielded { .. })).map(|claim| claim.by)
     }
 
-    /// What is to be sent now; to be asked ten times a second, until it is `None`.
+    /// What is to be sent now; to be asked ten times a second, until it is `None`, as long as the interface has a link.
     pub fn poll(&mut self, now: Instant) -> Option<Send> {
         match &mut self.phase {
             Phase::Released => None,
@@ -162,15 +180,15 @@ impl Holding {
                 *ask = now + ASK_EVERY;
                 Some(Send::Question)
             }
-            Phase::Held { announcements: 1.., announce, .. } if *announce > now => None,
-            Phase::Held { announcements, announce, .. } if *announcements > 0 => {
-                (*announcements, *announce) = (*announcements - 1, now + ANNOUNCE_EVERY);
+            Phase::Held { announced, announce, .. } if announce.is_some_and(|due| due <= now) => {
+                *announce = ANNOUNCE_AFTER.get(*announced).map(|pause| now + *pause);
+                *announced += 1;
                 Some(Send::Announcement)
             }
             Phase::Held { .. } => None,
             Phase::Yielded { ask } if *ask > now => None,
             Phase::Yielded { ask } => {
-                *ask = now + ANNOUNCE_EVERY;
+                *ask = now + YIELDED_ASK_EVERY;
                 Some(Send::Question)
             }
         }
@@ -187,7 +205,7 @@ impl Holding {
         match &mut self.phase {
             Phase::Released => return Told::Nothing,
             Phase::Asking { .. } if claimant == Claimant::Other => {
-                self.phase = Phase::Yielded { ask: now + ANNOUNCE_EVERY };
+                self.phase = Phase::Yielded { ask: now + YIELDED_ASK_EVERY };
             }
             Phase::Held { ask, .. } if !is_known && self.moves == Moves::AsPlanned => {
                 // Asked once more after a take-over.
@@ -236,7 +254,7 @@ impl Holding {
 }
 
 fn held(now: Instant) -> Phase {
-    Phase::Held { announcements: ANNOUNCEMENTS, announce: now, ask: now + ASK_EVERY }
+    Phase::Held { announced: 0, announce: Some(now), ask: now + ASK_EVERY }
 }
 
 #[cfg(test)]
@@ -279,10 +297,46 @@ mod tests {
         assert!(!holding.answers());
         assert_eq!(sent(&mut holding, 300, 1400), "A..........A.");
         assert!(holding.answers());
-        let later = sent(&mut holding, 1400, 40_300);
-        assert_eq!((later.matches('A').count(), later.matches('q').count()), (1, 3), "{later}");
-        holding.announce_anew(at(50_000));
-        assert_eq!(sent(&mut holding, 50_000, 50_200), "qA..");
+        // The third one at 2.3 s, and for switches that took none of them two more.
+        let mut announced = |from, to| sent(&mut holding, from, to).matches('A').count();
+        assert_eq!(
+            (announced(1400, 32_300), announced(32_300, 32_400), announced(32_400, 62_300)),
+            (1, 1, 0)
+        );
+        assert_eq!((announced(62_300, 62_400), announced(62_400, 200_000)), (1, 0));
+        holding.announce_anew(at(200_000));
+        assert_eq!(sent(&mut holding, 200_000, 201_100).matches('A').count(), 2);
+    }
+
+    #[test]
+    fn while_it_is_held_the_network_is_asked_every_ten_seconds() {
+        let mut holding = begun(Begin::AtOnce, Moves::Never);
+        assert_eq!(sent(&mut holding, 0, 40_100).matches('q').count(), 4);
+    }
+
+    #[test]
+    fn once_the_link_is_back_it_is_asked_for_anew_and_who_took_it_meanwhile_keeps_it() {
+        for begin in [Begin::Ask, Begin::AtOnce] {
+            let mut holding = begun(begin, Moves::Never);
+            sent(&mut holding, 0, 5000);
+            assert!(holding.answers());
+            holding.resume(at(60_000));
+            assert!(!holding.answers());
+            assert_eq!(sent(&mut holding, 60_000, 60_100), "q.");
+            assert_eq!(holding.handle(A, Claimant::Other, at(60_110)), Told::Conflict);
+            assert_eq!((holding.yields_to(), holding.answers()), (Some(A), false));
+            // A conflict that was told before the link was lost goes on, as long as its machine still answers.
+            holding.resume(at(200_000));
+            assert!(!holding.poll_over(at(200_000)));
+            assert_eq!(holding.handle(A, Claimant::Other, at(200_010)), Told::Conflict, "after a minute");
+            assert_eq!(holding.yields_to(), Some(A));
+            // And without another machine it is held and announced.
+            holding.resume(at(300_000));
+            assert_eq!(sent(&mut holding, 300_000, 300_400), "q.q.q.A.");
+        }
+        let mut holding = Holding::default();
+        holding.resume(at(0));
+        assert!(holding.poll(at(0)).is_none(), "a machine that stands by asks for nothing");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod instances;
 mod kernel;
 mod limits;
 mod link;
+mod link_returns;
 mod lossless;
 mod measured;
 mod moves;

@@ -8,6 +8,7 @@ use std::time::Instant;
 use logic::dsr::holding::{Begin, Claimant, Send, Told};
 use logic::dsr::packet::shown;
 use logic::dsr::{Mac, owner};
+use sys::interfaces::Link;
 use sys::packet::{self, PacketError, send_frame};
 
 use super::{Round, Server};
@@ -83,8 +84,12 @@ impl Server {
         }
     }
 
-    /// Asks for the address, announces it and ends conflicts, as far as that is due.
+    /// Asks for the address, announces it and ends conflicts, as far as that is due. Not without a link: nothing would arrive,
+    /// and silence says nothing of other machines.
     pub(super) fn announce(&mut self, now: Instant) {
+        if self.link != Link::Up {
+            return;
+        }
         if self.holding.poll_over(now) {
             self.worker.front.state.restore(&self.conflict_subject());
         }

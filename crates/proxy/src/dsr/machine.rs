@@ -3,6 +3,7 @@
 //! the sentences.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
 
 use logic::dsr::machine::{self, Forwarder, NoLink};
 use sys::interfaces::{self, Link};
@@ -14,16 +15,16 @@ const DISCARD: u16 = 9;
 
 impl Server {
     /// Looks at this machine: at its link each time, because backends would be blamed for it.
-    pub(super) fn look_at_machine(&mut self, round: Round) {
+    pub(super) fn look_at_machine(&mut self, round: Round, now: Instant) {
         let Some(name) = self.settings().map(|settings| settings.interface.clone()) else { return };
-        self.look_at_link(&name);
+        self.look_at_link(&name, now);
         if round != Round::Usual {
             self.look_for_own_address();
             self.look_at_forwarding(&name);
         }
     }
 
-    fn look_at_link(&mut self, name: &str) {
+    fn look_at_link(&mut self, name: &str, now: Instant) {
         // One that is gone is told of where the socket is bound.
         let link = self.interface.and_then(|_| self.link_watch.look(name)).unwrap_or(Link::Up);
         let before = std::mem::replace(&mut self.link, link);
@@ -32,7 +33,10 @@ impl Server {
         }
         let subject = format!("{}.link", self.subject());
         let why = match link {
-            Link::Up => return self.worker.front.state.restore(&subject),
+            Link::Up => {
+                self.holding.resume(now);
+                return self.worker.front.state.restore(&subject);
+            }
             Link::Down => NoLink::Down,
             Link::NoCarrier => NoLink::NoCarrier,
         };
