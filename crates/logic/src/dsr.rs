@@ -242,6 +242,11 @@ impl Director {
         self.ring.mac_of(name)
     }
 
+    /// The backend with this Ethernet address.
+    pub fn name_at(&self, mac: Mac) -> Option<&str> {
+        self.ring.name_at(mac)
+    }
+
     pub fn name(&self, backend: BackendId) -> Option<&str> {
         self.ring.name(backend)
     }

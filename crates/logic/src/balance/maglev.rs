@@ -16,6 +16,19 @@ pub struct Table {
     slots: Box<[u32]>,
 }
 
+/// A table in which slots of backends that are not open have gone to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Substituted {
+    pub table: Table,
+    open: Vec<bool>,
+}
+
+impl Substituted {
+    fn is_open(&self, index: usize) -> bool {
+        self.open.get(index).copied().unwrap_or_default()
+    }
+}
+
 /// Backend while the table is filled: its preferred slots are `offset + n * skip`, in this order.
 struct Claimant {
     index: u32,
@@ -51,23 +64,50 @@ impl Table {
 
     /// The table in which the slots of backends that are not open go to open ones, by rendezvous hashing and weight. Slots
     /// of open backends stay where they are: no key of theirs moves. Without an open backend nothing has an owner.
+    ///
+    /// `before` is the last one of this table and these backends: what it knows is not searched again.
     #[must_use]
-    pub fn with_substitutes(mut self, backends: &[(&str, u32)], is_open: impl Fn(usize) -> bool) -> Self {
-        let open: Vec<_> = (0..backends.len())
-            .filter(|index| is_open(*index) && backends[*index].1 > 0)
-            .map(|index| (index, mix(hash_bytes(0, backends[index].0.as_bytes())), backends[index].1))
-            .collect();
-        if open.is_empty() {
-            return Table { slots: Box::default() };
+    pub fn with_substitutes(
+        &self,
+        backends: &[(&str, u32)],
+        is_open: impl Fn(usize) -> bool,
+        before: Option<&Substituted>,
+    ) -> Substituted {
+        let open: Vec<bool> =
+            (0..backends.len()).map(|index| is_open(index) && backends[index].1 > 0).collect();
+        let ticket =
+            |index: usize| (index, mix(hash_bytes(0, backends[index].0.as_bytes())), backends[index].1);
+        let tickets: Vec<_> = (0..backends.len()).map(ticket).collect();
+        let of_open: Vec<_> = tickets.iter().copied().filter(|(index, ..)| open[*index]).collect();
+        if of_open.is_empty() {
+            return Substituted { table: Table { slots: Box::default() }, open };
         }
-        for (slot, owner) in self.slots.iter_mut().enumerate() {
-            if !is_open(*owner as usize)
-                && let Some(index) = rendezvous::highest(slot as u64, open.iter().copied())
-            {
+        let before = before.filter(|before| before.table.slots.len() == self.slots.len());
+        let is_new = |index: usize| before.is_some_and(|before| !before.is_open(index));
+        let opened: Vec<_> = of_open.iter().copied().filter(|(index, ..)| is_new(*index)).collect();
+        let mut table = self.clone();
+        for (slot, owner) in table.slots.iter_mut().enumerate() {
+            let own = *owner as usize;
+            if open[own] {
+                continue;
+            }
+            // The substitute until now won against all that were open then.
+            let last = before
+                .filter(|before| !before.is_open(own))
+                .map(|before| before.table.slots[slot] as usize)
+                .filter(|last| open[*last]);
+            let found = match last {
+                Some(last) => {
+                    let rivals = opened.iter().copied();
+                    rendezvous::highest(slot as u64, std::iter::once(tickets[last]).chain(rivals))
+                }
+                None => rendezvous::highest(slot as u64, of_open.iter().copied()),
+            };
+            if let Some(index) = found {
                 *owner = index as u32;
             }
         }
-        self
+        Substituted { table, open }
     }
 
     /// Owners of all slots; empty if no backend has a weight.
@@ -161,14 +201,44 @@ mod tests {
         let names: Vec<_> = (0..10).map(|n| format!("10.0.0.{n}:80")).collect();
         let backends: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
         let all = Table::new(&backends);
-        let less = all.clone().with_substitutes(&backends, |index| index != 4);
+        let less = all.with_substitutes(&backends, |index| index != 4, None).table;
         for (before, after) in all.slots.iter().zip(&less.slots) {
             assert!(*after != 4 && (*before == 4 || before == after));
         }
         for (index, share) in shares(&less, 10).into_iter().enumerate().filter(|(index, _)| *index != 4) {
             assert!((7_100..=7_500).contains(&share), "{index}: {share}");
         }
-        assert_eq!(all.with_substitutes(&backends, |_| false).lookup(1), None);
+        assert_eq!(all.with_substitutes(&backends, |_| false, None).table.lookup(1), None);
+    }
+
+    #[test]
+    fn substitutes_are_the_same_whatever_was_open_before() {
+        let names: Vec<_> = (0..60).map(|n| format!("10.0.0.{n}:80")).collect();
+        let backends: Vec<_> = names.iter().map(String::as_str).zip((0..60).map(|n| n % 4)).collect();
+        let all = Table::new(&backends);
+        let mut state = 1;
+        let mut before: Option<Substituted> = None;
+        for turn in 0..30 {
+            state = mix(state + turn);
+            // Few changes, many, and none or all of them open.
+            let bits = match turn % 5 {
+                0 => state,
+                1 => state | 1,
+                2 => (state | 1) & !(1 << 7),
+                3 => u64::MAX,
+                _ => {
+                    if turn == 9 {
+                        0
+                    } else {
+                        mix(state)
+                    }
+                }
+            };
+            let is_open = |index: usize| bits >> index & 1 == 1;
+            let new = all.with_substitutes(&backends, is_open, None);
+            assert_eq!(all.with_substitutes(&backends, is_open, before.as_ref()), new, "{turn}");
+            before = Some(new);
+        }
     }
 
     #[test]

@@ -8,11 +8,16 @@ use super::hash::mix;
 /// proportion to the weight, and a change of one backend's weight moves only keys that this backend gains or loses.
 pub fn highest(key: u64, backends: impl Iterator<Item = (usize, u64, u32)>) -> Option<usize> {
     let mut best: Option<(f64, u64, usize)> = None;
+    let key = mix(key);
     for (index, seed, weight) in backends {
         if weight == 0 {
             continue;
         }
-        let lot = f64::from(weight) / negative_ln(mix(mix(key) ^ seed));
+        let hash = mix(key ^ seed);
+        if best.is_some_and(|(highest, ..)| f64::from(weight) < highest * least_negative_ln(hash)) {
+            continue;
+        }
+        let lot = f64::from(weight) / negative_ln(hash);
         let wins = best.is_none_or(|(highest, of, _)| lot > highest || (lot == highest && seed < of));
         if wins {
             best = Some((lot, seed, index));
@@ -47,9 +52,42 @@ fn negative_ln(hash: u64) -> f64 {
     -(exponent * LN_2 + 2.0 * s * sum)
 }
 
+/// A little less than `1 - u`, which is less than `-ln(u)`: most backends lose by it, and need no logarithm.
+fn least_negative_ln(hash: u64) -> f64 {
+    const LESS: f64 = 1.0 - 1e-9;
+    (!hash >> 12) as f64 / (1_u64 << 52) as f64 * LESS
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The same with all logarithms.
+    fn plain(key: u64, backends: &[(usize, u64, u32)]) -> Option<usize> {
+        let lot =
+            |(_, seed, weight): &(usize, u64, u32)| f64::from(*weight) / negative_ln(mix(mix(key) ^ seed));
+        let order = |a: &(usize, u64, u32), b: &(usize, u64, u32)| {
+            lot(a).total_cmp(&lot(b)).then_with(|| b.1.cmp(&a.1))
+        };
+        let some = backends.iter().filter(|(.., weight)| *weight > 0);
+        some.max_by(|a, b| order(a, b)).map(|(index, ..)| *index)
+    }
+
+    #[test]
+    fn backends_that_lose_without_a_logarithm_would_lose_with_it() {
+        for (backends, weights) in [(1, 1), (3, 1), (40, 5), (300, 1), (300, 1000)] {
+            let of = |index: u64| (index as usize, mix(index + 77), (mix(index) % weights) as u32 + 1);
+            let all: Vec<_> = (0..backends).map(of).chain([(999, 5, 0), (1000, 6, u32::MAX)]).collect();
+            for key in 0..500 {
+                for some in [&all[..all.len() - 1], &all[..]] {
+                    assert_eq!(highest(key, some.iter().copied()), plain(key, some));
+                }
+            }
+        }
+        for hash in [0, 1, 4095, 1 << 40, 1 << 63, u64::MAX, u64::MAX - 4096, u64::MAX - (1 << 13)] {
+            assert!(least_negative_ln(hash) < negative_ln(hash), "{hash:x}");
+        }
+    }
 
     #[test]
     fn the_logarithm_is_the_logarithm() {

@@ -189,7 +189,10 @@ impl Prober {
         if !self.is_due(name, now) {
             return None;
         }
-        let id = self.free_id((random >> 32) as u16);
+        let id = match self.check {
+            Check::Dns { .. } if self.transport == Transport::Udp => self.free_id((random >> 32) as u16),
+            _ => 0,
+        };
         let probed = self.backends.get_mut(name)?;
         probed.health.handle_probe_start(now);
         probed.asked = Some(Asked { since: now, to, port, id, wrong: Wrong::No });
@@ -203,9 +206,10 @@ impl Prober {
 
     /// A number that no open question has.
     fn free_id(&self, first: u16) -> u16 {
-        let used: HashSet<u16> =
-            self.backends.values().filter_map(|probed| probed.asked.as_ref()).map(|asked| asked.id).collect();
-        (0..=u16::MAX).map(|step| first.wrapping_add(step)).find(|id| !used.contains(id)).unwrap_or(first)
+        let has = |probed: &Probed, id: u16| probed.asked.as_ref().is_some_and(|asked| asked.id == id);
+        let is_used = |id: u16| self.backends.values().any(|probed| has(probed, id));
+        // Few are used at a time.
+        (0..=u16::MAX).map(|step| first.wrapping_add(step)).find(|id| !is_used(*id)).unwrap_or(first)
     }
 
     /// Takes a reply. Replies that belong to no probe change nothing. `jitter`, from 0 to 1, spreads the probes.

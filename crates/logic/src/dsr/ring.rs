@@ -4,13 +4,14 @@
 //! hash in a Maglev table names the backend. Slots of backends that take no new flows go to others one by one, so that no
 //! other flow moves. Flows count at their backend; one that is not configured any more is forgotten after its last flow.
 
+use std::collections::HashMap;
 use std::hash::Hasher;
 use std::net::IpAddr;
 
 use super::packet::{Flow, Mac, Transport};
 use super::tunnel::Tunnel;
 use crate::balance::hash_bytes;
-use crate::balance::maglev::{SLOTS, Table};
+use crate::balance::maglev::{SLOTS, Substituted, Table};
 
 /// Backends of a service in the kernel, at most. Further ones get no flows.
 pub const BACKENDS: usize = 4096;
@@ -63,6 +64,8 @@ struct Slot {
     /// The backend that an earlier process had here, until it is named.
     before: Option<u64>,
     count: Count,
+    /// The call of [`Ring::set`] that has named it last.
+    named: u64,
 }
 
 /// Whether the next count of flows is complete for a slot.
@@ -100,8 +103,16 @@ enum Configured {
 pub(super) struct Ring {
     key: [u64; 2],
     slots: Vec<Slot>,
+    /// Numbers of slots by the names of their backends.
+    numbers: HashMap<Box<str>, usize>,
+    /// Counts the calls of [`Ring::set`].
+    calls: u64,
     /// `None` once it is out of date: it is built for the next new flow, however much has changed until then.
     tables: Option<Tables>,
+    /// The last ones before, if they were built of the same `home`.
+    earlier: Option<Tables>,
+    /// The table in which every configured backend is open; `None` once names or weights have changed.
+    home: Option<Table>,
     /// Counts the changes of the tables.
     revision: u32,
     counted: Counted,
@@ -117,19 +128,45 @@ enum Counted {
 
 #[derive(Debug)]
 struct Tables {
-    now: Table,
+    now: Substituted,
     /// The one that follows once all Ethernet addresses are known; `None` if they are.
-    later: Option<Table>,
+    later: Option<Substituted>,
 }
 
 impl Ring {
     pub(super) fn new(key: [u64; 2]) -> Self {
-        Self { key, slots: Vec::new(), tables: None, revision: 0, counted: Counted::Here }
+        Self {
+            key,
+            slots: Vec::new(),
+            numbers: HashMap::new(),
+            calls: 0,
+            tables: None,
+            earlier: None,
+            home: None,
+            revision: 0,
+            counted: Counted::Here,
+        }
     }
 
     fn outdate(&mut self) {
-        self.tables = None;
+        if let Some(tables) = self.tables.take() {
+            self.earlier = Some(tables);
+        }
         self.revision = self.revision.wrapping_add(1);
+    }
+
+    /// Names or weights have changed.
+    fn outdate_all(&mut self) {
+        self.outdate();
+        (self.earlier, self.home) = (None, None);
+    }
+
+    fn slot(&self, name: &str) -> Option<&Slot> {
+        self.slots.get(*self.numbers.get(name)?)
+    }
+
+    fn slot_mut(&mut self, name: &str) -> Option<&mut Slot> {
+        self.slots.get_mut(*self.numbers.get(name)?)
     }
 
     pub(super) fn key(&self) -> [u64; 2] {
@@ -141,62 +178,92 @@ impl Ring {
     }
 
     pub(super) fn set(&mut self, backends: &[Backend<'_>]) {
-        let mut changed = false;
+        self.calls += 1;
+        let (mut standings_differ, mut shares_differ) = (false, false);
+        let mut found = 0;
+        for &Backend { name, weight, standing } in backends {
+            let calls = self.calls;
+            let Some(slot) = self.slot_mut(name) else { continue };
+            shares_differ |= (slot.weight, slot.configured) != (weight, Configured::Yes);
+            standings_differ |= slot.standing != standing;
+            (slot.weight, slot.standing, slot.configured) = (weight, standing, Configured::Yes);
+            slot.named = calls;
+            found += 1;
+        }
         for slot in &mut self.slots {
-            if slot.configured == Configured::Yes && !backends.iter().any(|one| *one.name == *slot.name) {
-                (slot.configured, changed) = (Configured::NoMore, true);
+            if slot.configured == Configured::Yes && slot.named != self.calls {
+                (slot.configured, shares_differ) = (Configured::NoMore, true);
                 if self.counted == Counted::Elsewhere {
                     // It may have flows that are not counted yet.
                     (slot.flows, slot.count) = (slot.flows.max(1), Count::BegunBefore);
                 }
             }
         }
-        for &Backend { name, weight, standing } in backends {
-            let found = self.slots.iter_mut().find(|slot| *slot.name == *name);
-            match found {
-                Some(slot) => {
-                    let now = (weight, standing, Configured::Yes);
-                    changed |= (slot.weight, slot.standing, slot.configured) != now;
-                    (slot.weight, slot.standing, slot.configured) = now;
-                }
-                None => {
-                    self.add(name, weight, standing);
-                    changed = true;
-                }
-            }
+        if found < backends.len() {
+            self.add(backends);
+            shares_differ = true;
         }
-        if changed {
+        if shares_differ {
+            self.outdate_all();
+        } else if standings_differ {
             self.outdate();
         }
     }
 
-    fn add(&mut self, name: &str, weight: u32, standing: Standing) {
-        let new = |turn| Slot {
-            name: name.into(),
-            weight,
-            standing,
-            mac: None,
-            tunnel: None,
-            configured: Configured::Yes,
-            flows: 0,
-            turn,
-            before: None,
-            count: Count::Whole,
-        };
-        let was_here = Some(identity(name));
-        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.before == was_here) {
-            *slot = Slot { mac: slot.mac, tunnel: slot.tunnel, flows: slot.flows, ..new(slot.turn) };
-            return;
-        }
-        let unused = |slot: &&mut Slot| slot.configured == Configured::NoMore && slot.flows == 0;
-        match self.slots.iter_mut().find(unused) {
-            Some(slot) => *slot = new(slot.turn.wrapping_add(1)),
-            None => self.slots.push(new(0)),
+    /// Gives slots to those that have none.
+    fn add(&mut self, backends: &[Backend<'_>]) {
+        let before = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((slot.before?, at)));
+        let before: HashMap<u64, usize> = before.collect();
+        let is_unused = |slot: &Slot| slot.configured == Configured::NoMore && slot.flows == 0;
+        let unused: Vec<_> = (0..self.slots.len()).filter(|at| is_unused(&self.slots[*at])).collect();
+        let mut unused = unused.into_iter();
+        for &Backend { name, weight, standing } in backends {
+            if self.numbers.contains_key(name) {
+                continue;
+            }
+            let new = |turn| Slot {
+                name: name.into(),
+                weight,
+                standing,
+                mac: None,
+                tunnel: None,
+                configured: Configured::Yes,
+                flows: 0,
+                turn,
+                before: None,
+                count: Count::Whole,
+                named: self.calls,
+            };
+            let was_here = identity(name);
+            let was_at = before.get(&was_here).copied();
+            // Another backend may have got it meanwhile, if it had no flows.
+            let was_at = was_at.filter(|at| self.slots[*at].before == Some(was_here));
+            let (at, slot) = match was_at.or_else(|| unused.find(|at| is_unused(&self.slots[*at]))) {
+                Some(at) => {
+                    let slot = &self.slots[at];
+                    let new = match was_at {
+                        Some(_) => {
+                            Slot { mac: slot.mac, tunnel: slot.tunnel, flows: slot.flows, ..new(slot.turn) }
+                        }
+                        None => new(slot.turn.wrapping_add(1)),
+                    };
+                    (at, new)
+                }
+                None => (self.slots.len(), new(0)),
+            };
+            match self.slots.get_mut(at) {
+                Some(place) => {
+                    self.numbers.remove(&place.name);
+                    *place = slot;
+                }
+                None => self.slots.push(slot),
+            }
+            self.numbers.insert(name.into(), at);
         }
     }
 
     pub(super) fn set_mac(&mut self, name: &str, mac: Mac) -> bool {
-        let Some(slot) = self.slots.iter_mut().find(|slot| *slot.name == *name) else { return false };
+        let Some(slot) = self.slot_mut(name) else { return false };
         let before = slot.mac.replace(mac);
         if before.is_none() {
             self.outdate();
@@ -206,8 +273,7 @@ impl Ring {
 
     /// Forgets an Ethernet address that no machine has any more. Returns whether it was known.
     pub(super) fn forget_mac(&mut self, name: &str) -> bool {
-        let slot = self.slots.iter_mut().find(|slot| *slot.name == *name);
-        let was_known = slot.is_some_and(|slot| slot.mac.take().is_some());
+        let was_known = self.slot_mut(name).is_some_and(|slot| slot.mac.take().is_some());
         if was_known {
             self.outdate();
         }
@@ -215,7 +281,7 @@ impl Ring {
     }
 
     pub(super) fn set_tunnel(&mut self, name: &str, tunnel: Option<Tunnel>) {
-        if let Some(slot) = self.slots.iter_mut().find(|slot| *slot.name == *name) {
+        if let Some(slot) = self.slot_mut(name) {
             slot.tunnel = tunnel;
         }
     }
@@ -225,7 +291,7 @@ impl Ring {
     }
 
     pub(super) fn tunnel_of(&self, name: &str) -> Option<Tunnel> {
-        self.slots.iter().find(|slot| *slot.name == *name)?.tunnel
+        self.slot(name)?.tunnel
     }
 
     /// Names and weights, of which those that are not configured any more have none.
@@ -234,17 +300,30 @@ impl Ring {
         self.slots.iter().map(|slot| (&*slot.name, weight(slot))).collect()
     }
 
-    fn build(&self) -> Tables {
+    fn build(&mut self) -> Tables {
+        let earlier = self.earlier.take();
+        let home = match self.home.take() {
+            Some(home) => home,
+            None => Table::new(&self.weights()),
+        };
+        let tables = self.build_of(&home, earlier.as_ref());
+        self.home = Some(home);
+        tables
+    }
+
+    fn build_of(&self, home: &Table, earlier: Option<&Tables>) -> Tables {
         let backends = self.weights();
         // A program in the kernel has places for so many: flows of others go to these.
         let has_place = |at: usize| self.counted == Counted::Here || at < BACKENDS;
         let is_open = |at: usize| self.slots[at].standing == Standing::Open && has_place(at);
         let is_known = |at: usize| self.slots[at].mac.is_some();
         let is_missed = |at: usize| backends[at].1 > 0 && is_open(at) && !is_known(at);
-        let later = (0..backends.len())
-            .any(is_missed)
-            .then(|| Table::new(&backends).with_substitutes(&backends, is_open));
-        let now = Table::new(&backends).with_substitutes(&backends, |at| is_open(at) && is_known(at));
+        // What follows is what is now, once there was a time in which all were known.
+        let followed = earlier.map(|earlier| earlier.later.as_ref().unwrap_or(&earlier.now));
+        let later =
+            (0..backends.len()).any(is_missed).then(|| home.with_substitutes(&backends, is_open, followed));
+        let is_open_now = |at| is_open(at) && is_known(at);
+        let now = home.with_substitutes(&backends, is_open_now, earlier.map(|earlier| &earlier.now));
         Tables { now, later }
     }
 
@@ -254,15 +333,19 @@ impl Ring {
             Some(tables) => tables,
             None => self.build(),
         };
-        let owner = tables.now.lookup(self.hash(flow));
+        let owner = tables.now.table.lookup(self.hash(flow));
         self.tables = Some(tables);
         owner.map(|at| BackendId(at as u32))
     }
 
     /// The backend of a flow if every configured one took new flows.
     pub(super) fn home(&self, flow: &Flow) -> Option<BackendId> {
-        let table = Table::new(&self.weights());
-        table.lookup(self.hash(flow)).map(|at| BackendId(at as u32))
+        let hash = self.hash(flow);
+        let owner = match &self.home {
+            Some(home) => home.lookup(hash),
+            None => Table::new(&self.weights()).lookup(hash),
+        };
+        owner.map(|at| BackendId(at as u32))
     }
 
     pub(super) fn views(&self) -> Vec<BackendView> {
@@ -281,7 +364,7 @@ impl Ring {
     /// known.
     pub(super) fn stands_in(&self, flow: &Flow, id: BackendId) -> bool {
         let later = self.tables.as_ref().and_then(|tables| tables.later.as_ref());
-        later.is_some_and(|later| later.lookup(self.hash(flow)) != Some(id.0 as usize))
+        later.is_some_and(|later| later.table.lookup(self.hash(flow)) != Some(id.0 as usize))
     }
 
     pub(super) fn hash(&self, flow: &Flow) -> u64 {
@@ -298,7 +381,13 @@ impl Ring {
     }
 
     pub(super) fn mac_of(&self, name: &str) -> Option<Mac> {
-        self.slots.iter().find(|slot| *slot.name == *name)?.mac
+        self.slot(name)?.mac
+    }
+
+    /// The backend with this Ethernet address.
+    pub(super) fn name_at(&self, mac: Mac) -> Option<&str> {
+        let mut used = self.slots.iter().filter(|slot| slot.configured == Configured::Yes || slot.flows > 0);
+        used.find(|slot| slot.mac == Some(mac)).map(Slot::shown)
     }
 
     pub(super) fn name(&self, id: BackendId) -> Option<&str> {
@@ -343,8 +432,8 @@ impl Ring {
             None => self.build(),
         };
         let tables: &Tables = self.tables.insert(tables);
-        let now = tables.now.slots();
-        let later = tables.later.as_ref().map_or(now, Table::slots);
+        let now = tables.now.table.slots();
+        let later = tables.later.as_ref().map_or(now, |later| later.table.slots());
         (0..SLOTS).map(move |slot| [now, later].map(|owners| owners.get(slot).copied()))
     }
 
@@ -373,8 +462,11 @@ impl Ring {
                 turn,
                 before: Some(identity),
                 count: Count::Whole,
+                named: 0,
             })
             .collect();
+        self.numbers.clear();
+        self.outdate_all();
     }
 
     /// From now on flows are counted elsewhere.

@@ -184,8 +184,12 @@ pub(super) fn missing_subject(listener: &str, backend: &str) -> String {
 #[derive(Default)]
 pub(super) struct Gauges {
     of: HashMap<Arc<str>, Gauge>,
+    /// The pool that they are of.
+    pool: Option<Arc<PoolPlan>>,
     /// What is not counted yet.
     tallies: Vec<Tally>,
+    /// Places in `tallies` by the numbers of backends.
+    places: Vec<Option<usize>>,
 }
 
 struct Gauge {
@@ -216,7 +220,12 @@ impl Gauges {
 
     /// Begins to count for the backends of a pool, and ends for those that are not in it and have no flow. Returns the names
     /// of those that are not looked for any more.
-    fn follow(&mut self, pool: &PoolPlan, director: &Director) -> Vec<Arc<str>> {
+    fn follow(&mut self, pool: &Arc<PoolPlan>, director: &Director) -> Vec<Arc<str>> {
+        let is_same = self.pool.as_ref().is_some_and(|known| Arc::ptr_eq(known, pool));
+        if is_same && self.of.len() == pool.backends.len() {
+            return Vec::new();
+        }
+        self.pool = Some(pool.clone());
         for plan in &pool.backends {
             let same =
                 self.of.get(&plan.state.name).is_some_and(|gauge| Arc::ptr_eq(&gauge.state, &plan.state));
@@ -257,12 +266,19 @@ impl Gauges {
 
     /// Counts frames for a backend.
     pub(super) fn add(&mut self, more: Tally) {
-        match self.tallies.iter_mut().find(|tally| tally.backend == more.backend) {
+        let number = more.backend.number();
+        if self.places.len() <= number {
+            self.places.resize(number + 1, None);
+        }
+        match self.places[number].and_then(|at| self.tallies.get_mut(at)) {
             Some(tally) => {
                 tally.packets += more.packets;
                 (tally.bytes, tally.began) = (tally.bytes + more.bytes, tally.began + more.began);
             }
-            None => self.tallies.push(more),
+            None => {
+                self.places[number] = Some(self.tallies.len());
+                self.tallies.push(more);
+            }
         }
     }
 
@@ -274,6 +290,7 @@ impl Gauges {
     /// Publishes what was counted.
     pub(super) fn flush(&mut self, director: &Director, worker: usize) {
         for Tally { backend, packets, bytes, began } in self.tallies.drain(..) {
+            self.places[backend.number()] = None;
             let gauge = director.name(backend).and_then(|name| self.of.get_mut(name));
             if let Some(gauge) = gauge {
                 (gauge.packets, gauge.bytes) = (gauge.packets + packets, gauge.bytes + bytes);

@@ -127,7 +127,7 @@ impl Server {
         if self.director.room().is_some() {
             return None;
         }
-        self.director.views().into_iter().find(|view| view.mac == Some(mac)).map(|view| view.name)
+        self.director.name_at(mac).map(str::to_owned)
     }
 
     /// Another machine claims the address.
