@@ -201,12 +201,11 @@ fn open_program(name: &str, hook: Hook, settings: &DsrSettings, index: u32) -> R
     let has_maps = pins.as_ref().is_some_and(Pins::has_maps);
     let start = lock(&stale::START);
     let (program, maps) = match Program::load(hook, flows, pins) {
-        // The kernel may say this in many ways. Without those maps the program is taken.
+        // The kernel may say this in many ways; without those maps the program is taken. What is in them is lost, and the program
+        // that has them goes on until this one is in its place.
         Err(_) if has_maps && Program::load(hook, 0, None).is_ok() => {
-            let other = |error: &dyn std::fmt::Display| NotOpened::Other(error.to_string());
-            Pins::open(name).map_err(|it| other(&it))?.forget_maps().map_err(|it| other(&it))?;
-            let again = Pins::open(name).map_err(|it| other(&it))?;
-            (Program::load(hook, flows, Some(again)), Maps::OtherForm)
+            let again = Pins::open(name).map_err(|error| NotOpened::Other(error.to_string()))?;
+            (Program::load_anew(hook, flows, again), Maps::OtherForm)
         }
         loaded => (loaded, Maps::Usable),
     };

@@ -78,6 +78,9 @@ pub enum BpfError {
     Unsupported(String, io::Error),
     #[error("its maps: {0}")]
     Maps(#[from] io::Error),
+    /// Those that an earlier process has left are smaller than this program's.
+    #[error("the maps of an earlier process have another form: {0} has {1} words instead of {2}")]
+    OtherForm(String, usize, usize),
 }
 
 fn chain(error: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
@@ -148,10 +151,21 @@ impl Program {
             let name = FlowsName::choose(&pins, flows);
             (pins, name)
         });
+        Self::load_with(hook, flows, pins)
+    }
+
+    /// The same with maps of its own beside those of an earlier process, which have another form. They take the names of those
+    /// when the start has succeeded: until then the earlier program goes on with what it has.
+    pub fn load_anew(hook: Hook, flows: u32, pins: Pins) -> Result<Self, BpfError> {
+        let flows = flows.max(FEWEST_FLOWS);
+        let name = FlowsName::anew(&pins, flows);
+        Self::load_with(hook, flows, Some((pins, name)))
+    }
+
+    fn load_with(hook: Hook, flows: u32, pins: Option<(Pins, FlowsName)>) -> Result<Self, BpfError> {
         let cpus = calls::cpus()?;
-        let paths = pins.as_ref().map(|(pins, flows)| {
-            MAPS.map(|name| (name, pins.path(if name == "flows" { &flows.name } else { name })))
-        });
+        let paths =
+            pins.as_ref().map(|(pins, flows)| MAPS.map(|name| (name, pins.path(&flows.of_map(name)))));
         let mut loader = EbpfLoader::new();
         loader
             .btf(None)
@@ -397,7 +411,8 @@ impl AttachedProgram {
 
     /// Whether it has taken over the maps of an earlier process, and the flows in them.
     pub fn goes_on(&self) -> bool {
-        matches!(self.before, Some(Earlier::Program(_)))
+        let is_taken_over = self.pins.as_ref().is_none_or(|(_, flows)| !flows.is_anew());
+        is_taken_over && matches!(self.before, Some(Earlier::Program(_)))
     }
 
     /// Its directory as a path that needs no right to the ones above it; `None` if it is not pinned.
@@ -569,7 +584,7 @@ fn mapped(ebpf: &Ebpf, name: &str, words: usize) -> Result<Memory, BpfError> {
     let info = data.info().map_err(load_error)?;
     let is = info.value_size().next_multiple_of(8) as usize / 8 * info.max_entries() as usize;
     if is < words {
-        return Err(io::Error::other(format!("{name} has {is} words instead of {words}")).into());
+        return Err(BpfError::OtherForm(name.to_owned(), is, words));
     }
     Ok(Memory::map(data.fd().as_fd(), words)?)
 }

@@ -22,6 +22,7 @@ mod moves;
 mod neighbour;
 mod network;
 mod operators;
+mod other_form;
 mod paths;
 mod quick;
 mod refused;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg, readlinkat};
+use nix::fcntl::{AtFlags, Flock, FlockArg, readlinkat, renameat};
 use nix::mount::{MsFlags, mount};
 use nix::net::if_::if_nameindex;
 use nix::sys::stat::fstatat;
@@ -202,12 +202,6 @@ impl Pins {
         self.found.iter().any(|name| MAPS.contains(&&**name))
     }
 
-    /// Takes the names of all maps away. A program that is on the interface goes on with them.
-    pub fn forget_maps(&self) -> io::Result<()> {
-        let flows = self.found.iter().map(String::as_str).filter(|name| name.starts_with("flows"));
-        MAPS.into_iter().chain(flows).try_for_each(|name| self.remove_one(name))
-    }
-
     /// Forgets the maps, unless a program is on an interface with them.
     pub fn remove_unused(&self) -> io::Result<()> {
         let is_there = |name: &&str| fstatat(&*self.directory, *name, AtFlags::empty()).is_ok();
@@ -223,6 +217,11 @@ impl Pins {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Gives a map the name of another one, which it loses.
+    pub(super) fn rename_one(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(renameat(&*self.directory, from, &*self.directory, to)?)
     }
 
     /// Forgets all of it, without a right to the directories above.

@@ -1,0 +1,76 @@
+//! A start that finds maps of another form, as of an earlier process on fewer processors.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use testing::tools::{self, Root};
+use testing::{Server, eventually, secs};
+
+use super::network::{Network, SERVERS, VIP, config};
+use super::survival::link;
+
+/// bpf(2) with the command BPF_LINK_UPDATE fails with EPERM.
+const NO_REPLACEMENT: &str = r#"
+import ctypes, os, struct, sys
+BPF, LINK_UPDATE, FIRST_ARGUMENT, EPERM = 321, 29, 16, 1
+def step(code, if_true, if_false, value):
+    return struct.pack("HBBI", code, if_true, if_false, value)
+program = step(0x20, 0, 0, 0) + step(0x15, 0, 3, BPF) + step(0x20, 0, 0, FIRST_ARGUMENT)
+program += step(0x15, 0, 1, LINK_UPDATE) + step(6, 0, 0, 0x50000 | EPERM) + step(6, 0, 0, 0x7fff0000)
+kept = ctypes.create_string_buffer(program)
+class Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_void_p)]
+wanted = Filter(len(program) // 8, ctypes.addressof(kept))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(wanted)) == 0
+os.execvp(sys.argv[1], sys.argv[1:])
+"#;
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_program_whose_maps_have_another_form_goes_on_until_its_successor_is_in_its_place() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let text = config(&format!("\"{VIP}:80\""), "data-path = \"tc\"", "health = \"off\"");
+    // A filter of system calls takes new privileges away: the process stays root.
+    let text = text.replace("user = \"nobody\"\n", "");
+    let serves = || network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(());
+    let before = |server: &Server| server.said(&["events"]).contains("in the place of the program that");
+    let crash = |mut server: Server| {
+        server.signal(Signal::SIGKILL);
+        server.wait_end(secs(10));
+    };
+    let server = network.setup_as("one.toml", &text).start();
+    eventually("it serves", secs(20), serves);
+    crash(server);
+    let names = link(&network, "tc").parent().unwrap().to_owned();
+    // One that is much smaller.
+    fs::rename(names.join("service"), names.join("tallies")).unwrap();
+    let wrapped = text.replace("@DIR@", network.directory.path().to_str().unwrap());
+    let space = network.space();
+    let output = testing::server::Setup::new(&wrapped)
+        .through(["nsenter", &space, "python3", "-c", NO_REPLACEMENT])
+        .output();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("CAP_BPF"), "{said}");
+    assert!((0..20).all(|_| ["2", "3"].contains(&&*network.visit(VIP))), "the program goes on");
+    // A start that may replace it makes its own maps, which have the names of those afterwards.
+    let server = network.setup_as("one.toml", &text).start();
+    assert!(!before(&server), "no flow is known");
+    eventually("it serves", secs(20), serves);
+    assert!((0..20).all(|_| ["2", "3"].contains(&&*network.visit(VIP))));
+    let mut found: Vec<_> =
+        fs::read_dir(&names).unwrap().map(|one| one.unwrap().file_name().into_string().unwrap()).collect();
+    found.sort();
+    assert!(
+        found.contains(&"service".to_owned()) && !found.iter().any(|name| name.contains("anew")),
+        "{found:?}"
+    );
+    crash(server);
+    let server = network.setup_as("one.toml", &text).start();
+    eventually("its flows are taken over", secs(20), || before(&server).then_some(()));
+    (0..20).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(VIP))));
+}
