@@ -1,24 +1,33 @@
 //! The store of one-time-password tokens in a running server: opened when the configuration names it, and asked by listeners.
 //!
+//! Other validation servers are asked by `crates/serve/src/otp/peers.rs`, PAM modules by `crates/serve/src/otp/socket.rs`.
 //! `crates/access/src/otp/validation.rs` has the protocol, `crates/access/src/otp/ledger.rs` the decisions, and
 //! `crates/credentials/src/desk.rs` the thread that makes them durable before anybody is answered.
+
+mod peers;
+mod socket;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use access::otp::ledger::{Client, Ledger, Record};
+use access::otp::sync::{self, Verdict};
 use access::otp::token::{Last, Moved};
-use access::otp::validation::{self, Answer, Asked, Counters, Echo, Status, Unsigned};
+use access::otp::validation::{self, Answer, Asked, Counters, Echo, Level as Wanted, Status, Unsigned};
 use access::otp::yubico::Otp;
 use config::Config;
 use config::types;
-use credentials::{Desk, Place, Store, StoreError, job};
+use credentials::{Desk, Job, Place, Store, StoreError, job};
+use logic::peers::Peer;
 use state::State;
 use state::events::Level;
 use state::lock::lock;
 use state::validation::{Question, Reply, Validation, Validator};
 use zeroize::Zeroizing;
+
+use peers::{News, Peers};
+use socket::AuthSocket;
 
 /// Subject of events, and of what is degraded.
 const SUBJECT: &str = "otp";
@@ -26,7 +35,14 @@ const SUBJECT: &str = "otp";
 /// Opens and closes the store as the configuration says.
 pub struct Doors {
     state: Arc<State>,
-    served: Mutex<Option<(Place, Arc<Verifier>)>>,
+    served: Mutex<Option<Served>>,
+}
+
+/// What is open.
+struct Served {
+    settings: types::Otp,
+    verifier: Arc<Verifier>,
+    _socket: Option<AuthSocket>,
 }
 
 impl Doors {
@@ -43,35 +59,39 @@ impl Doors {
             self.state.restore(SUBJECT);
             return;
         };
-        let place = Place { directory: otp.store.clone(), key_file: otp.key_file.clone() };
-        if served.as_ref().is_none_or(|(before, _)| *before != place) {
-            // The old one gives its lock back first.
+        if served.as_ref().is_none_or(|served| served.settings != *otp) {
+            // The old one gives its lock and its socket back first.
             *served = None;
             self.state.validation.store(None);
-            match self.open(&place) {
-                Ok(verifier) => {
+            match self.open(otp) {
+                Ok(opened) => {
                     self.state.restore(SUBJECT);
-                    *served = Some((place, verifier));
+                    *served = Some(opened);
                 }
                 Err(why) => self.state.degrade(SUBJECT, &why),
             }
         }
-        let validation = served.as_ref().map(|(_, verifier)| self.validation(otp, verifier));
-        self.state.validation.store(validation.map(Arc::new));
+        let validation = |served: &Served| Validation {
+            listeners: otp.answering.clone(),
+            validator: served.verifier.clone(),
+        };
+        self.state.validation.store(served.as_ref().map(validation).map(Arc::new));
     }
 
-    fn open(&self, place: &Place) -> Result<Arc<Verifier>, String> {
-        let store = Store::open(place.clone()).map_err(|error| error.to_string())?;
+    fn open(&self, otp: &types::Otp) -> Result<Served, String> {
+        let place = Place { directory: otp.store.clone(), key_file: otp.key_file.clone() };
+        let store = Store::open(place).map_err(|error| error.to_string())?;
         let count = store.ledger().tokens().count();
+        let known = peers::known(store.ledger());
         let desk = Desk::start(store).map_err(|error| format!("cannot start a thread: {error}"))?;
-        let message =
-            format!("store {} with {}", place.directory.display(), text::units::count(count, "token"));
+        let message = format!("store {} with {}", otp.store.display(), text::units::count(count, "token"));
         self.state.events.record(Level::Info, SUBJECT, message);
-        Ok(Arc::new(Verifier { desk, state: self.state.clone() }))
-    }
-
-    fn validation(&self, otp: &types::Otp, verifier: &Arc<Verifier>) -> Validation {
-        Validation { listeners: otp.answering.clone(), validator: verifier.clone() }
+        let peers = Arc::new(Peers::start(&otp.validators, &known, &desk, &self.state));
+        let socket = otp.auth_socket.as_deref();
+        let socket = socket.map(|path| AuthSocket::start(path, desk.clone(), self.state.clone())).transpose();
+        let socket = socket.map_err(|error| format!("otp.socket: {error}"))?;
+        let verifier = Verifier { desk, state: self.state.clone(), peers, settings: otp.clone() };
+        Ok(Served { settings: otp.clone(), verifier: Arc::new(verifier), _socket: socket })
     }
 }
 
@@ -79,6 +99,8 @@ impl Doors {
 pub struct Verifier {
     desk: Desk,
     state: Arc<State>,
+    peers: Arc<Peers>,
+    settings: types::Otp,
 }
 
 /// What the store decided about a request.
@@ -86,17 +108,15 @@ struct Decided {
     answer: Answer,
     key: Option<Zeroizing<Vec<u8>>>,
     detail: Option<String>,
+    /// What other servers must know.
+    news: Option<News>,
 }
 
 impl Validator for Verifier {
-    fn handle(&self, question: Question, query: &str, _from: Option<IpAddr>, reply: Reply) {
+    fn handle(&self, question: Question, query: &str, from: Option<IpAddr>, reply: Reply) {
         match question {
             Question::Verify => self.verify(query, reply),
-            Question::Sync => drop(reply.send(Answer::only(Status::OperationNotAllowed).text(
-                &Echo::default(),
-                now(),
-                None,
-            ))),
+            Question::Sync => self.sync(query, from, reply),
         }
     }
 }
@@ -108,16 +128,38 @@ impl Verifier {
             Ok(asked) => asked,
             Err(status) => return give(reply, &Answer::only(status).text(&echo, now(), None)),
         };
-        let state = self.state.clone();
+        let (state, desk, peers) = (self.state.clone(), self.desk.clone(), self.peers.clone());
+        let percent = match asked.level {
+            Wanted::Usual => self.settings.sync_level,
+            Wanted::Fast => 1,
+            Wanted::Secure => 100,
+            Wanted::Percent(percent) => percent,
+        };
+        let limit = asked.wait.unwrap_or(self.settings.sync_timeout);
         let deed = job(
             move |ledger, now| decide(ledger, &asked, now / 1000),
             move |decided: Result<Decided, Arc<StoreError>>| match decided {
-                Ok(Decided { answer, key, detail }) => {
+                Ok(Decided { mut answer, key, detail, news }) => {
                     state.restore(SUBJECT);
                     if let Some(detail) = detail {
                         tracing::debug!("otp: {detail}");
                     }
-                    give(reply, &answer.text(&echo, now(), key.as_deref().map(Vec::as_slice)));
+                    let tell = move |answer: &Answer| {
+                        give(reply, &answer.text(&echo, now(), key.as_deref().map(Vec::as_slice)));
+                    };
+                    let Some(news) = news.filter(|_| !peers.is_empty()) else { return tell(&answer) };
+                    peers.ask(news, percent, limit, desk, move |verdict| {
+                        (answer.status, answer.level) = match verdict {
+                            Verdict::Agreed(percent) => (Status::Ok, Some(percent)),
+                            Verdict::Replayed => (Status::ReplayedOtp, None),
+                            Verdict::TooFew(percent) => (Status::NotEnoughAnswers, Some(percent)),
+                            Verdict::Wait => (Status::BackendError, None),
+                        };
+                        if answer.status != Status::Ok {
+                            answer.counters = None;
+                        }
+                        tell(&answer);
+                    });
                 }
                 Err(error) => {
                     state.degrade(SUBJECT, &error.to_string());
@@ -125,7 +167,41 @@ impl Verifier {
                 }
             },
         );
-        // A reply that is dropped with its job is answered with BACKEND_ERROR.
+        self.submit(deed);
+    }
+
+    /// Another server tells what it accepted, and hears what was known here before.
+    fn sync(&self, query: &str, from: Option<IpAddr>, reply: Reply) {
+        let refuse = |reply, status| give(reply, &Answer::only(status).text(&Echo::default(), now(), None));
+        let is_known = from.is_some_and(|ip| self.settings.sync_from.contains(&Peer::Ip((ip, 0).into())));
+        if !is_known {
+            return refuse(reply, Status::OperationNotAllowed);
+        }
+        let Ok(told) = sync::read(query) else { return refuse(reply, Status::MissingParameter) };
+        let Some(last) = told.last else { return refuse(reply, Status::MissingParameter) };
+        let (state, name) = (self.state.clone(), told.name.clone());
+        let decide = move |ledger: &mut Ledger, now: u64| {
+            let modified = ledger.token(&told.name).and_then(|token| token.used).unwrap_or(0);
+            let followed = ledger.follow(&told.name, last, now / 1000);
+            let (before, record) = followed.map_or((None, None), |(before, record)| (Some(before), record));
+            (before.map(|last| sync::State { name: told.name, last, modified }), Vec::from_iter(record))
+        };
+        let deed = job(decide, move |known: Result<Option<sync::State>, Arc<StoreError>>| match known {
+            Ok(Some(before)) => give(reply, &before.answer()),
+            Ok(None) => {
+                tracing::debug!("otp: another server tells of token {name}, which is not enrolled here");
+                refuse(reply, Status::BadOtp);
+            }
+            Err(error) => {
+                state.degrade(SUBJECT, &error.to_string());
+                refuse(reply, Status::BackendError);
+            }
+        });
+        self.submit(deed);
+    }
+
+    /// A reply that is dropped with its job is answered with BACKEND_ERROR.
+    fn submit(&self, deed: Box<dyn Job>) {
         if self.desk.submit(deed).is_err() {
             self.state.events.record(Level::Warning, SUBJECT, "too many requests wait for the store");
         }
@@ -133,7 +209,8 @@ impl Verifier {
 }
 
 fn decide(ledger: &mut Ledger, asked: &Asked, now: u64) -> (Decided, Vec<Record>) {
-    let refused = |status, key, detail| (Decided { answer: Answer::only(status), key, detail }, Vec::new());
+    let refused =
+        |status, key, detail| (Decided { answer: Answer::only(status), key, detail, news: None }, Vec::new());
     let Some(client) = ledger.client(asked.client) else { return refused(Status::NoSuchClient, None, None) };
     let key = match key_of(ledger, client) {
         Ok(key) => key,
@@ -149,9 +226,15 @@ fn decide(ledger: &mut Ledger, asked: &Asked, now: u64) -> (Decided, Vec<Record>
     };
     match ledger.press(&otp, &asked.nonce, now) {
         Ok((accepted, record)) => {
+            let news = match &accepted.moved {
+                Moved::Pressed(last) => {
+                    Some(News { name: accepted.id, otp: asked.otp.clone(), last: last.clone(), at: now })
+                }
+                Moved::Counted { .. } | Moved::Stepped { .. } => None,
+            };
             let answer =
                 Answer { status: Status::Ok, level: None, counters: counters(asked, accepted.moved) };
-            (Decided { answer, key, detail: None }, vec![record])
+            (Decided { answer, key, detail: None, news }, vec![record])
         }
         Err(why) => refused(Status::from(&why), key, Some(why.to_string())),
     }

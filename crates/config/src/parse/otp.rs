@@ -1,15 +1,23 @@
 //! `[otp]`.
 
 use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use ipnet::IpNet;
+use logic::peers::{PeerSet, PeerSetEntry};
 use text::nearest::nearest;
 
-use super::parser::Parser;
+use super::address;
+use super::parser::{Parser, Zero, count};
 use crate::quote::quote;
 use crate::raw::RawConfig;
 use crate::tree::Nodes;
 use crate::types::{Listener, Otp};
+
+/// Longest time for other servers to answer.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 impl Parser<'_> {
     /// `Some(None)` without the section. `listeners` is `None` if one of them was refused.
@@ -44,7 +52,36 @@ impl Parser<'_> {
                 }
             }
         }
+        let auth_socket = match &section.socket {
+            Some(path) => Some(self.read(path, address::unix_path)?),
+            None => None,
+        };
+        let mut validators = Vec::new();
+        for text in section.peers.as_ref().into_iter().flat_map(|peers| &peers.value) {
+            match text.value.parse::<SocketAddr>() {
+                Ok(address) if address.port() > 0 => validators.push(address),
+                _ => {
+                    drop(
+                        self.refuse(text, "is no address with a port").hint("write it as \"10.0.0.2:8080\""),
+                    );
+                    refused += 1;
+                }
+            }
+        }
+        let named = self.peers(&section.sync_from)?;
+        let sync_from = match named.is_empty() {
+            false => named,
+            true => validators
+                .iter()
+                .map(|peer| PeerSetEntry::Network(IpNet::from(peer.ip())))
+                .collect::<PeerSet>(),
+        };
+        let level = count(section.sync_level.as_ref()?.value);
+        let sync_timeout = self.time(&section.sync_timeout, Zero::Refused, LONGEST_WAIT)?;
         let (store, key_file) = (store?, key_file?);
-        (refused == 0 && listeners.is_some()).then_some(Some(Otp { store, key_file, answering }))
+        let sync_level = u8::try_from(level).unwrap_or(100);
+        let otp =
+            Otp { store, key_file, answering, auth_socket, validators, sync_from, sync_level, sync_timeout };
+        (refused == 0 && listeners.is_some()).then_some(Some(otp))
     }
 }

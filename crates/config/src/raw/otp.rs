@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::PathText;
+use super::{DurationText, NetworkText, PathText};
 use crate::de::{At, Key};
 
 /// `[otp]`
@@ -22,4 +22,24 @@ pub(crate) struct RawOtp {
     /// `penstock otp client add` makes the numbers and keys of clients.
     #[schemars(extend("default" = json!([]), "examples" = [["web"]]))]
     pub(crate) listeners: Key<Vec<At<String>>>,
+    /// Unix socket on which PAM modules (`pam_penstock.so`) ask. Root and the user of the process may ask about everybody,
+    /// others about themselves. Without this key there is none.
+    #[schemars(extend("examples" = ["/run/penstock/auth.sock"]))]
+    pub(crate) socket: Key<PathText>,
+    /// Other validation servers with the same tokens, each as `"10.0.0.2:8080"`: an HTTP listener without TLS that is named in
+    /// `listeners` there, on a network that nobody else can change. Each server tells the others which OTP it accepted
+    /// (`/wsapi/2.0/sync`, as YK-VAL has it), so that an OTP is good once, whichever of them is asked.
+    #[schemars(extend("default" = json!([]), "examples" = [["10.0.0.2:8080", "10.0.0.3:8080"]]))]
+    pub(crate) peers: Key<Vec<At<String>>>,
+    /// Networks from which other servers may tell what they accepted; without it the addresses of `peers`.
+    #[schemars(extend("default" = json!([])))]
+    pub(crate) sync_from: Key<Vec<At<NetworkText>>>,
+    /// Part of the peers, in percent, that must say that an OTP is news before it is good; a client may ask for another part
+    /// (`sl`). With 100 no OTP is good while a peer is away. With less, one that comes back may accept an OTP that the
+    /// others have accepted a moment before.
+    #[schemars(extend("default" = 100, "minimum" = 0, "maximum" = 100))]
+    pub(crate) sync_level: Key<i64>,
+    /// Time for the peers to answer, unless the client says another one (`timeout`).
+    #[schemars(extend("default" = "1s"))]
+    pub(crate) sync_timeout: Key<DurationText>,
 }

@@ -1,6 +1,10 @@
 use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+
+use logic::peers::PeerSet;
 
 /// `[otp]`
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,4 +15,14 @@ pub struct Otp {
     pub key_file: PathBuf,
     /// Names of the listeners that answer as a validation server.
     pub answering: HashSet<Arc<str>>,
+    /// Socket on which PAM modules ask.
+    pub auth_socket: Option<PathBuf>,
+    /// Other validation servers with the same tokens.
+    pub validators: Vec<SocketAddr>,
+    /// Who may tell what other servers accepted.
+    pub sync_from: PeerSet,
+    /// Part of the other servers that must agree, in percent.
+    pub sync_level: u8,
+    /// Time for them to answer.
+    pub sync_timeout: Duration,
 }

@@ -125,3 +125,19 @@ fn a_store_that_is_damaged_while_it_is_used_accepts_nothing_and_says_so() {
     std::fs::write(&journal, &whole).unwrap();
     assert_eq!(verifier.status(&verifier.key.otp(1, 3), NONCE), "OK");
 }
+
+#[test]
+fn a_store_that_is_not_there_is_told_and_taken_up_by_a_reload() {
+    let server = Setup::new(CONFIG).start();
+    let query =
+        format!("/wsapi/2.0/verify?id=1&otp={}&nonce={NONCE}", YubiKey::named("cccccccccccb").otp(1, 1));
+    assert!(server.said(&["status"]).contains("penstock otp init"));
+    // Without a store the listener does not answer for it.
+    assert_eq!(client::get(&server.address("web"), &query).status, 502);
+    let tokens = Tokens::below(server.dir.path());
+    tokens.yubikey("cccccccccccb", None);
+    tokens.said(&["client", "add", "--unsigned"], "");
+    server.said(&["reload"]);
+    assert!(!server.said(&["status"]).contains("penstock otp init"));
+    assert!(client::get(&server.address("web"), &query).text().contains("status=OK\r\n"));
+}
