@@ -49,6 +49,7 @@ need dirmngr dirmngr
 need pv pv
 need oathtool oathtool
 need pamtester pamtester
+need sudo sudo
 need ykclient libykclient-dev
 ls /usr/lib/*/libpam_wrapper.so >/dev/null 2>&1 || missing="$missing libpam-wrapper"
 ls /lib/security/pam_yubico.so >/dev/null 2>&1 || missing="$missing libpam-yubico"

@@ -223,7 +223,8 @@ pub fn program(name: &str) -> PathBuf {
 }
 
 /// The user that `make setup` creates when root runs it.
-fn ordinary_user() -> String {
+#[must_use]
+pub fn ordinary_user() -> String {
     let name = "penstock-test";
     assert!(
         nix::unistd::User::from_name(name).unwrap().is_some(),

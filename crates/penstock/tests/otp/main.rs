@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod command;
+mod pam;
 mod several;
 mod token;
 mod validation;

@@ -338,7 +338,8 @@ fn crates_keep_their_claims() {
     }
     for file in files(&root.join("crates"), &[".rs"]) {
         let path = file.to_string_lossy().into_owned();
-        if path.contains("/crates/sys/") {
+        // The functions of libpam are in one file of the module: it has no dependency, `sys` neither.
+        if path.contains("/crates/sys/") || path.ends_with("/crates/pam/src/ffi.rs") {
             continue;
         }
         let word = ["uns", "afe {"].concat();
