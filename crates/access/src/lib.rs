@@ -3,11 +3,18 @@
 //! other programs can use this crate by itself.
 //!
 //! - `crates/access/src/identity.rs`: what a log-in that succeeded says of the operator.
+//! - `crates/access/src/backoff.rs`: how long those who guess must wait.
 //! - `crates/access/src/keys.rs`: keys in the DNS.
 //! - `crates/access/src/otp.rs`: one-time passwords.
+//! - `crates/access/src/sasl.rs`: the log-in itself, by SASL, for both sides.
+//! - `crates/access/src/users.rs`: the file of users; `crates/access/src/policy.rs`: what each may do.
 
+pub mod backoff;
 mod identity;
 pub mod keys;
 pub mod otp;
+pub mod policy;
+pub mod sasl;
+pub mod users;
 
 pub use identity::{ChannelBinding, Factor, Factors, Identity, Mechanism};

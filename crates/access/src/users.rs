@@ -1,0 +1,299 @@
+//! The file of users: a line each, `NAME KEY=VALUE ...`, and comments. Lines that a change does not concern stay as they are.
+
+use std::fmt;
+
+use base64ct::{Base64, Encoding};
+
+use crate::policy::Role;
+use crate::sasl::{Credential, CredentialError};
+
+/// Largest number of users of a file.
+const MOST: usize = 100_000;
+
+/// A user. Keys that this version does not know are refused: one of them might take rights away.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    /// `role=`
+    pub role: Option<Role>,
+    /// `groups=A,B`
+    pub groups: Vec<String>,
+    /// `scram=`: what is stored of the password.
+    pub scram: Option<Credential>,
+    /// `principal=NAME@REALM`, also several times: the user in Kerberos, for his groups.
+    pub principals: Vec<String>,
+    /// `certificate=NAME`, also several times: the user in client certificates, for his groups.
+    pub certificates: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Users {
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Line {
+    User(Box<User>),
+    /// `@key BASE64`
+    Key([u8; 32]),
+    /// A comment or an empty line.
+    Other(String),
+}
+
+/// Begins the line of the key.
+const KEY: &str = "@key ";
+
+/// A fault of the file, with the number of its line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {fault}")]
+pub struct UsersError {
+    pub line: usize,
+    pub fault: Fault,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    #[error("{0} is not a valid name: up to 64 of A-Z a-z 0-9 . _ @ + -, and none of .+-@ first")]
+    Name(String),
+    #[error("the line @key has no 32 bytes in Base64, or is the second one")]
+    Key,
+    #[error("the user {0} stands in a line before")]
+    Twice(String),
+    #[error("{0} stands in the line of another user before")]
+    Shared(String),
+    #[error("{0} is no KEY=VALUE")]
+    NoValue(String),
+    #[error("the key {0} is unknown: role, groups, scram, principal, certificate")]
+    UnknownKey(String),
+    #[error("the key {0} stands twice")]
+    KeyTwice(&'static str),
+    #[error("role {0} is none of view, operate, admin")]
+    Role(String),
+    #[error("scram {0}")]
+    Scram(CredentialError),
+    #[error("principal {0} has no realm")]
+    Realm(String),
+    #[error("there are more than {MOST} users")]
+    TooMany,
+}
+
+impl Users {
+    pub fn parse(text: &str) -> Result<Self, UsersError> {
+        let mut users = Self::default();
+        let mut names = std::collections::HashSet::new();
+        for (at, line) in text.lines().enumerate() {
+            let fail = |fault| UsersError { line: at + 1, fault };
+            if line.trim_start().is_empty() || line.trim_start().starts_with('#') {
+                users.lines.push(Line::Other(line.to_owned()));
+                continue;
+            }
+            if let Some(key) = line.strip_prefix(KEY) {
+                let key = Base64::decode_vec(key.trim_end()).ok().and_then(|key| key.try_into().ok());
+                let key = key.filter(|_| users.key().is_none()).ok_or_else(|| fail(Fault::Key))?;
+                users.lines.push(Line::Key(key));
+                continue;
+            }
+            let user = User::parse(line).map_err(fail)?;
+            if !names.insert(format!("user {}", user.name)) {
+                return Err(fail(Fault::Twice(user.name)));
+            }
+            let others = user.principals.iter().map(|it| format!("principal {it}"));
+            let others = others.chain(user.certificates.iter().map(|it| format!("certificate {it}")));
+            for other in others {
+                if let Some(other) = names.replace(other) {
+                    return Err(fail(Fault::Shared(other)));
+                }
+            }
+            users.lines.push(Line::User(Box::new(user)));
+            if users.lines.len() > MOST {
+                return Err(fail(Fault::TooMany));
+            }
+        }
+        Ok(users)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &User> + Clone {
+        self.lines.iter().filter_map(|line| match line {
+            Line::User(user) => Some(&**user),
+            Line::Key(_) | Line::Other(_) => None,
+        })
+    }
+
+    /// Key of [`Credential::fake`]: with it an unknown name looks alike at each start, and on every node that has the file.
+    pub fn key(&self) -> Option<&[u8; 32]> {
+        self.lines.iter().find_map(|line| match line {
+            Line::Key(key) => Some(key),
+            Line::User(_) | Line::Other(_) => None,
+        })
+    }
+
+    /// Sets the key of a new file; it must be random.
+    pub fn set_key(&mut self, key: [u8; 32]) {
+        self.lines.retain(|line| !matches!(line, Line::Key(_)));
+        self.lines.insert(0, Line::Key(key));
+    }
+
+    pub fn find(&self, name: &str) -> Option<&User> {
+        self.iter().find(|user| user.name == name)
+    }
+
+    /// The user of a whole principal.
+    pub fn of_principal(&self, principal: &str) -> Option<&User> {
+        self.iter().find(|user| user.principals.iter().any(|it| it == principal))
+    }
+
+    /// The user of a name in client certificates.
+    pub fn of_certificate(&self, name: &str) -> Option<&User> {
+        self.iter().find(|user| user.certificates.iter().any(|it| it == name))
+    }
+
+    /// Credentials of all users, for [`Credential::fake`].
+    pub fn credentials(&self) -> Vec<&Credential> {
+        self.iter().filter_map(|user| user.scram.as_ref()).collect()
+    }
+
+    /// Replaces the user of this name, or adds one at the end.
+    pub fn put(&mut self, user: User) {
+        let there = self.lines.iter_mut().find_map(|line| match line {
+            Line::User(there) if there.name == user.name => Some(there),
+            _ => None,
+        });
+        match there {
+            Some(there) => **there = user,
+            None => self.lines.push(Line::User(Box::new(user))),
+        }
+    }
+
+    /// Removes a user; `None`: there is none of this name.
+    pub fn remove(&mut self, name: &str) -> Option<User> {
+        let is = |line: &Line| matches!(line, Line::User(user) if user.name == name);
+        match self.lines.remove(self.lines.iter().position(is)?) {
+            Line::User(user) => Some(*user),
+            Line::Key(_) | Line::Other(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lines.iter().try_for_each(|line| match line {
+            Line::User(user) => writeln!(f, "{user}"),
+            Line::Key(key) => writeln!(f, "{KEY}{}", Base64::encode_string(key)),
+            Line::Other(text) => writeln!(f, "{text}"),
+        })
+    }
+}
+
+impl User {
+    /// A user without rights.
+    pub fn new(name: &str) -> Result<Self, Fault> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._@+-".contains(&byte);
+        let is_name = (1..=64).contains(&name.len())
+            && name.bytes().all(fits)
+            && !name.starts_with(['.', '+', '-', '@']);
+        if !is_name {
+            return Err(Fault::Name(name.escape_debug().take(80).collect()));
+        }
+        Ok(Self { name: name.to_owned(), ..Self::default() })
+    }
+
+    fn parse(line: &str) -> Result<Self, Fault> {
+        let mut words = line.split_ascii_whitespace();
+        let mut user = Self::new(words.next().unwrap_or_default())?;
+        for word in words {
+            let shown = || word.escape_debug().take(40).collect::<String>();
+            let (key, value) = word.split_once('=').ok_or_else(|| Fault::NoValue(shown()))?;
+            if value.is_empty() {
+                return Err(Fault::NoValue(shown()));
+            }
+            match key {
+                "role" if user.role.is_some() => return Err(Fault::KeyTwice("role")),
+                "role" => user.role = Some(value.parse().map_err(|_| Fault::Role(shown()))?),
+                "groups" if !user.groups.is_empty() => return Err(Fault::KeyTwice("groups")),
+                "groups" => {
+                    for group in value.split(',') {
+                        user.groups.push(Self::new(group)?.name);
+                    }
+                }
+                "scram" if user.scram.is_some() => return Err(Fault::KeyTwice("scram")),
+                "scram" => user.scram = Some(value.parse().map_err(Fault::Scram)?),
+                "principal" if !value.contains('@') => return Err(Fault::Realm(shown())),
+                "principal" => user.principals.push(value.to_owned()),
+                "certificate" => user.certificates.push(value.to_owned()),
+                _ => return Err(Fault::UnknownKey(shown())),
+            }
+        }
+        Ok(user)
+    }
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if let Some(role) = self.role {
+            write!(f, " role={role}")?;
+        }
+        if !self.groups.is_empty() {
+            write!(f, " groups={}", self.groups.join(","))?;
+        }
+        if let Some(scram) = &self.scram {
+            write!(f, " scram={scram}")?;
+        }
+        self.principals.iter().try_for_each(|it| write!(f, " principal={it}"))?;
+        self.certificates.iter().try_for_each(|it| write!(f, " certificate={it}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCRAM: &str = "{SCRAM-SHA-256}4096,W22ZaJ0SNY7soEsUEjb6gQ==,\
+                         WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=,wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+
+    #[test]
+    fn a_change_leaves_the_other_lines_as_they_are() {
+        let text = format!(
+            "# people\n\nann role=admin groups=ops,dba scram={SCRAM} principal=ann@EXAMPLE certificate=ann.example\nbob role=view\n"
+        );
+        let mut users = Users::parse(&text).unwrap();
+        assert_eq!(users.to_string(), text);
+        let ann = users.find("ann").unwrap();
+        assert_eq!((ann.role, ann.groups.len()), (Some(Role::Admin), 2));
+        assert_eq!(users.of_principal("ann@EXAMPLE"), Some(ann));
+        assert_eq!(users.of_certificate("ann.example"), Some(ann));
+        assert_eq!((users.of_principal("ann"), users.find("ANN")), (None, None));
+        assert_eq!(users.credentials().len(), 1);
+        users.put(User { role: Some(Role::Operate), ..User::new("bob").unwrap() });
+        users.put(User::new("eve").unwrap());
+        assert_eq!(users.to_string(), format!("{}eve\n", text.replace("bob role=view", "bob role=operate")));
+        assert_eq!(users.remove("ann").unwrap().groups, ["ops", "dba"]);
+        assert!(users.remove("ann").is_none());
+        assert_eq!(users.to_string(), "# people\n\nbob role=operate\neve\n");
+        assert_eq!(users.key(), None);
+        users.set_key([7; 32]);
+        assert_eq!(Users::parse(&users.to_string()).unwrap().key(), Some(&[7; 32]));
+    }
+
+    #[test]
+    fn a_fault_is_refused_with_its_line() {
+        for (line, fault) in [
+            ("a:b", Fault::Name("a:b".to_owned())),
+            ("-a", Fault::Name("-a".to_owned())),
+            ("@key x", Fault::Key),
+            ("ok role=view", Fault::Twice("ok".to_owned())),
+            ("a role", Fault::NoValue("role".to_owned())),
+            ("a role=", Fault::NoValue("role=".to_owned())),
+            ("a role=root", Fault::Role("role=root".to_owned())),
+            ("a role=view role=admin", Fault::KeyTwice("role")),
+            ("a groups=x,,y", Fault::Name(String::new())),
+            ("a disabled=yes", Fault::UnknownKey("disabled=yes".to_owned())),
+            ("a scram=x", Fault::Scram(CredentialError::OtherMechanism)),
+            ("a principal=ann", Fault::Realm("principal=ann".to_owned())),
+            ("a certificate=one", Fault::Shared("certificate one".to_owned())),
+        ] {
+            let text = format!("# x\nok certificate=one\n{line}\n");
+            assert_eq!(Users::parse(&text), Err(UsersError { line: 3, fault }), "{line}");
+        }
+    }
+}
