@@ -74,7 +74,11 @@ impl FlowsName {
     fn remove_beside(&self, pins: &Pins) -> io::Result<()> {
         match self.beside {
             Beside::OtherForm => {
-                MAPS.iter().fold(Ok(()), |first, name| first.and(pins.remove_one(&beside(name))))
+                let mut first = Ok(());
+                for name in MAPS {
+                    first = first.and(pins.remove_one(&beside(name)));
+                }
+                first
             }
             Beside::No => Ok(()),
         }
