@@ -2,7 +2,8 @@
 //! A check of the backend's own address says nothing of that: a server without the VIP on its loopback passes it, and the
 //! packets of its clients end there.
 //!
-//! A TCP service is asked by a SYN, a UDP service by the datagram of its pool's check, if that is one. Interval, timeout,
+//! A TCP service is asked by a SYN, and by an HTTP request if its pool's check is one
+//! (`crates/logic/src/dsr/probe/exchange.rs`); a UDP service by the datagram of that check, if that is one. Interval, timeout,
 //! rise and fall are those of that check, which goes on beside: both must pass. [`Prober`] decides who is asked when, and
 //! what the replies mean; `crates/logic/src/dsr/probe/frames.rs` has the frames, `crates/proxy/src/dsr/probe.rs` the socket.
 //!
@@ -19,11 +20,16 @@ use super::packet::{Mac, Transport};
 use super::tunnel::Mode;
 use crate::health::{Cause, Check, Event, Health, PassiveRule, Rule, Source, State, Verdict, VerdictOutcome};
 
+mod exchange;
 mod frames;
+mod hear;
 #[cfg(test)]
 mod tests;
 
+pub use exchange::Back;
+use exchange::Exchange;
 pub use frames::{Ends, Reply, Said};
+pub use hear::{Addressed, Heard};
 
 /// How a service is probed, beside a check of its pool; `None`: it is not.
 pub fn transport(transports: Transports, check: &Check) -> Option<Transport> {
@@ -75,6 +81,8 @@ struct Probed {
     /// Sequence number of each SYN to it.
     sequence: u32,
     asked: Option<Asked>,
+    /// The last exchange, whose verdict is known.
+    tail: Option<Exchange>,
     own: OwnAddress,
     /// Whether operators were told that it is silent.
     told: OwnAddress,
@@ -96,6 +104,8 @@ struct Asked {
     port: u16,
     /// Number of the DNS question.
     id: u16,
+    /// The HTTP request, once the connection is there.
+    exchange: Option<Exchange>,
     /// Something else came back.
     wrong: Wrong,
 }
@@ -180,6 +190,7 @@ impl Prober {
             health: Health::new(Some(self.rule), PASSIVE, now, 0.0),
             sequence: random as u32,
             asked: None,
+            tail: None,
             own: OwnAddress::default(),
             told: OwnAddress::default(),
         };
@@ -195,7 +206,8 @@ impl Prober {
         };
         let probed = self.backends.get_mut(name)?;
         probed.health.handle_probe_start(now);
-        probed.asked = Some(Asked { since: now, to, port, id, wrong: Wrong::No });
+        probed.asked = Some(Asked { since: now, to, port, id, exchange: None, wrong: Wrong::No });
+        probed.tail = None;
         Some(match &self.check {
             _ if self.transport == Transport::Tcp => Question::Syn { sequence: probed.sequence },
             Check::Dns { name } => Question::Datagram(name.question(id)),
@@ -212,8 +224,8 @@ impl Prober {
         (0..=u16::MAX).map(|step| first.wrapping_add(step)).find(|id| !is_used(*id)).unwrap_or(first)
     }
 
-    /// Takes a reply. Replies that belong to no probe change nothing. `jitter`, from 0 to 1, spreads the probes.
-    pub fn handle(&mut self, reply: &Reply<'_>, moment: Moment, jitter: f64) -> Option<Change> {
+    /// Takes a reply that is a verdict.
+    fn handle(&mut self, reply: &Reply<'_>, moment: Moment, jitter: f64) -> Option<Change> {
         let check = &self.check;
         let is_open = |probed: &Probed| probed.asked.as_ref().is_some_and(|asked| asked.port == reply.port);
         let is_from = |probed: &Probed| probed.asked.as_ref().is_some_and(|asked| asked.to == reply.from);
@@ -227,6 +239,7 @@ impl Prober {
             Said::Accepted(number) | Said::Refused(number) => acknowledges(probed, number),
             Said::Unreachable | Said::SentOn | Said::Rejected => is_from(probed),
             Said::Datagram(datagram) => is_answer(probed, datagram),
+            Said::Segment { .. } => false,
         };
         let found = self.backends.iter_mut().find(|(_, probed)| is_open(probed) && belongs(probed));
         let Some((name, probed)) = found else {
@@ -238,7 +251,7 @@ impl Prober {
         };
         let vip = SocketAddr::new(self.vip, reply.port);
         let cause = match reply.said {
-            Said::Accepted(_) | Said::Datagram(_) => Cause::Passed,
+            Said::Accepted(_) | Said::Datagram(_) | Said::Segment { .. } => Cause::Passed,
             Said::Refused(_) => Cause::VipRefused(vip),
             Said::Unreachable if self.transport == Transport::Udp => Cause::VipRefused(vip),
             Said::SentOn => Cause::VipSentOn(vip),
@@ -249,7 +262,7 @@ impl Prober {
     }
 
     /// The backend whose SYN a reply acknowledges.
-    pub fn acknowledged(&self, reply: &Reply<'_>) -> Option<Arc<str>> {
+    fn acknowledged(&self, reply: &Reply<'_>) -> Option<Arc<str>> {
         let (Said::Accepted(number) | Said::Refused(number)) = reply.said else { return None };
         let is_it = |probed: &Probed| {
             probed.asked.as_ref().is_some_and(|asked| asked.port == reply.port)
@@ -286,6 +299,7 @@ impl Prober {
         let Some((name, probed)) = found else { return Expired::None };
         let cause = match &probed.asked {
             Some(Asked { wrong: Wrong::Yes, .. }) => Cause::WrongReply,
+            Some(Asked { exchange: Some(_), .. }) => Cause::NoAnswer { after: limit },
             asked => {
                 let vip = SocketAddr::new(self.vip, asked.as_ref().map_or(0, |asked| asked.port));
                 match probed.own {

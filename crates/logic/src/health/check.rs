@@ -43,6 +43,15 @@ impl CheckMethod {
             CheckMethod::Options => "OPTIONS",
         }
     }
+
+    /// The request of a check, after which the connection ends.
+    pub fn request(self, path: &str, host: &str) -> String {
+        format!(
+            "{} {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: penstock-health/{}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
+            self.as_str(),
+            env!("CARGO_PKG_VERSION"),
+        )
+    }
 }
 
 /// Range of HTTP statuses, both ends included. Default: 200 to 399.

@@ -34,4 +34,5 @@ mod trace;
 mod traffic;
 mod tunnel;
 mod vip;
+mod vip_http;
 mod wire;

@@ -15,11 +15,11 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-use config::types::BackendAddress;
+use config::types::{BackendAddress, BackendHttp};
 use logic::dsr::Service;
 use logic::dsr::packet::Transport;
 use logic::dsr::probe::{self, Change, Ends, Expired, Moment, OwnAddress, Prober, Question};
-use logic::health::{Event, Source, State as HealthState, Verdict, VerdictOutcome};
+use logic::health::{Check, Event, Source, State as HealthState, Verdict, VerdictOutcome};
 use state::BackendState;
 use state::events::Level;
 use state::listen::filter;
@@ -33,8 +33,8 @@ use super::tunnel::wrapped;
 use super::{Round, Server};
 use crate::snapshot::PoolPlan;
 
-/// Room for a reply: as much of it as is read.
-const ROOM: usize = 2048;
+/// Room for a reply: for all that a probe lets a server send at once, put together by a network card.
+const ROOM: usize = 8192;
 
 /// Replies that are read at once, before the packets of clients have their turn.
 const AT_ONCE: usize = 64;
@@ -87,7 +87,12 @@ impl Server {
             .health
             .as_ref()
             .and_then(|active| Some((active, probe::transport(service.transports, &active.check)?)));
-        let Some((active, transport)) = wanted else {
+        let wanted = wanted.map(|(active, transport)| match (&active.check, pool.settings.http) {
+            // Such a server is asked for a connection alone.
+            (Check::Http { .. }, BackendHttp::Http2) => (&Check::Tcp, active.rule, transport),
+            (check, _) => (check, active.rule, transport),
+        });
+        let Some((check, rule, transport)) = wanted else {
             if self.probes.prober.take().is_some() {
                 self.forget_probes(|_| true);
             }
@@ -98,9 +103,9 @@ impl Server {
             .probes
             .prober
             .as_mut()
-            .is_some_and(|prober| prober.adopt(&active.check, transport, active.rule, service.vip, now));
+            .is_some_and(|prober| prober.adopt(check, transport, rule, service.vip, now));
         if !is_same {
-            let prober = Prober::new(active.check.clone(), transport, active.rule, service.vip);
+            let prober = Prober::new(check.clone(), transport, rule, service.vip);
             if self.probes.prober.replace(prober).is_some() {
                 self.forget_probes(|_| true);
             }
@@ -230,23 +235,23 @@ impl Server {
         let vip = SocketAddr::new(self.director.service().vip, 0);
         let mut ends = Ends { own: way.port.address, own_mac: way.own_mac, vip };
         let reply = ends.read(frame)?;
-        if let probe::Said::Accepted(acknowledged) = reply.said {
-            ends.vip.set_port(reply.port);
-            let reset = match self.director.room() {
-                None => Some(ends.reset(reply.from, acknowledged)),
+        ends.vip.set_port(reply.port);
+        let prober = self.probes.prober.as_mut()?;
+        let heard = prober.hear(&reply, moment(now), fastrand::f64());
+        if let Some((name, back)) = heard.back {
+            let frame = match self.director.room() {
+                None => Some(ends.back(reply.from, &back)),
                 // The reply may have come on another way.
-                Some(_) => {
-                    self.probes.prober().and_then(|prober| prober.acknowledged(&reply)).and_then(|name| {
-                        let to = self.director.mac(&name)?;
-                        wrapped(&self.director, &name, ends.reset(to, acknowledged))
-                    })
-                }
+                Some(_) => name.and_then(|name| {
+                    let to = self.director.mac(&name)?;
+                    wrapped(&self.director, &name, ends.back(to, &back))
+                }),
             };
-            if let Some(reset) = reset {
-                let _ = send_frame(way.socket.get_ref().as_fd(), &reset);
+            if let (Some(frame), Some(way)) = (frame, &self.probes.way) {
+                let _ = send_frame(way.socket.get_ref().as_fd(), &frame);
             }
         }
-        self.probes.prober.as_mut()?.handle(&reply, moment(now), fastrand::f64())
+        heard.change
     }
 
     fn expire_probes(&mut self, now: Instant) {

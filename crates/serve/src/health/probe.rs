@@ -1,7 +1,6 @@
 //! One check of one backend, with one time limit: connects and, for HTTP, sends a request and reads the status. A check
 //! over UDP sends a datagram and waits for its answer.
 
-use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -116,9 +115,8 @@ async fn exchange(
         judge(answer.map_err(|_| no_answer())??, expect)?;
         return Ok(times.elapsed());
     }
-    let mut question = Vec::new();
-    write_request(&mut question, method, path, host);
-    let answer = timeout_at(times.deadline.into(), ask(&mut link, &question, method)).await;
+    let question = method.request(path, host);
+    let answer = timeout_at(times.deadline.into(), ask(&mut link, question.as_bytes(), method)).await;
     let status = answer.map_err(|_| no_answer())??;
     let took = times.elapsed();
     let tail_end = times.deadline.min(Instant::now() + TAIL_LIMIT);
@@ -135,18 +133,6 @@ impl Times {
 
 fn judge(status: u16, expect: StatusRange) -> Result<(), Cause> {
     if expect.contains(status) { Ok(()) } else { Err(Cause::HttpStatus(status)) }
-}
-
-fn write_request(out: &mut Vec<u8>, method: CheckMethod, path: &str, host: &str) {
-    let mut text = String::new();
-    // Writing to a `String` cannot fail.
-    let _ = write!(
-        text,
-        "{} {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: penstock-health/{}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
-        method.as_str(),
-        env!("CARGO_PKG_VERSION"),
-    );
-    out.extend_from_slice(text.as_bytes());
 }
 
 /// Sends the request and returns the status of the final (not 1xx) answer.

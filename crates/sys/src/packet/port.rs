@@ -2,7 +2,9 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
 
+use nix::libc;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Any port: nothing is sent there.
@@ -15,7 +17,8 @@ pub enum PortKind {
     Udp,
 }
 
-/// Our own address and port. What comes there, the kernel answers with RST (TCP) or keeps in a small buffer (UDP).
+/// Our own address and port. What comes there, the kernel throws away (TCP) or keeps in a small buffer (UDP): a RST of its own would
+/// end a connection whose segments are frames.
 #[derive(Debug)]
 pub struct ReservedPort {
     _socket: Socket,
@@ -42,13 +45,37 @@ pub fn reserve(own: SocketAddr, kind: PortKind) -> io::Result<ReservedPort> {
     let mut wanted = own;
     wanted.set_port(0);
     socket.bind(&wanted.into())?;
-    if kind == PortKind::Udp {
-        // This process never reads the socket: the kernel gives the smallest buffer that it has.
-        socket.set_recv_buffer_size(1)?;
+    match kind {
+        PortKind::Udp => {
+            // This process never reads the socket: the kernel gives the smallest buffer that it has.
+            socket.set_recv_buffer_size(1)?;
+        }
+        PortKind::Tcp => {
+            drop_what_comes(&socket, own)?;
+            socket.listen(1)?;
+        }
     }
     let address = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
     Ok(ReservedPort { _socket: socket, address })
 }
+
+/// Lets the kernel throw away what comes to a TCP socket, without a word: it takes only packets that no router has passed on and
+/// whose sender gave them the most hops, which servers do not do (64 is usual). A filter would need CAP_NET_ADMIN.
+fn drop_what_comes(socket: &Socket, own: SocketAddr) -> io::Result<()> {
+    let (level, option) = match own {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MINTTL),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT),
+    };
+    let most: libc::c_int = 255;
+    let length = size_of_val(&most) as libc::socklen_t;
+    // SAFETY: the kernel reads an integer of this length, which lives until the call returns.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const most).cast(), length) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// linux/in6.h
+const IPV6_MINHOPCOUNT: libc::c_int = 73;
 
 #[cfg(test)]
 mod tests {

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::exchange::Back;
 use crate::dsr::owner::{checksum, ethernet};
 use crate::dsr::packet::{
     Content, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, Mac, TCP, Transport, UDP, be16, be32, parse,
@@ -15,9 +16,10 @@ const HOPS: u8 = 1;
 const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
+const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 
-/// Segment size that a probe announces: it never comes to one.
+/// Segment size that a probe announces: answers are short, and every way has room for it.
 const SEGMENT: u16 = 536;
 
 /// Ends of a probe: our own address, with a port that no program has, and the VIP.
@@ -35,6 +37,8 @@ pub struct Reply<'a> {
     pub from: Mac,
     /// Port of the VIP.
     pub port: u16,
+    /// Sequence number, of TCP.
+    pub sequence: u32,
     pub said: Said<'a>,
 }
 
@@ -44,6 +48,8 @@ pub enum Said<'a> {
     Accepted(u32),
     /// RST: the same.
     Refused(u32),
+    /// A further segment of a connection.
+    Segment { acknowledged: u32, payload: &'a [u8], is_last: bool },
     /// An ICMP error: no process has the port.
     Unreachable,
     /// An ICMP error: the server has sent the probe on, which has no further hop.
@@ -57,24 +63,35 @@ pub enum Said<'a> {
 impl Ends {
     /// Asks for a connection.
     pub fn syn(&self, to: Mac, sequence: u32) -> Vec<u8> {
-        self.segment(to, sequence, SYN)
+        self.segment(to, [sequence, 0], SYN, &[])
+    }
+
+    /// Sends what the exchange of a check has for the server.
+    pub fn back(&self, to: Mac, back: &Back) -> Vec<u8> {
+        match back {
+            Back::Reset { sequence } => self.reset(to, *sequence),
+            Back::Data { sequence, acknowledged, payload } => {
+                let flags = if payload.is_empty() { ACK } else { ACK | PSH };
+                self.segment(to, [*sequence, *acknowledged], flags, payload)
+            }
+        }
     }
 
     /// Takes back what [`Self::syn`] asked for: the kernel, which knows no such connection, cannot, because it finds no machine
     /// with the VIP.
     pub fn reset(&self, to: Mac, acknowledged: u32) -> Vec<u8> {
-        self.segment(to, acknowledged, RST)
+        self.segment(to, [acknowledged, 0], RST, &[])
     }
 
-    fn segment(&self, to: Mac, sequence: u32, flags: u8) -> Vec<u8> {
+    fn segment(&self, to: Mac, numbers: [u32; 2], flags: u8, payload: &[u8]) -> Vec<u8> {
         let options: &[u8] = if flags == SYN { &[2, 4, (SEGMENT >> 8) as u8, SEGMENT as u8] } else { &[] };
         let mut segment = self.ports();
-        segment.extend(sequence.to_be_bytes());
-        segment.extend([0; 4]);
+        numbers.iter().for_each(|number| segment.extend(number.to_be_bytes()));
         segment.extend([((20 + options.len() as u8) / 4) << 4, flags]);
         // Window, checksum, urgent pointer.
         segment.extend([0x10, 0, 0, 0, 0, 0]);
         segment.extend(options);
+        segment.extend(payload);
         let sum = self.sum(TCP, &segment);
         segment[16..18].copy_from_slice(&sum.to_be_bytes());
         self.frame(to, TCP, &segment)
@@ -155,6 +172,7 @@ impl Ends {
             return (is_ours && flow.client == self.vip.ip()).then_some(Reply {
                 from,
                 port: flow.client_port,
+                sequence: 0,
                 said,
             });
         }
@@ -162,19 +180,12 @@ impl Ends {
             return None;
         }
         let port = be16(ip.payload, 0)?;
-        let said = match ip.protocol {
-            TCP => {
-                let (flags, acknowledged) = (*ip.payload.get(13)?, be32(ip.payload, 8)?);
-                match flags & (SYN | ACK | RST | FIN) {
-                    flags if flags & RST != 0 => Said::Refused(acknowledged),
-                    flags if flags == SYN | ACK => Said::Accepted(acknowledged),
-                    _ => return None,
-                }
-            }
-            UDP => Said::Datagram(ip.payload.get(8..)?),
+        let (sequence, said) = match ip.protocol {
+            TCP => (be32(ip.payload, 4)?, segment_of(ip.payload)?),
+            UDP => (0, Said::Datagram(ip.payload.get(8..)?)),
             _ => return None,
         };
-        Some(Reply { from, port, said })
+        Some(Reply { from, port, sequence, said })
     }
 
     /// Transport of the frames that come back, for the filter of the kernel.
@@ -184,6 +195,19 @@ impl Ends {
             Transport::Udp => crate::dsr::Transports::Udp,
         }
     }
+}
+
+fn segment_of(segment: &[u8]) -> Option<Said<'_>> {
+    let (flags, acknowledged) = (*segment.get(13)?, be32(segment, 8)?);
+    Some(match flags & (SYN | ACK | RST | FIN) {
+        flags if flags & RST != 0 => Said::Refused(acknowledged),
+        flags if flags == SYN | ACK => Said::Accepted(acknowledged),
+        flags if flags & (SYN | ACK) == ACK => {
+            let payload = segment.get(usize::from(segment.get(12)? >> 4) * 4..)?;
+            Said::Segment { acknowledged, payload, is_last: flags & FIN != 0 }
+        }
+        _ => return None,
+    })
 }
 
 fn octets(ip: IpAddr) -> Vec<u8> {

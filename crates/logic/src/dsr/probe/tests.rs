@@ -61,6 +61,8 @@ fn probes_are_packets_of_one_hop_with_right_checksums() {
             ends.reset(A, 8),
             ends.datagram(A, b"odd").unwrap(),
             ends.datagram(A, b"").unwrap(),
+            ends.back(A, &Back::Data { sequence: 8, acknowledged: 9, payload: b"odd".to_vec() }),
+            ends.back(A, &Back::Data { sequence: 8, acknowledged: 9, payload: Vec::new() }),
         ];
         for frame in frames {
             assert_eq!((&frame[..6], &frame[6..12]), (&A[..], &OWN[..]));
@@ -92,13 +94,22 @@ fn replies_are_read_and_other_frames_are_not() {
             frame[at + 8..at + 12].copy_from_slice(&u32::to_be_bytes(acknowledged));
             frame
         };
-        let reply = |said| Some(Reply { from: A, port: 80, said });
+        let reply = |said| {
+            let sequence = if matches!(said, Said::Datagram(_)) { 0 } else { 1 };
+            Some(Reply { from: A, port: 80, sequence, said })
+        };
         let accepted = flag(other.syn(OWN, 1), 0x12, 8);
         assert_eq!(ends.read(&accepted), reply(Said::Accepted(8)));
         assert_eq!(ends.read(&flag(other.syn(OWN, 1), 0x14, 8)), reply(Said::Refused(8)));
         assert_eq!(ends.read(&other.datagram(OWN, b"yes").unwrap()), reply(Said::Datagram(b"yes")));
         assert_eq!(ends.read(&other.syn(OWN, 1)), None, "a SYN");
-        assert_eq!(ends.read(&flag(other.syn(OWN, 1), 0x10, 8)), None, "an ACK");
+        let ack = Said::Segment { acknowledged: 8, payload: b"", is_last: false };
+        assert_eq!(ends.read(&flag(other.syn(OWN, 1), 0x10, 8)), reply(ack));
+        let data = Back::Data { sequence: 1, acknowledged: 9, payload: b"some".to_vec() };
+        let some = Said::Segment { acknowledged: 9, payload: b"some", is_last: false };
+        assert_eq!(ends.read(&other.back(OWN, &data)), reply(some));
+        let last = Said::Segment { acknowledged: 9, payload: b"some", is_last: true };
+        assert_eq!(ends.read(&flag(other.back(OWN, &data), 0x11, 9)), reply(last));
         assert_eq!(ends.read(&ends.syn(A, 7)), None, "our own one");
         let mut port = ends;
         port.own.set_port(40_001);
@@ -140,7 +151,7 @@ fn errors_tell_a_closed_port_from_a_server_that_lacks_the_address_and_from_a_fil
         (v6(), [1, 1], Said::Rejected),
     ];
     for (ends, kind, said) in all {
-        let reply = Reply { from: A, port: 80, said };
+        let reply = Reply { from: A, port: 80, sequence: 0, said };
         assert_eq!(ends.read(&error(ends, kind)), Some(reply), "{kind:?}");
     }
     for (transport, said, text) in [
@@ -170,7 +181,7 @@ fn name(backend: u8) -> Arc<str> {
 }
 
 fn reply(from: Mac, said: Said<'_>) -> Reply<'_> {
-    Reply { from, port: 80, said }
+    Reply { from, port: 80, sequence: 0, said }
 }
 
 #[test]
@@ -278,7 +289,7 @@ fn datagrams_are_told_apart_by_their_number_or_by_their_sender() {
         answer
     };
     let (second, neither) = (answer(8), answer(9));
-    let of = |from, datagram| Reply { from, port: 53, said: Said::Datagram(datagram) };
+    let of = |from, datagram| Reply { from, port: 53, sequence: 0, said: Said::Datagram(datagram) };
     assert_eq!(prober.handle(&of(A, &neither), moment(1), 0.5), None);
     assert_eq!(&*prober.handle(&of(A, &second), moment(1), 0.5).unwrap().backend, "b2");
     let Expired::One(Some(change)) = prober.expire(moment(1000), 0.5) else { panic!("no change") };
@@ -291,7 +302,7 @@ fn datagrams_are_told_apart_by_their_number_or_by_their_sender() {
         assert_eq!(question, Some(Question::Datagram(b"ping".to_vec())));
     }
     assert_eq!(&*prober.handle(&of(B, b"pong!"), moment(1), 0.5).unwrap().backend, "b2");
-    let unreachable = Reply { from: A, port: 53, said: Said::Unreachable };
+    let unreachable = Reply { from: A, port: 53, sequence: 0, said: Said::Unreachable };
     assert_eq!(&*prober.handle(&unreachable, moment(1), 0.5).unwrap().backend, "b1");
 }
 
@@ -306,4 +317,102 @@ fn a_reload_keeps_what_is_known_unless_it_asks_in_another_way() {
     assert!(prober.ask(&name(1), A, 80, moment(10).now, 1).is_some(), "with the new interval");
     let other = "192.0.2.11".parse().unwrap();
     assert!(!prober.adopt(&Check::Tcp, Transport::Tcp, faster, other, moment(10).now));
+}
+
+fn http() -> Prober {
+    let check = Check::Http {
+        path: "/".into(),
+        host: None,
+        method: crate::health::CheckMethod::Get,
+        expect: crate::health::StatusRange::default(),
+    };
+    prober(check, Transport::Tcp)
+}
+
+/// A segment of a server in whose SYN was this number.
+fn said(from: Mac, sequence: u32, acknowledged: u32, payload: &[u8]) -> Reply<'_> {
+    let said = Said::Segment { acknowledged, payload, is_last: false };
+    Reply { from, port: 80, sequence, said }
+}
+
+#[test]
+fn an_http_check_asks_through_the_address_and_its_answer_is_the_verdict() {
+    let mut prober = http();
+    assert_eq!(prober.ask(&name(1), A, 80, moment(0).now, 41), Some(Question::Syn { sequence: 41 }));
+    let accepted = Reply { sequence: 700, ..reply(A, Said::Accepted(42)) };
+    let mut length = 0;
+    for _ in 0..2 {
+        // The server has not seen the request, or it says this twice.
+        let heard = prober.hear(&accepted, moment(1), 0.5);
+        let Some((Some(to), Back::Data { sequence: 42, acknowledged: 701, payload })) = heard.back else {
+            panic!("{heard:?}")
+        };
+        assert!(
+            heard.change.is_none() && &*to == "b1" && payload.starts_with(b"GET / HTTP/1.1\r\nHost: b1\r\n")
+        );
+        length = payload.len() as u32;
+    }
+    let end = 42 + length;
+    assert_eq!(prober.hear(&said(A, 701, end, b""), moment(2), 0.5), Heard::default());
+    assert_eq!(prober.hear(&said(A, 701, end + 1, b"HTTP"), moment(2), 0.5), Heard::default(), "another one");
+    let heard = prober.hear(&said(B, 701, end, b"HTTP/1.1 200 OK\r\n\r\n"), moment(3), 0.5);
+    assert_eq!(heard.change.map(|change| change.event), Some(Event::WentUp), "also by another way back");
+    assert_eq!(
+        heard.back,
+        Some((Some(name(1)), Back::Data { sequence: end, acknowledged: 720, payload: Vec::new() }))
+    );
+    let mut last = said(A, 720, end, b"body");
+    if let Said::Segment { is_last, .. } = &mut last.said {
+        *is_last = true;
+    }
+    let heard = prober.hear(&last, moment(4), 0.5);
+    assert_eq!(heard, Heard { change: None, back: Some((Some(name(1)), Back::Reset { sequence: end })) });
+    assert_eq!(prober.hear(&last, moment(5), 0.5), Heard::default(), "it is over");
+}
+
+#[test]
+fn an_http_check_that_fails_through_the_address_says_why() {
+    type Fail<'a> = &'a dyn Fn(&mut Prober, u32) -> Heard;
+    let causes: [(&str, Fail<'_>); 3] = [
+        ("HTTP 503", &|prober, end| {
+            prober.hear(&said(A, 701, end, b"HTTP/1.1 503 No\r\n\r\n"), moment(3), 0.5)
+        }),
+        ("connection closed before an answer came", &|prober, _| {
+            let reset = Reply { sequence: 701, ..reply(A, Said::Refused(0)) };
+            prober.hear(&reset, moment(3), 0.5)
+        }),
+        ("connected, but no answer within 1 s", &|prober, _| match prober.expire(moment(1000), 0.5) {
+            Expired::One(change) => Heard { change, back: None },
+            Expired::None => Heard::default(),
+        }),
+    ];
+    for (expected, fail) in causes {
+        let mut prober = http();
+        prober.ask(&name(1), A, 80, moment(0).now, 41);
+        let accepted = Reply { sequence: 700, ..reply(A, Said::Accepted(42)) };
+        let Some((_, Back::Data { payload, .. })) = prober.hear(&accepted, moment(1), 0.5).back else {
+            panic!("no request")
+        };
+        let change = fail(&mut prober, 42 + payload.len() as u32).change.unwrap();
+        assert_eq!(change.event, Event::WentDown);
+        assert!(change.cause.to_string().contains(expected), "{}", change.cause);
+        // What is left of it at the server is ended, and the next one may begin.
+        assert!(prober.ask(&name(1), A, 80, moment(4000).now, 41).is_some());
+        let left = prober.hear(&said(A, 800, 42 + payload.len() as u32, b""), moment(4001), 0.5);
+        let reset = Back::Reset { sequence: 42 + payload.len() as u32 };
+        assert_eq!(left, Heard { change: None, back: Some((Some(name(1)), reset)) });
+    }
+}
+
+#[test]
+fn a_connection_that_nobody_waits_for_is_reset() {
+    for mut prober in [http(), prober(Check::Tcp, Transport::Tcp)] {
+        let heard = prober.hear(&reply(A, Said::Accepted(42)), moment(1), 0.5);
+        assert_eq!(heard, Heard { change: None, back: Some((None, Back::Reset { sequence: 42 })) });
+    }
+    let mut prober = prober(Check::Tcp, Transport::Tcp);
+    prober.ask(&name(1), A, 80, moment(0).now, 41);
+    let heard = prober.hear(&reply(A, Said::Accepted(42)), moment(1), 0.5);
+    assert_eq!(heard.back, Some((Some(name(1)), Back::Reset { sequence: 42 })));
+    assert_eq!(heard.change.map(|change| change.event), Some(Event::WentUp));
 }
