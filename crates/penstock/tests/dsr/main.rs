@@ -24,6 +24,7 @@ mod network;
 mod operators;
 mod other_form;
 mod paths;
+mod pen;
 mod quick;
 mod refused;
 mod ring;
