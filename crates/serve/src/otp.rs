@@ -21,7 +21,7 @@ use config::types;
 use credentials::{Desk, Job, Place, Store, StoreError, job};
 use logic::peers::Peer;
 use state::State;
-use state::events::Level;
+use state::events::{Level, RateLimitedEvent};
 use state::lock::lock;
 use state::validation::{Question, Reply, Validation, Validator};
 use zeroize::Zeroizing;
@@ -90,7 +90,8 @@ impl Doors {
         let socket = otp.auth_socket.as_deref();
         let socket = socket.map(|path| AuthSocket::start(path, desk.clone(), self.state.clone())).transpose();
         let socket = socket.map_err(|error| format!("otp.socket: {error}"))?;
-        let verifier = Verifier { desk, state: self.state.clone(), peers, settings: otp.clone() };
+        let (state, busy_told) = (self.state.clone(), RateLimitedEvent::default());
+        let verifier = Verifier { desk, state, peers, settings: otp.clone(), busy_told };
         Ok(Served { settings: otp.clone(), verifier: Arc::new(verifier), _socket: socket })
     }
 }
@@ -101,6 +102,7 @@ pub struct Verifier {
     state: Arc<State>,
     peers: Arc<Peers>,
     settings: types::Otp,
+    busy_told: RateLimitedEvent,
 }
 
 /// What the store decided about a request.
@@ -202,7 +204,7 @@ impl Verifier {
 
     /// A reply that is dropped with its job is answered with BACKEND_ERROR.
     fn submit(&self, deed: Box<dyn Job>) {
-        if self.desk.submit(deed).is_err() {
+        if self.desk.submit(deed).is_err() && self.busy_told.may(self.state.started.elapsed()) {
             self.state.events.record(Level::Warning, SUBJECT, "too many requests wait for the store");
         }
     }

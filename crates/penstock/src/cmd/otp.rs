@@ -1,15 +1,17 @@
 //! `penstock otp`: tokens that make one-time passwords. Decisions: `access::otp`; the store on the disk: `credentials`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use access::otp::ledger::{Accepted, Ledger, Record, Unfit};
 use access::otp::token::{Refusal, Standing};
 use clap::{Args, Subcommand};
-use credentials::{Place, Store, StoreError};
+use credentials::{Place, Store};
 
+use change::{change, judge};
+
+use crate::load;
 use crate::output::{Failure, plain, print};
 
+mod change;
 mod client;
 mod enrol;
 mod import;
@@ -31,6 +33,9 @@ pub(crate) struct Arguments {
     /// File with the key that seals the secrets
     #[arg(long, value_name = "FILE", global = true, default_value = credentials::USUAL_KEY_FILE)]
     key_file: PathBuf,
+    /// Take both from `[otp]` of this configuration file
+    #[arg(long, value_name = "FILE", global = true, conflicts_with_all = ["store", "key_file"])]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -104,7 +109,7 @@ Examples:
   penstock otp client add vpn                           a client of /wsapi/2.0/verify";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let place = Place { directory: arguments.store.clone(), key_file: arguments.key_file.clone() };
+    let place = place(arguments)?;
     if let Command::Init(init) = &arguments.command {
         return initialise(place, init);
     }
@@ -141,6 +146,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
+fn place(arguments: &Arguments) -> Result<Place, Failure> {
+    let Some(file) = &arguments.config else {
+        return Ok(Place { directory: arguments.store.clone(), key_file: arguments.key_file.clone() });
+    };
+    match load::file(file, &load::environment())?.config.otp {
+        Some(otp) => Ok(Place { directory: otp.store, key_file: otp.key_file }),
+        None => {
+            let name = plain(&file.display().to_string());
+            Err(Failure::usage(format_args!(
+                "{name} has no [otp]\n  hint: --store and --key-file name a store"
+            )))
+        }
+    }
+}
+
 fn initialise(place: Place, init: &Init) -> Result<(), Failure> {
     let (directory, key_file) = (place.directory.clone(), place.key_file.clone());
     Store::create(place, init.owner.as_deref()).map_err(Failure::runtime)?;
@@ -149,47 +169,6 @@ fn initialise(place: Place, init: &Init) -> Result<(), Failure> {
         plain(&directory.display().to_string()),
         plain(&key_file.display().to_string())
     ))
-}
-
-/// Makes a change durable.
-fn change(
-    store: &mut Store,
-    make: impl FnOnce(&Ledger) -> Result<Record, Unfit> + Send + 'static,
-) -> Result<(), Failure> {
-    changes(store, |ledger, _| make(ledger).map(|record| ((), record)))
-}
-
-/// Makes a change durable that needs the time (in seconds since 1970), and returns what `make` says beside it.
-fn changes<T: Send + 'static>(
-    store: &mut Store,
-    make: impl FnOnce(&Ledger, u64) -> Result<(T, Record), Unfit> + Send + 'static,
-) -> Result<T, Failure> {
-    let made = store.run_one(|ledger, now| match make(ledger, now / 1000) {
-        Ok((said, record)) => match ledger.take(record.clone()) {
-            Ok(()) => (Ok(said), vec![record]),
-            Err(why) => (Err(why), Vec::new()),
-        },
-        Err(why) => (Err(why.to_string()), Vec::new()),
-    });
-    made.map_err(failed)?.map_err(Failure::runtime)
-}
-
-fn failed(error: Arc<StoreError>) -> Failure {
-    Failure::runtime(error)
-}
-
-type Judged = Result<(Accepted, Record), Refusal>;
-
-/// Lets the store judge an OTP, and makes what it changes durable.
-fn judge(
-    store: &mut Store,
-    judge: impl FnOnce(&mut Ledger, u64) -> Judged + Send + 'static,
-) -> Result<Result<Accepted, Refusal>, Failure> {
-    let judged = store.run_one(|ledger, now| match judge(ledger, now / 1000) {
-        Ok((accepted, record)) => (Ok(accepted), vec![record]),
-        Err(why) => (Err(why), Vec::new()),
-    });
-    judged.map_err(failed)
 }
 
 fn verify(store: &mut Store, arguments: &Verify) -> Result<(), Failure> {

@@ -88,6 +88,17 @@ fn faults_say_what_to_do() {
     assert!(tokens.refused(&["list"], "").contains("chmod 600"));
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     assert!(tokens.refused(&["init"], "").contains("already"));
+    let (named, empty) = (tokens.directory.join("named.toml"), tokens.directory.join("empty.toml"));
+    let rest = "[listener.web]\nbind = \":0\"\npool = \"app\"\n[pool.app]\nbackends = [\"127.0.0.1:9\"]\n";
+    let own = tokens.directory.display();
+    let otp = format!("{rest}[otp]\nstore = \"{own}/otp\"\nkey-file = \"{own}/otp.key\"\n");
+    fs::write(&named, otp).unwrap();
+    fs::write(&empty, rest).unwrap();
+    let with = |file: &std::path::Path| {
+        testing::server::penstock(&["otp", "--config", file.to_str().unwrap(), "list"])
+    };
+    assert!(with(&named).status.success(), "{:?}", with(&named));
+    assert!(String::from_utf8_lossy(&with(&empty).stderr).contains("has no [otp]"));
     assert!(tokens.refused(&["revoke", "nobody"], "").contains("there is no token nobody"));
     assert!(tokens.refused(&["enrol", "totp"], "").contains("--user"));
     assert!(

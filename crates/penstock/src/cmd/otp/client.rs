@@ -7,7 +7,8 @@ use clap::{Args, Subcommand};
 use credentials::{Store, random};
 use text::table;
 
-use super::{changes, input};
+use super::change::changes;
+use super::input;
 use crate::output::{Failure, plain, print};
 
 /// Clients of the validation server (/wsapi/2.0/verify): each has a number, and a key that signs its messages

@@ -12,7 +12,8 @@ use clap::{Args, Subcommand};
 use credentials::{Store, random};
 use text::shell;
 
-use super::{changes, input, qr};
+use super::change::changes;
+use super::{input, qr};
 use crate::output::{Failure, plain, print};
 
 /// Enrol a token: a YubiKey, or an app that makes codes

@@ -8,6 +8,7 @@ use access::otp::token::{Kind, Last, Moved, Standing, Token};
 use clap::Args;
 use credentials::{Store, random};
 
+use super::change::failed;
 use super::input;
 use crate::output::{Failure, complain, plain, print};
 
@@ -52,7 +53,7 @@ pub(super) fn run(store: &mut Store, arguments: &Arguments) -> Result<(), Failur
         }
         ((count, wrong), records)
     });
-    let (count, wrong) = done.map_err(super::failed)?;
+    let (count, wrong) = done.map_err(failed)?;
     faults.extend(wrong);
     faults.sort_by_key(|fault| fault.line);
     let file = plain(&arguments.file.display().to_string());
