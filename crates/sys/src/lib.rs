@@ -14,6 +14,7 @@ pub mod descriptors;
 pub mod directories;
 pub mod file;
 pub mod file_size;
+pub mod gssapi;
 pub mod immutable;
 mod inherited;
 pub mod interfaces;
