@@ -63,6 +63,11 @@ need clang-14 clang-14
 need llvm-strip-14 llvm-14
 need lynx lynx
 need w3m w3m
+need gsasl gsasl
+need swaks "swaks libnet-ssleay-perl"
+need krb5kdc "krb5-kdc krb5-admin-server krb5-user"
+need sasl-sample-server "sasl2-bin libsasl2-modules-gssapi-mit"
+[ -d /usr/lib/python3/dist-packages/gssapi ] || missing="$missing python3-gssapi"
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3 python3-venv"
 # shellcheck disable=SC2086 # a list of names
 [ -z "$missing" ] || install_packages $missing

@@ -13,6 +13,7 @@ mod backend_tls;
 mod bandwidth;
 mod bind;
 mod bound;
+mod control;
 mod dns_name;
 mod dsr;
 mod duration;
@@ -66,7 +67,11 @@ pub(crate) fn parse(
     let acls = parser.all_acls(raw, env);
     let access_log = raw.access_log.as_ref().and_then(|log| parser.access_log(&log.value));
     let events = raw.events.as_ref().and_then(|events| parser.events(&events.value));
-    let control = parser.control(raw);
+    let mut control = parser.control(raw);
+    let remote = parser.remote_control(raw);
+    if let (Some(Some(control)), Some(remote)) = (&mut control, &remote) {
+        control.remote.clone_from(remote);
+    }
     let admin = raw.admin.as_ref().map(|admin| {
         let acl = parser.acl(&admin.value.acl, admin.id);
         let bind = admin.value.bind.as_ref()?;
@@ -101,7 +106,7 @@ pub(crate) fn parse(
         process: process?,
         access_log: access_log?,
         events: events?,
-        control: flatten(control)?,
+        control: remote.and(flatten(control))?,
         admin: flatten(admin)?,
         listeners: listeners?,
         pools: pools?,
@@ -149,7 +154,8 @@ impl<'a> Parser<'a> {
             let socket = self.read(socket, address::unix_path);
             let (operators, readers) =
                 (self.accounts(&control.value.operators), self.accounts(&control.value.readers));
-            Some(Control { socket: socket?, access: Rules { operators: operators?, readers: readers? } })
+            let access = Rules { operators: operators?, readers: readers? };
+            Some(Control { socket: socket?, access, remote: None })
         })
     }
 

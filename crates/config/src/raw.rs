@@ -17,6 +17,7 @@ mod acl;
 mod acme;
 mod bandwidth;
 mod clients;
+mod control;
 mod events;
 mod forms;
 mod geoip;
@@ -36,6 +37,7 @@ pub(crate) use acl::RawAcl;
 pub(crate) use acme::{RawAcme, RawDnsUpdates};
 pub(crate) use bandwidth::{RawBandwidth, RawRouteBandwidth};
 pub(crate) use clients::RawClientCertificates;
+pub(crate) use control::{RawKerberos, RawRoles};
 pub(crate) use events::{RawEventSyslog, RawEvents};
 pub(crate) use forms::{
     BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, PatternText, RateText,
@@ -310,6 +312,37 @@ pub(crate) struct RawControl {
     /// (with the targets of past requests), and `history` without a number. Texts of the configuration are for operators.
     #[schemars(extend("default" = json!([]), "examples" = [["monitor"]]))]
     pub(crate) readers: Key<Vec<At<String>>>,
+    /// Address for `penstock ctl --host` and other clients over the network: `":4040"`, `"192.0.2.1:4040"`. They log in by
+    /// SASL in the grammar of SMTP (RFC 4954), always over TLS. The page [control over the network](control-access.md) tells how.
+    #[schemars(extend("x-default" = "none", "x-example" = r#"[control]
+socket = "/run/penstock/control.sock"
+listen = ":4040"
+tls = { certificates = "/etc/penstock/certs" }
+users = "/etc/penstock/users"
+roles = { operate = ["group:ops"] }
+"#))]
+    pub(crate) listen: Key<BindText>,
+    /// Certificates for `listen`, as `tls` of a listener. With `client-certificates` clients can log in by `EXTERNAL`.
+    #[schemars(extend("x-default" = "none; needed with `listen`"))]
+    pub(crate) tls: Key<RawTls>,
+    /// When TLS begins: at once, or by the command `STARTTLS`, as some clients want it. Nobody logs in before.
+    #[schemars(extend("default" = "implicit", "enum" = ["implicit", "starttls"]))]
+    pub(crate) tls_start: Key<String>,
+    /// File of users with passwords and roles, which `penstock user` writes. It is read at each log-in; others than its owner
+    /// must not read it (mode 0600), and the user of the process must.
+    #[schemars(extend("x-default" = "none", "examples" = ["/etc/penstock/users"]))]
+    pub(crate) users: Key<PathText>,
+    /// Mechanisms that clients may use, the best first: `"EXTERNAL"`, `"GS2-KRB5-PLUS"`, `"SCRAM-SHA-256-PLUS"`, `"GS2-KRB5"`, `"SCRAM-SHA-256"`. Those ending in
+    /// `-PLUS` are bound to the TLS connection, so that nobody in the middle can use them. Only what works is offered.
+    #[schemars(extend("x-default" = "all of them", "examples" = [["SCRAM-SHA-256-PLUS"]]))]
+    pub(crate) mechanisms: Key<Vec<At<String>>>,
+    /// Log-ins by Kerberos (`GS2-KRB5`, MIT Kerberos 1.19 or newer). A log-in that is not bound to its connection needs
+    /// `process.state-directory` too, so that nobody can use its token again.
+    #[schemars(extend("x-default" = "none"))]
+    pub(crate) kerberos: Key<RawKerberos>,
+    /// Who may do what, beside the roles in the file `users`.
+    #[schemars(extend("x-default" = "nobody"))]
+    pub(crate) roles: Key<RawRoles>,
 }
 
 /// `[admin]`

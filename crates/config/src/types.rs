@@ -27,6 +27,7 @@ use rustls_pki_types::ServerName;
 use crate::environment::VariableFile;
 
 mod acme;
+mod control;
 mod dns_name;
 mod dsr;
 mod fast_close;
@@ -39,6 +40,7 @@ mod udp;
 
 pub(crate) use acme::certificates_directory;
 pub use acme::{Acme, AcmeCertificate, AcmeChallenge, DnsCommand, DnsUpdates, ExternalAccount};
+pub use control::{Kerberos, RemoteControl, TlsStart};
 pub use dns_name::DnsName;
 pub use dsr::DsrSettings;
 pub use fast_close::FastClose;
@@ -83,6 +85,18 @@ pub struct Config {
     pub variable_files: Vec<VariableFile>,
     /// Files of `include`, and the directories of its patterns.
     pub included: Vec<std::path::PathBuf>,
+}
+
+impl Config {
+    /// TLS of all that clients connect to: listeners, and control over the network.
+    pub fn tls(&self) -> impl Iterator<Item = &TlsSettings> {
+        let listeners = self.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+        listeners.chain(self.remote_control().map(|remote| &remote.tls))
+    }
+
+    pub fn remote_control(&self) -> Option<&RemoteControl> {
+        self.control.as_ref()?.remote.as_ref()
+    }
 }
 
 /// `[process]`
@@ -175,6 +189,8 @@ pub struct Control {
     pub socket: PathBuf,
     /// Who may use it besides root and the user of the process.
     pub access: logic::control_access::Rules,
+    /// Control over the network.
+    pub remote: Option<RemoteControl>,
 }
 
 /// `[admin]`

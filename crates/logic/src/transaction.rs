@@ -161,7 +161,7 @@ impl Ledger {
     /// Returns the text that a change by this user starts from.
     pub fn goes(&self, by: &Operator) -> Result<Goes, Refused> {
         match &self.transaction {
-            Some(transaction) if transaction.by.uid == by.uid => {
+            Some(transaction) if transaction.by.is(by) => {
                 self.transaction_is_current()?;
                 Ok(Goes::Collected(transaction.text.clone()))
             }
@@ -176,7 +176,7 @@ impl Ledger {
     pub fn begin(&mut self, by: Operator, now: Now) -> Result<(), Refused> {
         self.nothing_waits()?;
         if let Some(transaction) = &self.transaction {
-            return Err(if transaction.by.uid == by.uid { transaction.own() } else { transaction.others() });
+            return Err(if transaction.by.is(&by) { transaction.own() } else { transaction.others() });
         }
         let text = self.served.clone();
         let changes = Names::default();
@@ -290,7 +290,7 @@ impl Ledger {
     fn own(&self, by: &Operator) -> Result<&Transaction, Refused> {
         match &self.transaction {
             None => Err(Refused::None),
-            Some(transaction) if transaction.by.uid == by.uid => Ok(transaction),
+            Some(transaction) if transaction.by.is(by) => Ok(transaction),
             Some(transaction) => Err(transaction.others()),
         }
     }

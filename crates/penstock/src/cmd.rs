@@ -21,3 +21,4 @@ pub(crate) mod serve;
 pub(crate) mod ssh;
 pub(crate) mod tls_grade;
 pub(crate) mod tunnel;
+pub(crate) mod user;

@@ -17,6 +17,7 @@
 //! - `cmd/ssh.rs` shows the SSH configuration of a host, and explains a connection to it
 //! - `cmd/otp.rs` keeps tokens of one-time passwords, with `crates/credentials`
 //! - `cmd/dns.rs` prints, publishes and checks keys in the DNS, with `crates/access` and `crates/dns`
+//! - `cmd/user.rs` changes the file of those who may control a server over the network, with `crates/access`
 //! - `cmd/documents.rs` prints what packages contain: man pages, completions, the schema and the reference page
 //!
 //! Exit codes: 0 success, 1 failure at run time, 2 wrong usage or a wrong configuration; those of `run`, `tunnel`, `lab` and `bench` are in
@@ -114,6 +115,7 @@ fn main() -> ExitCode {
         Command::Ssh(arguments) => cmd::ssh::run(&arguments),
         Command::Otp(arguments) => cmd::otp::run(&arguments),
         Command::Dns(arguments) => cmd::dns::run(&arguments),
+        Command::User(arguments) => cmd::user::run(&arguments),
         Command::AcmeHelper => serve::acme::helper::run().map_err(Failure::from),
         Command::BenchLoad(arguments) => cmd::bench::load(&arguments),
         Command::BenchSsh(arguments) => cmd::bench_ssh::run(&arguments),
@@ -180,6 +182,7 @@ enum Command {
     Ssh(cmd::ssh::Arguments),
     Otp(cmd::otp::Arguments),
     Dns(cmd::dns::Arguments),
+    User(cmd::user::Arguments),
     #[command(hide = true)]
     AcmeHelper,
     #[command(hide = true)]

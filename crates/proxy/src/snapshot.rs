@@ -42,6 +42,8 @@ pub struct Snapshot {
     pub generation: u64,
     pub config: Arc<Config>,
     pub listeners: HashMap<Arc<str>, Arc<ListenerPlan>>,
+    /// TLS of control over the network.
+    pub control_tls: Option<tls::Terminator>,
     /// Indexed by [`PoolId`].
     pub pools: Vec<Arc<PoolPlan>>,
 }

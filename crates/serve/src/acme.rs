@@ -93,7 +93,7 @@ impl Orderer {
     /// Must be called on a tokio runtime.
     pub fn reconcile(&mut self, config: &Config) {
         let is_used = |section: &Acme| {
-            let sources = config.listeners.iter().filter_map(|listener| listener.tls.as_ref()?.acme.as_ref());
+            let sources = config.tls().filter_map(|tls| tls.acme.as_ref());
             sources.into_iter().any(|source| source.name == section.name)
         };
         let mut before = std::mem::take(&mut self.sections);

@@ -11,13 +11,14 @@
 //! request to the supervisor in `crates/serve/src/start.rs`.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use config::types::Control;
 use logic::client_slots::Limit;
-use logic::control_access::Rules;
 use proxy::front::Front;
 use state::client_slots::Size;
 use state::events::{Level, RateLimitedEvent};
@@ -35,12 +36,20 @@ mod change;
 mod client;
 mod command;
 mod framing;
+mod mail;
+mod remote;
 mod session;
 mod sessions;
+mod stream;
 mod words;
 
 use client::Shared;
+pub use remote::RemoteListener;
+use remote::kerberos::Kerberos;
+use remote::logins::Logins;
+pub(crate) use remote::{OF_LOG_IN, SIZE as REMOTE_SIZE, kerberos_files};
 use session::Session;
+use stream::Stream;
 
 /// Largest number of clients. When all slots are taken, a new client replaces the one silent longest.
 ///
@@ -78,6 +87,8 @@ const OPEN_MODE: u32 = 0o666;
 pub enum ControlError {
     #[error("listen on control socket {}", .path.display())]
     Bind { path: PathBuf, source: ListenUnixError },
+    #[error(transparent)]
+    Remote(#[from] remote::BindError),
     #[error("start the control thread")]
     Start(#[source] io::Error),
 }
@@ -86,6 +97,8 @@ pub enum ControlError {
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: std::os::unix::net::UnixListener,
+    remote: Option<RemoteListener>,
+    kerberos: Kerberos,
     /// Effective user at the time of the bind, before privileges were dropped.
     owner: u32,
     // Declared after `listener`: Rust drops fields in declaration order.
@@ -101,17 +114,36 @@ pub struct ControlThread {
 }
 
 /// Binds the control socket. Call this before privileges are dropped: the directory may belong to root.
-pub fn bind(path: &Path, access: &Rules) -> Result<ControlSocket, ControlError> {
+pub fn bind(control: &Control) -> Result<ControlSocket, ControlError> {
+    let Control { socket: path, access, remote } = control;
+    let kerberos = Kerberos::load(remote.as_ref());
+    let remote = remote.as_ref().map(|remote| RemoteListener::bind(&remote.listen)).transpose()?;
     let mode = if access.is_empty() { MODE } else { OPEN_MODE };
     let (listener, file) =
         listen_unix(path, mode).map_err(|source| ControlError::Bind { path: path.to_owned(), source })?;
-    Ok(ControlSocket { listener, owner: nix::unistd::geteuid().as_raw(), file: SocketPath(file) })
+    let owner = nix::unistd::geteuid().as_raw();
+    Ok(ControlSocket { listener, remote, kerberos, owner, file: SocketPath(file) })
+}
+
+impl ControlError {
+    /// Key of `[control]` that it is about.
+    pub(crate) fn key(&self) -> &'static str {
+        match self {
+            Self::Remote(_) => "listen",
+            Self::Bind { .. } | Self::Start(_) => "socket",
+        }
+    }
 }
 
 impl ControlSocket {
+    /// Address for clients over the network.
+    pub(crate) fn remote_address(&self) -> Option<SocketAddr> {
+        self.remote.as_ref()?.address()
+    }
+
     /// Starts the thread that serves the socket.
     pub fn run(self, front: Arc<Front>) -> Result<ControlThread, ControlError> {
-        let Self { listener, owner, file } = self;
+        let Self { listener, remote, kerberos, owner, file } = self;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -121,13 +153,16 @@ impl ControlSocket {
             let _in_runtime = runtime.enter();
             UnixListener::from_std(listener).map_err(ControlError::Start)?
         };
+        let logins = Logins::new().map_err(ControlError::Start)?;
         let (stop, stopped) = oneshot::channel();
         let serve = move || {
             let part = part_of_a_core();
             runtime.block_on(async {
-                let shared = Arc::new(Shared { front, owner, refused: RateLimitedEvent::default() });
+                let shared =
+                    Arc::new(Shared { front, owner, refused: RateLimitedEvent::default(), logins, kerberos });
                 tokio::select! {
-                    () = accept(listener, shared, part) => {}
+                    () = accept(listener, shared.clone(), part) => {}
+                    () = remote::accept(remote, shared, part) => {}
                     _ = stopped => {}
                 }
             });
@@ -201,6 +236,7 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>, part: u32) {
                 Ok(slot) => {
                     let id = slot.id();
                     let slot = Arc::new(slot);
+                    let stream = Stream::Unix(stream);
                     let session = Session::new(shared.clone(), admitted, stream, slot.clone());
                     let task = Paced::new(work.client(), session.run()).tells(slot);
                     slots.keep(id, tokio::spawn(task).abort_handle());

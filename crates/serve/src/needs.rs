@@ -50,7 +50,9 @@ pub struct Needs {
 pub(crate) fn services(started_with: &Config) -> usize {
     let admin = started_with.admin.as_ref().map_or(0, |_| admin::SIZE.descriptors());
     let control = started_with.control.as_ref().map_or(0, |_| control::SIZE.descriptors());
-    admin + control
+    let remote =
+        started_with.remote_control().map_or(0, |_| control::REMOTE_SIZE.descriptors() + control::OF_LOG_IN);
+    admin + control + remote
 }
 
 impl Needs {
@@ -67,7 +69,7 @@ impl Needs {
         let multiplexed = backends().filter(|(pool, _)| pool.http == BackendHttp::Http2).count();
         // `2 * sockets`: each socket, and one accepted client per socket that has no slot yet; with UDP the epoll
         // instance of its flows.
-        let tls = || config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+        let tls = || config.tls();
         let directories: usize = tls()
             .map(|tls| 1 + usize::from(tls.acme.is_some()) + usize::from(tls.client_certificates.is_some()))
             .sum();
@@ -96,8 +98,7 @@ pub(crate) fn wanted(config: &Config) -> Wanted {
     let backends = |pool: &Pool| pool.backends.len();
     let checked = config.pools.iter().filter(|pool| pool.health.is_some()).map(backends).sum();
     let names = config.pools.iter().map(names).sum();
-    let mut tls = config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
-    let staples = if tls.any(|tls| tls.ocsp == Ocsp::On) { ocsp::MOST } else { 0 };
+    let staples = if config.tls().any(|tls| tls.ocsp == Ocsp::On) { ocsp::MOST } else { 0 };
     let orders = config.acme.len() * acme::ORDERS_AT_ONCE;
     Wanted::default()
         .with(Purpose::Check, checked, backend_slots(config))

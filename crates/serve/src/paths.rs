@@ -46,6 +46,17 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
     if let Some(control) = &config.control {
         add("control.socket".to_owned(), parent(&control.socket), Access::Change);
     }
+    if let Some(remote) = config.remote_control() {
+        remote.users.iter().for_each(|path| add("control.users".to_owned(), path, Access::Read));
+        if let Some(kerberos) = &remote.kerberos {
+            kerberos
+                .keytab
+                .iter()
+                .for_each(|path| add("control.kerberos.keytab".to_owned(), path, Access::Read));
+            let files = crate::control::kerberos_files();
+            files.iter().for_each(|path| add("KRB5_CONFIG".to_owned(), path, Access::Read));
+        }
+    }
     if let Some(BindAddress::Unix(path)) = config.admin.as_ref().map(|admin| &admin.bind) {
         add("admin.bind".to_owned(), parent(path), Access::Change);
     }
@@ -72,8 +83,14 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
                 add(format!("listener.{name}.bind"), parent(path), Access::Change);
             }
         }
-        let Some(tls) = &listener.tls else { continue };
-        let mut read = |key: &str, path: &Path| add(format!("listener.{name}.tls.{key}"), path, Access::Read);
+    }
+    let listeners = config
+        .listeners
+        .iter()
+        .filter_map(|listener| Some((format!("listener.{}", listener.name), listener.tls.as_ref()?)));
+    let control = config.remote_control().map(|remote| ("control".to_owned(), &remote.tls));
+    for (section, tls) in listeners.chain(control) {
+        let mut read = |key: &str, path: &Path| add(format!("{section}.tls.{key}"), path, Access::Read);
         read("certificates", &tls.certificates);
         tls.key_passphrase_file.iter().for_each(|path| read("key-passphrase-file", path));
         tls.ticket_keys.iter().for_each(|path| read("ticket-keys", path));

@@ -359,6 +359,7 @@ impl Supervisor {
         let place_of = |control: &Option<Control>| {
             control.as_ref().map(|control| (control.socket.clone(), control.access.is_empty()))
         };
+        let listen_of = |config: &Option<Control>| Some(config.as_ref()?.remote.as_ref()?.listen.clone());
         let bind_of = |admin: &Option<Admin>| admin.as_ref().map(|admin| admin.bind.clone());
         let fixed: Vec<_> = [
             ("process.workers", old.process.workers != *workers),
@@ -366,6 +367,7 @@ impl Supervisor {
             ("process.user", (&old.process.user, &old.process.group) != (user, group)),
             ("process.state-directory", old.process.state_directory != *state_directory),
             ("control.socket", place_of(&old.control) != place_of(control)),
+            ("control.listen", listen_of(&old.control) != listen_of(control)),
             ("admin.bind", bind_of(&old.admin) != bind_of(admin)),
         ]
         .into_iter()

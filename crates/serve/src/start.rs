@@ -122,7 +122,7 @@ pub enum StartError {
     /// Invalid or unusable sockets from systemd.
     #[error("sockets passed by systemd cannot be used: {0}")]
     Passed(#[from] sys::socket::InheritedError),
-    #[error("control.socket: {}", causes(.0))]
+    #[error("control.{}: {}", .0.key(), causes(.0))]
     Control(control::ControlError),
     #[error("admin.bind: {}", causes(.0))]
     Admin(#[from] admin::AdminError),
@@ -195,8 +195,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let mut opened =
         reload::open_new(&config, &HashMap::new(), &[], workers, &mut passed).map_err(StartError::Bind)?;
     let admin = config.admin.as_ref().map(|admin| admin::bind(&admin.bind)).transpose()?;
-    let control =
-        config.control.as_ref().map(|control| control::bind(&control.socket, &control.access)).transpose();
+    let control = config.control.as_ref().map(control::bind).transpose();
     let control = control.map_err(StartError::Control)?;
     let needs = paths::of(&config, options.source.file());
     let mut state = State::new(workers);
@@ -301,6 +300,9 @@ pub fn run(options: Options) -> Result<(), StartError> {
             started_with: config.clone(),
         };
         say_where(&config, &supervisor, admin.as_ref().zip(config.admin.as_ref()).map(admin_address));
+        if let Some(address) = control.as_ref().and_then(control::ControlSocket::remote_address) {
+            tracing::info!(%address, "listening control over the network");
+        }
         let control = match control {
             Some(bound) => Some(bound.run(front.clone()).map_err(StartError::Control)?),
             None => None,

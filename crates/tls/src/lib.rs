@@ -67,6 +67,7 @@ mod alpn;
 pub mod backend;
 mod bundle;
 mod client;
+pub mod control_client;
 pub mod established;
 mod facts;
 mod failed;
@@ -80,6 +81,7 @@ mod layout;
 pub mod linger;
 mod lookup;
 pub mod ocsp;
+pub mod operator;
 mod pair;
 mod pem_file;
 pub mod plain;
@@ -220,7 +222,7 @@ impl Shared {
 
     /// Watches the directories that the configuration names, and stops watching all others.
     pub fn reconcile(&self, config: &config::Config, state: &Arc<State>) {
-        let settings = || config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+        let settings = || config.tls();
         let keys: Vec<_> = settings().map(|settings| settings.ticket_keys.clone()).collect();
         self.tickets.reconcile(&keys, state);
         let sources = settings().flat_map(|tls| [Some(source_of(tls)), source_beside(tls)]);
@@ -245,9 +247,8 @@ impl Shared {
     }
 
     fn reconcile_trusts(&self, config: &config::Config, state: &Arc<State>) {
-        let with_tls = config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
         let used: Vec<TrustSource> =
-            with_tls.filter_map(|tls| tls.client_certificates.as_ref()).map(TrustSource::from).collect();
+            config.tls().filter_map(|tls| tls.client_certificates.as_ref()).map(TrustSource::from).collect();
         let mut trusts = lock(&self.trusts);
         trusts.retain(|source, in_use| {
             let keep = used.contains(source);
@@ -385,13 +386,6 @@ impl Terminator {
         challenges: Arc<Challenges>,
         before: Option<&Terminator>,
     ) -> Self {
-        let store = known.store(source_of(settings));
-        let handshakes = Handshakes::after(before.map(|before| &before.handshakes), settings.handshakes);
-        let before = before.map(|before| before.certificates.serving());
-        let fallback = ArcSwapOption::new(before.filter(|before| !Arc::ptr_eq(before, &store)));
-        let beside = source_beside(settings).map(|source| known.store(source));
-        let default = settings.default.clone();
-        let certificates = Arc::new(Certificates { store, beside, fallback, default });
         let alpn = match &listener.protocol {
             Protocol::Http(settings) => {
                 let http2 = matches!(settings.http2, Http2::On { .. }).then(|| H2.to_vec());
@@ -401,6 +395,24 @@ impl Terminator {
                 Vec::new()
             }
         };
+        Self::with_alpn(alpn, settings, known, challenges, before)
+    }
+
+    /// The same with these names of protocols; with none, clients may name any.
+    pub fn with_alpn(
+        alpn: Vec<Vec<u8>>,
+        settings: &TlsSettings,
+        known: &mut Known,
+        challenges: Arc<Challenges>,
+        before: Option<&Terminator>,
+    ) -> Self {
+        let store = known.store(source_of(settings));
+        let handshakes = Handshakes::after(before.map(|before| &before.handshakes), settings.handshakes);
+        let before = before.map(|before| before.certificates.serving());
+        let fallback = ArcSwapOption::new(before.filter(|before| !Arc::ptr_eq(before, &store)));
+        let beside = source_beside(settings).map(|source| known.store(source));
+        let default = settings.default.clone();
+        let certificates = Arc::new(Certificates { store, beside, fallback, default });
         let recipe = Recipe {
             policy: settings.policy.clone(),
             certificates: certificates.clone(),

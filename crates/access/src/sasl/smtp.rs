@@ -103,6 +103,8 @@ pub fn capabilities(name: &str, tls: TlsOffer, mechanisms: &[Mechanism]) -> Stri
         let names: Vec<_> = mechanisms.iter().map(|mechanism| mechanism.name()).collect();
         lines.push(format!("AUTH {}", names.join(" ")));
     }
+    // RFC 2034. GNU SASL does not look at what stands in the last line.
+    lines.push("ENHANCEDSTATUSCODES".to_owned());
     let last = lines.len() - 1;
     let line = |(at, text): (usize, &String)| {
         let separator = if at == last { ' ' } else { '-' };
@@ -150,9 +152,12 @@ mod tests {
 
     #[test]
     fn mechanisms_are_listed_only_where_they_may_be_used() {
-        assert_eq!(capabilities("gw", TlsOffer::Offered, &[]), "250-gw\r\n250 STARTTLS\r\n");
+        assert_eq!(
+            capabilities("gw", TlsOffer::Offered, &[]),
+            "250-gw\r\n250-STARTTLS\r\n250 ENHANCEDSTATUSCODES\r\n"
+        );
         let all = capabilities("gw", TlsOffer::Not, &[Mechanism::ScramSha256Plus, Mechanism::ScramSha256]);
-        assert_eq!(all, "250-gw\r\n250 AUTH SCRAM-SHA-256-PLUS SCRAM-SHA-256\r\n");
+        assert_eq!(all, "250-gw\r\n250-AUTH SCRAM-SHA-256-PLUS SCRAM-SHA-256\r\n250 ENHANCEDSTATUSCODES\r\n");
         assert_eq!(challenge(b""), "334 \r\n");
     }
 }

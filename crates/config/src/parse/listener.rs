@@ -141,7 +141,12 @@ impl Parser<'_> {
         }
     }
 
-    fn bind_one(&mut self, text: &At<BindText>, owner: Owner, transport: Transport) -> Option<BindAddress> {
+    pub(super) fn bind_one(
+        &mut self,
+        text: &At<BindText>,
+        owner: Owner,
+        transport: Transport,
+    ) -> Option<BindAddress> {
         let bind = self.read(text, address::bind)?;
         if matches!(bind, BindAddress::EveryPort(_)) && transport != Transport::Packet {
             let reason = "is every port of an address, which only packets are forwarded from";

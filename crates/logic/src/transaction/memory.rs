@@ -83,7 +83,7 @@ mod tests {
     }
 
     fn ann() -> Operator {
-        Operator { uid: 1000, name: Some("ann".into()), pid: Some(7) }
+        Operator { uid: 1000, name: Some("ann".into()), pid: Some(7), login: None }
     }
 
     /// Two changes, the first of which is saved.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A user who changes the configuration, by the kernel's peer credentials.
+/// A user who changes the configuration, by the kernel's peer credentials or by a log-in over the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operator {
     pub uid: u32,
@@ -10,10 +10,25 @@ pub struct Operator {
     pub name: Option<String>,
     /// Process of the client; `None` in another PID namespace.
     pub pid: Option<i32>,
+    /// Who has logged in over the network, such as `user:ann`; then `uid` means nothing.
+    pub login: Option<String>,
+}
+
+impl Operator {
+    /// Whether it is the same user, from wherever.
+    pub fn is(&self, other: &Self) -> bool {
+        match (&self.login, &other.login) {
+            (None, None) => self.uid == other.uid,
+            (one, other) => one == other,
+        }
+    }
 }
 
 impl fmt::Display for Operator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(login) = &self.login {
+            return f.write_str(login);
+        }
         match (&self.name, self.pid) {
             (Some(name), Some(pid)) => write!(f, "{name} (uid {}, pid {pid})", self.uid),
             (Some(name), None) => write!(f, "{name} (uid {})", self.uid),

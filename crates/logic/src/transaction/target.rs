@@ -38,7 +38,7 @@ impl Ledger {
     /// Finds the text that an undo returns to.
     pub fn to_undo(&self, number: Option<u64>, extent: Extent, by: &Operator) -> Result<Target, Refused> {
         match &self.transaction {
-            Some(transaction) if transaction.by.uid == by.uid => return Err(Refused::UndoInTransaction),
+            Some(transaction) if transaction.by.is(by) => return Err(Refused::UndoInTransaction),
             Some(transaction) => return Err(transaction.others()),
             None => {}
         }

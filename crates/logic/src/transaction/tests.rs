@@ -1,7 +1,7 @@
 use super::*;
 
 fn operator(uid: u32) -> Operator {
-    Operator { uid, name: (uid == 0).then(|| "root".to_owned()), pid: Some(7) }
+    Operator { uid, name: (uid == 0).then(|| "root".to_owned()), pid: Some(7), login: None }
 }
 
 fn now(seconds: u64) -> Now {
@@ -242,4 +242,14 @@ fn the_history_has_a_largest_number_and_a_largest_size() {
     let bytes: usize = ledger.history().iter().map(|entry| entry.before.len()).sum();
     assert!(bytes <= history::MOST_BYTES, "{bytes}");
     assert_eq!(undo(&mut ledger, None), format!("{large}18"));
+}
+
+#[test]
+fn who_has_logged_in_is_another_than_a_user_of_this_machine() {
+    let login =
+        |login: &str| Operator { login: Some(login.to_owned()), name: None, pid: None, uid: u32::MAX };
+    assert!(login("user:ann").is(&login("user:ann")));
+    assert!(!login("user:ann").is(&login("certificate:ann")));
+    assert!(!login("user:ann").is(&Operator { login: None, ..login("user:ann") }));
+    assert_eq!(login("user:ann").to_string(), "user:ann");
 }

@@ -145,11 +145,13 @@ fn add_machine_faults(arguments: &Arguments, loaded: &mut Loaded) {
 
 /// Finds missing certificates, directories, users and groups that the configuration names.
 fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
-    let with_tls =
-        config.listeners.iter().filter_map(|listener| Some((&listener.name, listener.tls.as_ref()?)));
-    let certificates = with_tls.flat_map(|(name, tls)| {
+    let listeners = config.listeners.iter();
+    let with_tls = listeners
+        .filter_map(|listener| Some((format!("listener.{}", listener.name), listener.tls.as_ref()?)))
+        .chain(config.remote_control().map(|remote| ("control".to_owned(), &remote.tls)));
+    let certificates = with_tls.flat_map(|(section, tls)| {
         let faults = tls::check(tls);
-        faults.into_iter().map(move |(key, message)| fault(format!("listener.{name}.tls.{key}"), &message))
+        faults.into_iter().map(move |(key, message)| fault(format!("{section}.tls.{key}"), &message))
     });
     let backends = config.pools.iter().filter_map(|pool| Some((&pool.name, pool.tls.as_ref()?)));
     let backends = backends.flat_map(|(name, tls)| {

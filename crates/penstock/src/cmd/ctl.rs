@@ -14,7 +14,8 @@ use crate::output::{Failure, plain, print, print_failed};
 mod capture;
 mod change;
 mod dsr;
-mod save;
+mod host;
+pub(super) mod save;
 mod sessions;
 mod top;
 mod why;
@@ -26,7 +27,8 @@ use word::{parse_time, parse_word, quoted};
 /// See and change a running server: status, why, drain, weights, every key of its configuration
 ///
 /// Talks to the server's control socket. The kernel tells the server who is asking: root, the user that the server runs
-/// as, and whom `control.operators` and `control.readers` of its configuration name are let in.
+/// as, and whom `control.operators` and `control.readers` of its configuration name are let in. With --host it logs in to a server on
+/// another machine.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -37,6 +39,8 @@ pub(crate) struct Arguments {
     /// Take the path of the control socket from this configuration file
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    host: host::Host,
     /// Answer as JSON, for programs
     #[arg(long, global = true)]
     json: bool,
@@ -173,7 +177,8 @@ Examples:
   penstock ctl log-level debug --for 5m
   penstock ctl begin; penstock ctl remove pool.old; penstock ctl diff; penstock ctl commit --confirm 60s
   penstock ctl save
-  penstock ctl --config /etc/penstock/penstock.toml reload";
+  penstock ctl --config /etc/penstock/penstock.toml reload
+  penstock ctl --host gw1.example --user ann status";
 
 /// Sends the command to the server and prints the answer.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -184,17 +189,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let named_by_environment = std::env::var_os("PENSTOCK_CONTROL_SOCKET").filter(|path| !path.is_empty());
     let socket = socket_path(arguments, named_by_environment.map(PathBuf::from))?;
+    let remote = arguments.host.remote()?;
     if let Command::Top(top) = &arguments.command {
+        if remote.is_some() {
+            return Err(Failure::usage("top is for servers of this machine: --host has it not yet"));
+        }
         let format = if arguments.json { Format::Json } else { Format::Text };
         return top::run(top, &format, &socket, arguments.timeout);
     }
-    let client = Client::connect(&socket, arguments.timeout).map_err(failed);
+    let client = match &remote {
+        Some(remote) => arguments.host.log_in(remote, arguments.timeout),
+        None => Client::connect(&socket, arguments.timeout).map_err(failed),
+    };
     let mut client = match (&arguments.command, client) {
         // A server that does not run is as unhealthy as one that says so.
         (Command::Health { .. }, Err(Failure::Usage(text))) => return Err(print_failed(&text, 1)),
         (_, client) => client?,
     };
     if let Command::Change(Change::Save { file, force }) = &arguments.command {
+        if remote.is_some() && file.is_none() {
+            let message = "save writes the files that the server has read: run it there, or name a file here";
+            return Err(Failure::usage(message));
+        }
         let existing = if *force { save::Existing::Replace } else { save::Existing::Refuse };
         let format = if arguments.json { save::Format::Json } else { save::Format::Text };
         return save::run(&mut client, file.as_deref(), existing, format);

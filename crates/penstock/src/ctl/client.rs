@@ -14,9 +14,11 @@ use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 
+use super::link::Link;
+
 #[derive(Debug)]
 pub(crate) struct Client {
-    stream: UnixStream,
+    stream: Link,
     path: PathBuf,
     timeout: Duration,
     /// Bytes read from the socket; those before `used` are already processed.
@@ -66,7 +68,13 @@ impl Client {
     pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Self, ClientError> {
         let address = UnixAddr::new(path).map_err(|_| ClientError::BadPath(path.to_owned()))?;
         let stream = connect(&address, timeout).map_err(|error| connect_error(path, timeout, error))?;
+        let stream = Link::Unix(stream);
         Ok(Client { stream, path: path.to_owned(), timeout, buffer: Vec::new(), used: 0 })
+    }
+
+    /// Goes on with a connection over which somebody has logged in. `name` is that of the server, in messages.
+    pub(super) fn over(stream: Link, name: &str, timeout: Duration) -> Self {
+        Client { stream, path: PathBuf::from(name), timeout, buffer: Vec::new(), used: 0 }
     }
 
     /// Sends one command and waits for its complete answer.
@@ -245,7 +253,7 @@ fn is_something_else(path: &Path) -> bool {
 }
 
 fn is_closed(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof)
 }
 
 impl fmt::Display for ClientError {

@@ -30,6 +30,9 @@ pub fn adopt(snapshot: &Snapshot, state: &State, tls: &tls::Shared) {
             tls.adopt(&listener.name, terminator, state);
         }
     }
+    if let Some(terminator) = &snapshot.control_tls {
+        tls.adopt(&"[control]".into(), terminator, state);
+    }
 }
 
 fn announce_tls(pool: &PoolPlan, state: &State) {

@@ -25,7 +25,11 @@ pub fn compile(config: Arc<Config>, facts: &Facts) -> Snapshot {
     let mut known = facts.tls.clone();
     let mut plan = |listener: &Listener| Arc::new(compile_listener(listener, facts, &mut known));
     let listeners = config.listeners.iter().map(|listener| (listener.name.clone(), plan(listener))).collect();
-    Snapshot { generation: facts.state.generation + 1, config, listeners, pools }
+    let control_tls = config.remote_control().map(|remote| {
+        let challenges = facts.state.challenges.clone();
+        Terminator::with_alpn(Vec::new(), &remote.tls, &mut known, challenges, facts.control_tls.as_ref())
+    });
+    Snapshot { generation: facts.state.generation + 1, config, listeners, control_tls, pools }
 }
 
 fn compile_pool(id: PoolId, pool: &Pool, facts: &Facts) -> PoolPlan {

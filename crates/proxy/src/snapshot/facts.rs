@@ -27,6 +27,8 @@ pub struct Facts {
     pub(super) hash_keys: HashMap<Arc<str>, HashKey>,
     /// TLS of each listener that is served now, by the name of the listener.
     pub(super) listeners: HashMap<Arc<str>, Terminator>,
+    /// TLS of control over the network that is served now.
+    pub(super) control_tls: Option<Terminator>,
     /// Incomplete ClientHellos of each listener that is served now, by the name of the listener.
     pub(super) hellos: HashMap<Arc<str>, Arc<Handshakes>>,
 }
@@ -69,6 +71,7 @@ impl Facts {
             cookies: cookies.collect(),
             hash_keys: hash_keys.collect(),
             listeners: listeners.collect(),
+            control_tls: before.and_then(|before| before.control_tls.clone()),
             hellos: hellos.collect(),
         }
     }

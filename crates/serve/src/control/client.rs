@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use access::policy::{Role, Subject};
 use logic::client_slots::Party;
 use logic::control_access::{Accounts, Peer, Rights};
 use logic::transaction::Operator;
@@ -11,7 +12,10 @@ use proxy::front::Front;
 use state::events::RateLimitedEvent;
 use tokio::net::UnixStream;
 
-/// Credentials of the client process, from the kernel.
+use super::remote::kerberos::Kerberos;
+use super::remote::logins::Logins;
+
+/// Who a client is: by the credentials of its process, from the kernel, or by a log-in over the network.
 #[derive(Clone, Debug)]
 pub(super) struct PeerCredentials {
     pub(super) uid: u32,
@@ -19,7 +23,9 @@ pub(super) struct PeerCredentials {
     pub(super) name: Option<Arc<str>>,
     /// `None` if the client runs in another PID namespace.
     pub(super) pid: Option<i32>,
-    pub(super) rights: Rights,
+    /// Who has logged in; then `uid` means nothing.
+    pub(super) login: Option<Arc<str>>,
+    pub(super) role: Role,
 }
 
 impl std::fmt::Display for PeerCredentials {
@@ -30,7 +36,8 @@ impl std::fmt::Display for PeerCredentials {
 
 impl PeerCredentials {
     pub(super) fn operator(&self) -> Operator {
-        Operator { uid: self.uid, name: self.name.as_deref().map(str::to_owned), pid: self.pid }
+        let [name, login] = [&self.name, &self.login].map(|text| text.as_deref().map(str::to_owned));
+        Operator { uid: self.uid, name, pid: self.pid, login }
     }
 }
 
@@ -58,14 +65,25 @@ pub(super) struct Shared {
     pub(super) owner: u32,
     /// Limits events about users who may not be here: with a list of users, each local user can connect.
     pub(super) refused: RateLimitedEvent,
+    /// The file of users, and those who guess.
+    pub(super) logins: Logins,
+    pub(super) kerberos: Kerberos,
 }
 
-/// A client that may be here, with its groups.
+/// A client that may be here, with what its rights depend on.
 pub(super) struct Admitted {
     pub(super) who: PeerCredentials,
-    pub(super) groups: Vec<u32>,
+    pub(super) origin: Origin,
     /// Number of the configuration in which its rights were read, or of an earlier one.
     pub(super) generation: u64,
+}
+
+/// What decides about the rights of a client.
+pub(super) enum Origin {
+    /// A user of this machine, with his groups.
+    Local(Vec<u32>),
+    /// A log-in.
+    Remote(Subject),
 }
 
 impl Shared {
@@ -79,10 +97,24 @@ impl Shared {
         match self.rights(peer.uid(), &groups) {
             Some(rights) => {
                 let (uid, pid, name) = (peer.uid(), peer.pid(), name_here(peer.uid()));
-                let who = PeerCredentials { uid, name, pid, rights };
-                Ok(Admitted { who, groups, generation })
+                let who = PeerCredentials { uid, name, pid, login: None, role: role_of(rights) };
+                Ok(Admitted { who, origin: Origin::Local(groups), generation })
             }
             None => Err(no_rights(peer.uid())),
+        }
+    }
+
+    /// What a client may do now, or why it may do nothing.
+    pub(super) fn role(&self, uid: u32, origin: &Origin) -> Result<Role, String> {
+        match origin {
+            Origin::Local(groups) => self.rights(uid, groups).map(role_of).ok_or_else(|| no_rights(uid)),
+            Origin::Remote(subject) => {
+                let snapshot = self.front.snapshot.load();
+                let remote = snapshot.config.remote_control();
+                let remote = remote.ok_or("control over the network was switched off")?;
+                let granted = self.logins.role(remote, subject);
+                granted.role.ok_or(granted.reason)
+            }
         }
     }
 
@@ -116,7 +148,15 @@ impl Shared {
     }
 }
 
-pub(super) fn no_rights(uid: u32) -> String {
+/// Who may change all is an admin: the socket has two kinds of users.
+fn role_of(rights: Rights) -> Role {
+    match rights {
+        Rights::Read => Role::View,
+        Rights::Change => Role::Admin,
+    }
+}
+
+fn no_rights(uid: u32) -> String {
     format!(
         "uid {uid} may not control this process: name the user in control.operators, or in control.readers to let it read"
     )

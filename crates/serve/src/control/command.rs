@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use access::policy::Role;
 use logic::transaction::Ask;
 use proxy::front::Front;
 use serde_json::{Value, json};
@@ -56,8 +57,9 @@ pub(super) fn run(line: &str, front: &Arc<Front>, who: &PeerCredentials) -> Step
         return Step::Refused(unknown(name));
     };
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    if who.rights < rights::needed(name, &arguments) {
-        return Step::Refused(rights::refusal(who, name).into());
+    let needed = (command.role)(&arguments);
+    if who.role < needed {
+        return Step::Refused(rights::refuse(&front.state, who, name, needed).into());
     }
     let call = Call { front, command, arguments: &arguments, format, who };
     (command.run)(&call).unwrap_or_else(Step::Refused)
@@ -101,6 +103,7 @@ pub(super) fn said(format: Format, command: &str, sentence: &str) -> String {
 const COMMANDS: &[Command] = &[
     Command {
         name: "status",
+        role: |_| Role::View,
         arguments: "",
         help: "what is served, degraded things first",
         run: |call| {
@@ -111,98 +114,126 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "backends",
+        role: |_| Role::View,
         arguments: "[POOL]",
         help: "backends with health and share of traffic",
         run: backends,
     },
     Command {
         name: "certs",
+        role: |_| Role::View,
         arguments: "[NAME]",
         help: "certificates, faulty ones first, then by expiry",
         run: certificates,
     },
     Command {
         name: "clients",
+        role: |_| Role::View,
         arguments: "[POOL] [within TIME]",
         help: "clients of sticky pools, each with its backend, the latest first; all, or those seen within a time",
         run: clients,
     },
     Command {
         name: "events",
+        role: |_| Role::View,
         arguments: "[N] [follow]",
         help: "the last N events; with `follow` new ones too, until you send a line",
         run: events,
     },
-    Command { name: "sessions", arguments: "[OPTIONS]", help: "open sessions", run: list_sessions },
-    Command { name: "kill", arguments: "ID...|OPTIONS", help: "end sessions at once", run: end_sessions },
+    Command {
+        name: "sessions",
+        role: |_| Role::View,
+        arguments: "[OPTIONS]",
+        help: "open sessions",
+        run: list_sessions,
+    },
+    Command {
+        name: "kill",
+        role: |_| Role::Operate,
+        arguments: "ID...|OPTIONS",
+        help: "end sessions at once",
+        run: end_sessions,
+    },
     Command {
         name: "why",
+        role: |_| Role::View,
         arguments: "[OPTIONS] URL|--session ID",
         help: "which backend a session would get, step by step",
         run: why::run,
     },
     Command {
         name: "dsr",
+        role: rights::dsr,
         arguments: "status|explain SOURCE DESTINATION tcp|udp|trace LIMITS [FILTER]",
         help: "services of dsr listeners, what would happen with a packet, or a trace as `capture`",
         run: services,
     },
     Command {
         name: "drain",
+        role: |_| Role::Operate,
         arguments: "[POOL] BACKEND [--for TIME]",
         help: "give a backend no new sessions, until `ready` or for a time; its open ones go on",
         run: marks::drain,
     },
     Command {
         name: "ready",
+        role: |_| Role::Operate,
         arguments: "[POOL] BACKEND",
         help: "give a drained backend new sessions again",
         run: marks::ready,
     },
     Command {
         name: "weight",
+        role: |_| Role::Operate,
         arguments: "[POOL] BACKEND N|default",
         help: "set the weight of a backend, over reloads and restarts, until `default`",
         run: marks::weight,
     },
     Command {
         name: "show",
+        role: |_| Role::Admin,
         arguments: "[PATH]",
         help: "the configuration that is served, or one part",
         run: |call| change::show(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
     },
     Command {
         name: "set",
+        role: |_| Role::Admin,
         arguments: "PATH VALUE",
         help: "give a key a value",
         run: |call| change::set(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
     },
     Command {
         name: "add",
+        role: |_| Role::Admin,
         arguments: "PATH VALUE",
         help: "append to a list, or make a table",
         run: |call| change::add(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
     },
     Command {
         name: "remove",
+        role: |_| Role::Admin,
         arguments: "PATH [VALUE]",
         help: "remove a key, a table or the entry of a list",
         run: |call| change::remove(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
     },
     Command {
         name: "begin",
+        role: |_| Role::Admin,
         arguments: "",
         help: "collect changes until `commit`",
         run: |call| call.expect_arguments(0).and_then(|()| call.ask(Ask::Begin)),
     },
     Command {
         name: "diff",
+        role: |_| Role::Admin,
         arguments: "",
         help: "what `commit` would change; without a transaction, what is not saved",
         run: |call| call.expect_arguments(0).and_then(|()| call.ask(Ask::Diff)),
     },
     Command {
         name: "commit",
+        role: |_| Role::Admin,
         arguments: "[confirm TIME]",
         help: "serve the changes; with a time, until then unless `confirm` comes",
         run: |call| {
@@ -214,65 +245,75 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "confirm",
+        role: |_| Role::Admin,
         arguments: "",
         help: "keep a commit that waits for this",
         run: |call| call.expect_arguments(0).and_then(|()| call.ask(Ask::Confirm)),
     },
     Command {
         name: "abort",
+        role: |_| Role::Admin,
         arguments: "[force]",
         help: "drop the changes since `begin`; `force`: those of another user",
         run: |call| change::abort(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
     },
     Command {
         name: "undo",
+        role: |_| Role::Admin,
         arguments: "[N [and-later]]",
         help: "serve what was served before the last change, or before change N and those after it",
         run: |call| change::undo(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
     },
     Command {
         name: "history",
+        role: rights::history,
         arguments: "[N]",
         help: "changes with their operators, or the lines of change N",
         run: |call| change::history(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
     },
     Command {
         name: "save",
+        role: |_| Role::Admin,
         arguments: "[done]",
         help: "what is to be written to the file; `done`: it was written",
         run: |call| change::save(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
     },
     Command {
         name: "capture",
+        role: |_| Role::Admin,
         arguments: "LISTENER for TIME size BYTES [client NETWORK]",
         help: "packets of its sessions as pcapng in Base64, until you send a line",
         run: capture,
     },
     Command {
         name: "health",
+        role: |_| Role::View,
         arguments: "[POOL ...]",
         help: "whether clients should come here: an error says why not",
         run: judge_health,
     },
     Command {
         name: "log-level",
+        role: |_| Role::Operate,
         arguments: "[LEVEL [--for TIME]|default]",
         help: "the level of the process log: show it, or change it for a time",
         run: log_level,
     },
     Command {
         name: "reload",
+        role: |_| Role::Admin,
         arguments: "",
         help: "read the configuration again; a faulty one changes nothing",
         run: |call| call.expect_arguments(0).map(|()| Step::Reload(call.format)),
     },
     Command {
         name: "stop",
+        role: |_| Role::Admin,
         arguments: "",
         help: "drain and end, as SIGTERM does",
         run: |call| call.expect_arguments(0).map(|()| Step::Stop(call.format)),
     },
-    Command { name: "help", arguments: "", help: "this list", run: help },
+    Command { name: "help", role: |_| Role::View, arguments: "", help: "this list", run: help },
 ];
 
 pub(super) fn names() -> impl Iterator<Item = &'static str> {

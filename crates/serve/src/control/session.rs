@@ -4,26 +4,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use access::policy::Role;
 use base64ct::{Base64, Encoding};
 use logic::client_slots::{ClientActivity, ClientDecision};
-use logic::control_access::Rights;
 use logic::transaction::{Ask, Changes};
 use proxy::front::Request;
 use state::events::{Event, Level};
 use state::kept::board::StoredWithin;
 use sys::cpu::thread_time;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{timeout, timeout_at};
 
-use super::client::{Admitted, PeerCredentials, Shared, no_rights};
+use super::client::{Admitted, Origin, PeerCredentials, Shared};
 use super::command::capture::{CaptureEnd, Running, Sent, Total};
 use super::command::{self, Following, Format, Step};
 use super::framing;
+use super::mail::{self, Then};
+use super::stream::Stream;
 use crate::client_slots::ClientSlot;
 
 mod held;
@@ -70,10 +71,10 @@ const RELOAD_TIME: Duration = Duration::from_secs(120);
 pub(super) struct Session {
     shared: Arc<Shared>,
     who: PeerCredentials,
-    groups: Vec<u32>,
+    origin: Origin,
     /// Configuration that gave `who` its rights.
     generation: u64,
-    stream: UnixStream,
+    stream: Stream,
     /// Bytes read but not yet run; at most [`LINE_LIMIT`] plus one read.
     input: Vec<u8>,
     /// Answers that wait until the state is stored, and those behind them: one store is for all.
@@ -87,26 +88,38 @@ struct Over;
 impl Session {
     pub(super) fn new(
         shared: Arc<Shared>,
-        Admitted { who, groups, generation }: Admitted,
-        stream: UnixStream,
+        Admitted { who, origin, generation }: Admitted,
+        stream: Stream,
         slot: Arc<ClientSlot>,
     ) -> Self {
         let held = Held::new(shared.front.state.clone());
-        Self { shared, who, groups, generation, stream, input: Vec::new(), held, slot }
+        Self { shared, who, origin, generation, stream, input: Vec::new(), held, slot }
+    }
+
+    /// Begins with bytes that have been read already.
+    pub(super) fn with_input(mut self, input: Vec<u8>) -> Self {
+        self.input = input;
+        self
     }
 
     /// Takes over what a newer configuration says of this user.
     fn renew_rights(&mut self) -> Result<(), String> {
         let generation = self.shared.front.state.generation.load(Relaxed);
-        if self.generation != generation {
+        // The file of users may change without a new configuration.
+        if self.generation != generation || matches!(self.origin, Origin::Remote(_)) {
             self.generation = generation;
-            let rights = self.shared.rights(self.who.uid, &self.groups);
-            self.who.rights = rights.ok_or_else(|| no_rights(self.who.uid))?;
+            self.who.role = self.shared.role(self.who.uid, &self.origin)?;
         }
         Ok(())
     }
 
     pub(super) async fn run(mut self) {
+        self.serve().await;
+        // A client that does not read its last bytes must not keep its task.
+        let _ = timeout(WRITE_TIME, self.stream.close()).await;
+    }
+
+    async fn serve(&mut self) {
         self.slot.set(ClientActivity::Waiting);
         while let Ok(line) = self.read_line().await {
             self.slot.set(ClientActivity::Working);
@@ -173,7 +186,10 @@ impl Session {
         let (mut line, mut wire) = (first, Vec::new());
         loop {
             let step = match std::str::from_utf8(&line) {
-                Ok(line) => command::run(line, &self.shared.front, &self.who),
+                Ok(text) => match self.mail(&line) {
+                    Some(mail) => Step::Mail(mail),
+                    None => command::run(text, &self.shared.front, &self.who),
+                },
                 Err(_) => Step::Refused("a command is UTF-8 text".into()),
             };
             match step {
@@ -211,6 +227,13 @@ impl Session {
         if wire.is_empty() { Ok(()) } else { self.send(&wire).await }
     }
 
+    fn mail(&self, line: &[u8]) -> Option<mail::Mail> {
+        match self.origin {
+            Origin::Local(_) => None,
+            Origin::Remote(_) => mail::answer(line),
+        }
+    }
+
     /// Whether a whole line has arrived that was not run yet.
     fn has_line(&mut self) -> bool {
         loop {
@@ -235,6 +258,10 @@ impl Session {
             Step::Refused(refusal) => framing::refusal(&refusal.message, &refusal.details),
             Step::Reload(format) => self.reload(format).await,
             Step::Stop(format) => self.stop(format).await,
+            Step::Mail(mail) => {
+                self.send(mail.answer.as_bytes()).await?;
+                return if mail.then == Then::Ends { Err(Over) } else { Ok(()) };
+            }
             Step::Later(later) => match later.0.await {
                 Ok(text) => framing::answer(&text),
                 Err(refusal) => framing::refusal(&refusal.message, &refusal.details),
@@ -428,7 +455,7 @@ impl Session {
                     _ => return Err(Over),
                 },
             };
-            if self.renew_rights().is_err() || self.who.rights != Rights::Change {
+            if self.renew_rights().is_err() || self.who.role != Role::Admin {
                 return Ok(CaptureEnd::NoRights);
             }
             if sent.bytes + bytes.len() as u64 > *size {
@@ -452,7 +479,11 @@ impl Session {
     }
 
     async fn write(&mut self, piece: &[u8], limit: Duration) -> Result<(), Over> {
-        match timeout(limit, self.stream.write_all(piece)).await {
+        let write = async {
+            self.stream.write_all(piece).await?;
+            self.stream.flush().await
+        };
+        match timeout(limit, write).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(Over),
         }

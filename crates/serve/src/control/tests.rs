@@ -3,6 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as StdStream;
 use std::time::Instant;
 
+use logic::control_access::Rules;
 use logic::transaction::Changes;
 use proxy::front::{Request, Said};
 use state::Admission;
@@ -24,8 +25,9 @@ struct Server {
 fn server() -> Server {
     let dir = tempfile::tempdir().unwrap();
     let (front, requests) = fixture::with_requests(POOL);
-    let thread =
-        bind(&dir.path().join("control.sock"), &Rules::default()).unwrap().run(front.clone()).unwrap();
+    let socket = dir.path().join("control.sock");
+    let control = Control { socket, access: Rules::default(), remote: None };
+    let thread = bind(&control).unwrap().run(front.clone()).unwrap();
     Server { front, requests, thread, _dir: dir }
 }
 
@@ -80,7 +82,9 @@ fn the_socket_belongs_to_its_owner_alone_and_goes_away_with_the_thread() {
 #[test]
 fn a_second_process_does_not_take_the_socket_over() {
     let server = server();
-    assert!(matches!(bind(server.thread.path(), &Rules::default()), Err(ControlError::Bind { .. })));
+    let socket = server.thread.path().to_owned();
+    let control = Control { socket, access: Rules::default(), remote: None };
+    assert!(matches!(bind(&control), Err(ControlError::Bind { .. })));
     assert_eq!(Client::connect(&server).ask("help").0, "ok");
 }
 

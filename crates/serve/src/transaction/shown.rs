@@ -117,7 +117,8 @@ impl Live {
         json!({
             "number": entry.number,
             "at": timestamp(entry.at),
-            "uid": entry.by.as_ref().map(|by| by.uid),
+            "uid": entry.by.as_ref().filter(|by| by.login.is_none()).map(|by| by.uid),
+            "login": entry.by.as_ref().and_then(|by| by.login.clone()),
             "user": entry.by.as_ref().and_then(|by| by.name.clone()),
             "pid": entry.by.as_ref().and_then(|by| by.pid),
             "cause": cause(entry.cause),

@@ -40,6 +40,8 @@ struct KeptOperator {
     uid: u32,
     name: Option<String>,
     pid: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    login: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +80,10 @@ impl Changes {
 
 impl KeptEntry {
     fn of(entry: &Entry) -> Self {
-        let operator = |by: &Operator| KeptOperator { uid: by.uid, name: by.name.clone(), pid: by.pid };
+        let operator = |by: &Operator| {
+            let (name, login) = (by.name.clone(), by.login.clone());
+            KeptOperator { uid: by.uid, name, pid: by.pid, login }
+        };
         Self {
             number: entry.number,
             at: millis(entry.at),
@@ -101,7 +106,7 @@ impl KeptEntry {
         Entry {
             number: self.number,
             at: clock.wall(self.at),
-            by: self.by.map(|by| Operator { uid: by.uid, name: by.name, pid: by.pid }),
+            by: self.by.map(|by| Operator { uid: by.uid, name: by.name, pid: by.pid, login: by.login }),
             cause: match self.cause {
                 KeptCause::Change => Cause::Change,
                 KeptCause::Undo => Cause::Undo,

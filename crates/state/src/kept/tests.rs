@@ -76,7 +76,7 @@ fn used() -> State {
 fn changes() -> Memory {
     let now = Now { wall: SystemTime::now(), monotonic: Instant::now() };
     let mut ledger = Ledger::new("zero");
-    let by = Operator { uid: 0, name: Some("root".into()), pid: None };
+    let by = Operator { uid: 0, name: Some("root".into()), pid: None, login: None };
     ledger.changed("one", by, "set one".into(), now);
     ledger.memory()
 }

@@ -198,7 +198,7 @@ fn unwritable(path: &Path, error: &io::Error) -> Failure {
 }
 
 /// A new file beside the one that it is to replace. It is removed if an error comes first.
-struct Replacement {
+pub(in crate::cmd) struct Replacement {
     path: PathBuf,
     directory: PathBuf,
     beside: PathBuf,
@@ -208,7 +208,7 @@ struct Replacement {
 
 impl Replacement {
     /// Writes the new file. Owner and permissions are those of the old one; without one the mode is 0600.
-    fn make(path: &Path, bytes: &[u8], before: Option<&[u8]>) -> io::Result<Self> {
+    pub(in crate::cmd) fn make(path: &Path, bytes: &[u8], before: Option<&[u8]>) -> io::Result<Self> {
         // A link stays a link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let directory = match path.parent() {
@@ -231,8 +231,13 @@ impl Replacement {
         Ok(made)
     }
 
+    /// The new file, before it takes its place.
+    pub(in crate::cmd) fn path(&self) -> &Path {
+        &self.beside
+    }
+
     /// Replaces the old file at once: at every moment it is whole.
-    fn take_place(self) -> io::Result<()> {
+    pub(in crate::cmd) fn take_place(self) -> io::Result<()> {
         if let Some(before) = &self.before {
             let now = sys::file::read(&self.path, config::MAX_TEXT as u64 + 3)?;
             if now.strip_prefix(MARK).unwrap_or(&now) != before {

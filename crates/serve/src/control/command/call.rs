@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use access::policy::Role;
 use logic::transaction::Ask;
 use proxy::front::Front;
 use serde_json::json;
@@ -10,6 +11,7 @@ use state::BackendState;
 use text::nearest::nearest;
 
 use super::super::client::PeerCredentials;
+use super::super::mail::Mail;
 use super::super::sessions;
 use super::capture;
 
@@ -29,6 +31,8 @@ pub(in super::super) enum Step {
     Capture(capture::Running),
     /// An answer that others have a part in, such as the workers.
     Later(Later),
+    /// A command of SMTP, which clients send that log in by its grammar.
+    Mail(Mail),
 }
 
 pub(in super::super) struct Later(
@@ -65,6 +69,8 @@ impl Format {
 
 pub(in super::super) struct Command {
     pub(super) name: &'static str,
+    /// What a client must be to give the command with these arguments.
+    pub(super) role: fn(&[&str]) -> Role,
     pub(super) arguments: &'static str,
     pub(super) help: &'static str,
     pub(super) run: fn(&Call<'_>) -> Result<Step, Refusal>,

@@ -1,7 +1,7 @@
 //! Random lines of control clients: each gets an answer or a refusal, what is said to be JSON is JSON, and who may only
 //! read changes nothing.
 
-use logic::control_access::Rights;
+use access::policy::Role;
 use logic::transaction::Ask;
 
 use super::*;
@@ -86,8 +86,8 @@ impl Random {
     }
 }
 
-fn client(rights: Rights) -> PeerCredentials {
-    PeerCredentials { uid: 1000, name: Some("operator".into()), pid: Some(7), rights }
+fn client(role: Role) -> PeerCredentials {
+    PeerCredentials { uid: 1000, name: Some("operator".into()), pid: Some(7), login: None, role }
 }
 
 #[tokio::test]
@@ -97,9 +97,9 @@ async fn random_lines_are_answered_and_readers_change_nothing() {
     let mut answered = 0;
     for number in 0..20_000 {
         let line = random.line();
-        let who = client(if number % 2 == 0 { Rights::Read } else { Rights::Change });
+        let who = client(if number % 2 == 0 { Role::View } else { Role::Admin });
         let step = run(&line, &front, &who);
-        if who.rights == Rights::Read {
+        if who.role == Role::View {
             let reads = match &step {
                 Step::Marked(..) | Step::Reload(_) | Step::Stop(_) => false,
                 Step::Change(ask, _) => matches!(ask, Ask::History { number: None }),

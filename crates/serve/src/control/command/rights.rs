@@ -1,40 +1,60 @@
-//! Which commands a client needs which rights for.
+//! Which roles commands need that show more with some arguments than with others, and what a client is told that has too low
+//! a role.
 
-use logic::control_access::Rights;
+use access::policy::Role;
+use state::State;
+use state::events::Level;
 
 use crate::control::client::PeerCredentials;
 
-/// Commands that change nothing and show no line of the configuration.
-const READ: [&str; 11] = [
-    "status", "backends", "certs", "clients", "sessions", "health", "events", "why", "dsr", "history", "help",
-];
-
-/// A command that is not in the list needs the right to change.
-pub(super) fn needed(command: &str, arguments: &[&str]) -> Rights {
-    // With a number it shows lines of the configuration, which may have secrets.
-    let shows_lines = command == "history" && !arguments.is_empty();
-    // It shows what clients send.
-    let shows_bytes = command == "dsr" && arguments.first() == Some(&"trace");
-    if READ.contains(&command) && !shows_lines && !shows_bytes { Rights::Read } else { Rights::Change }
+/// With a number it shows lines of the configuration, which may have secrets.
+pub(super) fn history(arguments: &[&str]) -> Role {
+    if arguments.is_empty() { Role::View } else { Role::Admin }
 }
 
-pub(super) fn refusal(who: &PeerCredentials, command: &str) -> String {
-    format!("{who} may only read: `{command}` is for those whom control.operators names")
+/// A trace shows what clients send.
+pub(super) fn dsr(arguments: &[&str]) -> Role {
+    if arguments.first() == Some(&"trace") { Role::Admin } else { Role::View }
+}
+
+/// Says why the client may not, and records that it has tried.
+pub(super) fn refuse(state: &State, who: &PeerCredentials, command: &str, needed: Role) -> String {
+    let role = who.role;
+    if who.login.is_some() {
+        let message =
+            format!("{who}: `{command}` refused: it needs the role {needed}, the client has {role}");
+        state.events.record(Level::Warning, "access", message);
+    }
+    match (&who.login, role) {
+        (None, Role::View) => {
+            format!("{who} may only read: `{command}` is for those whom control.operators names")
+        }
+        _ => format!("{who} has the role {role}: `{command}` needs {needed}"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::COMMANDS;
     use super::*;
 
     #[test]
-    fn every_command_of_the_list_exists_and_the_others_are_for_operators() {
-        let names: Vec<_> = super::super::names().collect();
-        assert!(READ.iter().all(|name| names.contains(name)));
-        assert_eq!(needed("history", &[]), Rights::Read);
-        assert_eq!(needed("history", &["3"]), Rights::Change);
-        assert_eq!((needed("dsr", &["status"]), needed("dsr", &["trace"])), (Rights::Read, Rights::Change));
-        for name in ["show", "diff", "save", "set", "drain", "reload", "stop", "unknown"] {
-            assert_eq!(needed(name, &[]), Rights::Change, "{name}");
+    fn readers_see_no_text_of_the_configuration_and_operators_change_none() {
+        let role = |name: &str, arguments: &[&str]| {
+            let command = COMMANDS.iter().find(|command| command.name == name).unwrap();
+            (command.role)(arguments)
+        };
+        let view = ["status", "backends", "certs", "clients", "sessions", "health", "events", "why", "help"];
+        for name in view {
+            assert_eq!(role(name, &[]), Role::View, "{name}");
+        }
+        assert_eq!((role("history", &[]), role("history", &["3"])), (Role::View, Role::Admin));
+        assert_eq!((role("dsr", &["status"]), role("dsr", &["trace"])), (Role::View, Role::Admin));
+        for name in ["drain", "ready", "weight", "kill", "log-level"] {
+            assert_eq!(role(name, &[]), Role::Operate, "{name}");
+        }
+        for name in ["show", "diff", "save", "set", "capture", "reload", "stop", "undo", "abort"] {
+            assert_eq!(role(name, &[]), Role::Admin, "{name}");
         }
     }
 }

@@ -1,0 +1,44 @@
+//! Control over the network.
+
+use std::path::PathBuf;
+
+use access::Mechanism;
+use access::policy::Policy;
+
+use super::{BindAddress, TlsSettings};
+
+/// `listen` of `[control]`, with all that belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteControl {
+    pub listen: BindAddress,
+    pub tls: TlsSettings,
+    /// When TLS begins.
+    pub start: TlsStart,
+    /// File of users; `None`: nobody logs in with a password.
+    pub users: Option<PathBuf>,
+    /// Kerberos; `None`: nobody logs in with a ticket.
+    pub kerberos: Option<Kerberos>,
+    /// Mechanisms that may be used if the rest of the configuration makes them possible.
+    pub mechanisms: Vec<Mechanism>,
+    /// Who may do what, beside what the file of users says.
+    pub policy: Policy,
+}
+
+/// The service as which Kerberos knows this server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kerberos {
+    /// `None`: the keytab of the system.
+    pub keytab: Option<PathBuf>,
+    pub service: String,
+    /// `None`: the name of this machine.
+    pub host: Option<String>,
+}
+
+/// When a connection begins TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsStart {
+    /// Before anything else.
+    Implicit,
+    /// By the command `STARTTLS`, before any log-in.
+    StartTls,
+}

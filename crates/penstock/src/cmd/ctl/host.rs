@@ -1,0 +1,133 @@
+//! The options of `penstock ctl` for a server on another machine.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use access::Mechanism;
+use clap::Args;
+use tls::control_client::Settings;
+
+use crate::cmd::user;
+use crate::ctl::client::Client;
+use crate::ctl::remote::{LogInError, MECHANISMS, Remote, Start};
+use crate::output::{Failure, plain};
+
+/// Port of `control.listen`, by convention.
+const PORT: u16 = 4040;
+
+#[derive(Debug, Args)]
+pub(super) struct Host {
+    /// Server on another machine, at `listen` of its [control] [default port: 4040]
+    #[arg(long, value_name = "HOST[:PORT]", global = true, conflicts_with_all = ["socket", "config"])]
+    host: Option<String>,
+    /// Name of the user at that server [default: the variable USER]
+    #[arg(long, value_name = "NAME", global = true, requires = "host")]
+    user: Option<String>,
+    /// Take the password from the first line of this file; without it the terminal is asked
+    #[arg(long, value_name = "FILE", global = true, requires = "host")]
+    password_file: Option<PathBuf>,
+    /// File with the CA of the server's certificate [default: those of the operating system]
+    #[arg(long, value_name = "FILE", global = true, requires = "host")]
+    ca: Option<PathBuf>,
+    /// Client certificate to log in with (EXTERNAL), with --key
+    #[arg(long, value_name = "FILE", global = true, requires = "host", requires = "key")]
+    certificate: Option<PathBuf>,
+    /// Private key of --certificate
+    #[arg(long, value_name = "FILE", global = true, requires = "host", requires = "certificate")]
+    key: Option<PathBuf>,
+    /// Name in the server's certificate, if it is not that of --host
+    #[arg(long, value_name = "NAME", global = true, requires = "host")]
+    server_name: Option<String>,
+    /// Begin TLS by the command STARTTLS, for a server with tls-start = "starttls"
+    #[arg(long, global = true, requires = "host")]
+    starttls: bool,
+    /// Log in by this mechanism only: EXTERNAL, GS2-KRB5-PLUS, SCRAM-SHA-256-PLUS, GS2-KRB5 or
+    /// SCRAM-SHA-256 [default: the best one]
+    #[arg(long, value_name = "NAME", global = true, requires = "host", value_parser = mechanism)]
+    mechanism: Option<Mechanism>,
+    /// First part of the name of the service in Kerberos, as `service` of the server's configuration has it [default: host]
+    #[arg(long, value_name = "NAME", global = true, requires = "host")]
+    kerberos_service: Option<String>,
+}
+
+fn mechanism(name: &str) -> Result<Mechanism, String> {
+    let found = MECHANISMS.into_iter().find(|mechanism| mechanism.name().eq_ignore_ascii_case(name));
+    found.ok_or_else(|| format!("there are {}", MECHANISMS.map(Mechanism::name).join(", ")))
+}
+
+impl Host {
+    /// The server on another machine, if one is named.
+    pub(super) fn remote(&self) -> Result<Option<Remote>, Failure> {
+        let Some(text) = &self.host else { return Ok(None) };
+        let (host, port) = address(text)
+            .ok_or_else(|| Failure::usage(format_args!("--host {}: it is HOST or HOST:PORT", plain(text))))?;
+        let user = self.user.clone().or_else(|| std::env::var("USER").ok());
+        let start = if self.starttls { Start::StartTls } else { Start::Implicit };
+        let name = self.server_name.clone().unwrap_or_else(|| host.clone());
+        let identity = self.certificate.clone().zip(self.key.clone());
+        let tls = Settings { name, authority: self.ca.clone(), identity };
+        let service = self.kerberos_service.clone().unwrap_or_else(|| "host".to_owned());
+        Ok(Some(Remote { host, port, tls, start, user, service, mechanism: self.mechanism }))
+    }
+
+    pub(super) fn log_in(&self, remote: &Remote, timeout: Duration) -> Result<Client, Failure> {
+        let mut failure = None;
+        let mut password = || {
+            let password = match &self.password_file {
+                Some(file) => user::password_of(file),
+                None => {
+                    let user = remote.user.as_deref().unwrap_or_default();
+                    user::ask(&format!("Password of {} at {}", plain(user), plain(&remote.host)))
+                }
+            };
+            password.map_err(|why| {
+                failure = Some(why);
+                String::new()
+            })
+        };
+        let client = remote.log_in(timeout, &mut password);
+        match (client, failure) {
+            (Ok(client), _) => Ok(client),
+            (Err(LogInError::Password(_)), Some(failure)) => Err(failure),
+            (Err(error), _) => {
+                let lines: Vec<_> = error.to_string().lines().map(plain).collect();
+                Err(Failure::runtime(lines.join("\n")))
+            }
+        }
+    }
+}
+
+/// Splits `HOST`, `HOST:PORT`, `[ADDRESS]` and `[ADDRESS]:PORT`; a bare IPv6 address is a host.
+fn address(text: &str) -> Option<(String, u16)> {
+    if text.parse::<std::net::Ipv6Addr>().is_ok() {
+        return Some((text.to_owned(), PORT));
+    }
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']')?;
+            let port = if port.is_empty() { None } else { Some(port.strip_prefix(':')?) };
+            (host, port)
+        }
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let port = port.map_or(Some(PORT), |port| port.parse().ok().filter(|port| *port > 0))?;
+    (!host.is_empty() && !host.contains(char::is_whitespace)).then(|| (host.to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_split_from_its_port() {
+        let read = |text| address(text).map(|(host, port)| format!("{host} {port}"));
+        assert_eq!(read("gw").as_deref(), Some("gw 4040"));
+        assert_eq!(read("gw:1").as_deref(), Some("gw 1"));
+        assert_eq!(read("::1").as_deref(), Some("::1 4040"));
+        assert_eq!(read("[::1]").as_deref(), Some("::1 4040"));
+        assert_eq!(read("[::1]:99").as_deref(), Some("::1 99"));
+        for bad in ["", ":1", "gw:", "gw:x", "gw:0", "gw:65536", "[::1", "[::1]x", "g w"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! `penstock user`: the file of those who may log in to a server's control over the network. `crates/access/src/users.rs` has
+//! its form.
+
+use std::fs;
+use std::io::{self, Read};
+use std::num::NonZeroU32;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use access::policy::Role;
+use access::sasl::{Credential, LEAST_ITERATIONS, MOST_ITERATIONS, prepare};
+use access::users::{User, Users};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use ssh::keys::{Answered, Ask, Question, UserPrompt};
+
+use super::ctl::save::Replacement;
+use crate::output::{Failure, plain, print};
+
+/// Users who may control a server over the network: passwords, groups, roles
+///
+/// Changes the file that `users` of [control] in the server's configuration names; the server reads it at each log-in. It
+/// has no password, only what checks one (SCRAM-SHA-256, the form of `gsasl --mkpasswd`).
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    /// File of users
+    #[arg(long, value_name = "FILE", global = true, default_value = "/etc/penstock/users")]
+    file: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Add(Box<Add>),
+    /// List users with their roles and groups
+    List {
+        /// Answer as JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a user: open connections of this user end too
+    Remove {
+        /// Name of the user
+        name: String,
+    },
+}
+
+/// Add a user, or change one: what is not named stays
+///
+/// Asks for the password on the terminal, unless it comes from a file.
+#[derive(Debug, Args)]
+struct Add {
+    /// Name of the user
+    name: String,
+    /// What the user may do: view, operate or admin; `roles` of the configuration may give more
+    #[arg(long, value_name = "ROLE", value_parser = role)]
+    role: Option<Role>,
+    /// A group of the user, for `roles` of the configuration; several are possible, and replace those from before
+    #[arg(long = "group", value_name = "NAME")]
+    groups: Vec<String>,
+    /// Take the password from the first line of this file; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "no_password")]
+    password_file: Option<PathBuf>,
+    /// Ask for no password: a new user has none, another keeps it
+    #[arg(long)]
+    no_password: bool,
+    /// Name of the user in Kerberos, NAME@REALM: such log-ins have the groups and the role of this user
+    #[arg(long = "principal", value_name = "PRINCIPAL")]
+    principals: Vec<String>,
+    /// Common name of the user's client certificates: such log-ins have the groups and the role of this user
+    #[arg(long = "certificate", value_name = "NAME")]
+    certificates: Vec<String>,
+    /// Work of a client for each log-in, and of a thief for each guess
+    #[arg(long, value_name = "COUNT", default_value_t = ITERATIONS,
+          value_parser = clap::value_parser!(u32).range(i64::from(LEAST_ITERATIONS)..=i64::from(MOST_ITERATIONS)))]
+    iterations: u32,
+}
+
+/// Some tens of milliseconds of a client.
+const ITERATIONS: u32 = 65_536;
+
+/// Bytes of a salt.
+const SALT: usize = 18;
+
+/// Largest file of users, and of a password.
+const LARGEST: u64 = 64 * 1024 * 1024;
+const LARGEST_PASSWORD: u64 = 4096;
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock user add ann --role operate
+  penstock user add ann --group ops --group dba --no-password
+  penstock user add root --role admin --certificate root.example --no-password
+  penstock user list
+  penstock user remove ann";
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let file = &arguments.file;
+    match &arguments.command {
+        Command::Add(add) => put(file, add),
+        Command::List { json } => list(file, *json),
+        Command::Remove { name } => remove(file, name),
+    }
+}
+
+fn role(word: &str) -> Result<Role, String> {
+    word.parse().map_err(|_| "it is view, operate or admin".to_owned())
+}
+
+fn put(file: &Path, add: &Add) -> Result<(), Failure> {
+    let (text, mut users) = read(file)?;
+    let before = users.find(&add.name).cloned();
+    let is_new = before.is_none();
+    let mut user = match before {
+        Some(user) => user,
+        None => User::new(&add.name).map_err(Failure::usage)?,
+    };
+    user.role = add.role.or(user.role);
+    let replace = |old: &mut Vec<String>, new: &[String]| {
+        if !new.is_empty() {
+            *old = new.to_vec();
+        }
+    };
+    replace(&mut user.groups, &add.groups);
+    replace(&mut user.principals, &add.principals);
+    replace(&mut user.certificates, &add.certificates);
+    if !add.no_password && (is_new || add.password_file.is_some()) {
+        user.scram = Some(credential(add)?);
+    }
+    users.put(user);
+    if users.key().is_none() {
+        users.set_key(random()?);
+    }
+    // Whatever the server would refuse is refused here.
+    let new = users.to_string();
+    if let Err(error) = Users::parse(&new) {
+        return Err(Failure::usage(format_args!("user {}: {}", plain(&add.name), error.fault)));
+    }
+    write(file, &new, text.as_deref())?;
+    let verb = if is_new { "added" } else { "changed" };
+    print(&format!("{verb} {}\n", add.name))
+}
+
+fn credential(add: &Add) -> Result<Credential, Failure> {
+    let password = match &add.password_file {
+        Some(file) => password_of(file)?,
+        None => ask_twice(&add.name)?,
+    };
+    let iterations = NonZeroU32::new(add.iterations).unwrap_or(NonZeroU32::MIN);
+    Credential::derive(&password, &random::<SALT>()?, iterations)
+        .map_err(|error| Failure::usage(format_args!("the password {error}")))
+}
+
+/// Reads a password from the first line of a file; `-` is standard input.
+pub(crate) fn password_of(file: &Path) -> Result<String, Failure> {
+    let shown = plain(&file.display().to_string());
+    let bytes = match file.as_os_str() == "-" {
+        true => {
+            let mut bytes = Vec::new();
+            io::stdin().take(LARGEST_PASSWORD).read_to_end(&mut bytes).map(|_| bytes)
+        }
+        false => sys::file::read(file, LARGEST_PASSWORD),
+    };
+    let bytes = bytes
+        .map_err(|error| Failure::usage(format_args!("cannot read the password in {shown}: {error}")))?;
+    let text = String::from_utf8(bytes);
+    let text = text.map_err(|_| Failure::usage(format_args!("the password in {shown} is not UTF-8 text")))?;
+    let line = text.lines().next().unwrap_or_default();
+    let checked = prepare(line).map(str::to_owned);
+    checked.map_err(|error| Failure::usage(format_args!("the password in {shown} {error}")))
+}
+
+/// Asks for a password on the terminal.
+pub(crate) fn ask(question: &str) -> Result<String, Failure> {
+    let question = Question { text: format!("{question}: "), answer: Answered::Unseen };
+    let answer = UserPrompt::from_environment().ask(&question).map_err(|error| {
+        Failure::usage(format_args!(
+            "cannot ask for the password: {error}\n  hint: --password-file FILE names it"
+        ))
+    })?;
+    let checked = prepare(&answer).map(str::to_owned);
+    checked.map_err(|error| Failure::usage(format_args!("the password {error}")))
+}
+
+fn ask_twice(name: &str) -> Result<String, Failure> {
+    let first = ask(&format!("New password of {}", plain(name)))?;
+    match ask("The same again")? {
+        second if second == first => Ok(first),
+        _ => Err(Failure::usage("the two passwords differ: nothing has changed")),
+    }
+}
+
+fn list(file: &Path, json: bool) -> Result<(), Failure> {
+    let (text, users) = read(file)?;
+    if text.is_none() {
+        return Err(Failure::usage(format_args!("there is no file {}", plain(&file.display().to_string()))));
+    }
+    if json {
+        let all: Vec<_> = users
+            .iter()
+            .map(|user| {
+                json!({
+                    "name": user.name,
+                    "role": user.role.map(Role::word),
+                    "groups": user.groups,
+                    "password": user.scram.is_some(),
+                    "principals": user.principals,
+                    "certificates": user.certificates,
+                })
+            })
+            .collect();
+        return print(&format!("{}\n", serde_json::Value::from(all)));
+    }
+    let mut out = String::new();
+    for user in users.iter() {
+        let role = user.role.map_or("no role of its own", Role::word);
+        let password = if user.scram.is_some() { "password" } else { "no password" };
+        out += &format!("{:<20} {role:<18} {password}", user.name);
+        for (what, names) in
+            [("groups", &user.groups), ("principals", &user.principals), ("certificates", &user.certificates)]
+        {
+            if !names.is_empty() {
+                out += &format!("; {what} {}", names.join(", "));
+            }
+        }
+        out.push('\n');
+    }
+    print(&out)
+}
+
+fn remove(file: &Path, name: &str) -> Result<(), Failure> {
+    let (text, mut users) = read(file)?;
+    if users.remove(name).is_none() {
+        let file = plain(&file.display().to_string());
+        return Err(Failure::usage(format_args!("{file} has no user {}", plain(name))));
+    }
+    write(file, &users.to_string(), text.as_deref())?;
+    print(&format!("removed {name}\n"))
+}
+
+/// Reads the file; without one there are no users.
+fn read(file: &Path) -> Result<(Option<String>, Users), Failure> {
+    let shown = plain(&file.display().to_string());
+    let bytes = match sys::file::read(file, LARGEST) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, Users::default())),
+        Err(error) => return Err(Failure::usage(format_args!("cannot read {shown}: {error}"))),
+    };
+    let text =
+        String::from_utf8(bytes).map_err(|_| Failure::usage(format_args!("{shown} is not UTF-8 text")))?;
+    let users = Users::parse(&text).map_err(|error| Failure::usage(format_args!("{shown}: {error}")))?;
+    Ok((Some(text), users))
+}
+
+/// Replaces the file, with the owner that it has: the server runs as another user than root.
+fn write(file: &Path, text: &str, before: Option<&str>) -> Result<(), Failure> {
+    let written = Replacement::make(file, text.as_bytes(), before.map(str::as_bytes)).and_then(|new| {
+        fs::set_permissions(new.path(), fs::Permissions::from_mode(0o600))?;
+        new.take_place()
+    });
+    written.map_err(|error| {
+        let shown = plain(&file.display().to_string());
+        Failure::runtime(format_args!("{shown} cannot be written: {error}\n  hint: nothing has changed"))
+    })?;
+    if before.is_none() && nix::unistd::geteuid().is_root() {
+        let shown = plain(&file.display().to_string());
+        crate::output::complain(&format!(
+            "note: {shown} belongs to root; if the server runs as another user: chown penstock {shown}\n"
+        ));
+    }
+    Ok(())
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    access::random().ok_or_else(|| Failure::runtime("the system gives no random bytes"))
+}

@@ -1,0 +1,348 @@
+//! The log-in of a control client over the network: the grammar of SMTP (RFC 4954), SASL of `access::sasl`.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use access::Mechanism;
+use access::sasl::gs2::{BindingFlag, Header, TLS_EXPORTER, TokenForm};
+use access::sasl::krb5;
+use access::sasl::scram::{Client as Scram, ScramError};
+use access::sasl::smtp;
+use base64ct::{Base64, Encoding};
+use sys::gssapi::{Initiator, Library, Progress};
+use tls::control_client::{ConnectError, Connection, Settings};
+
+use super::client::Client;
+use super::link::Link;
+
+/// Where the server is, and who logs in.
+#[derive(Clone, Debug)]
+pub(crate) struct Remote {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) tls: Settings,
+    pub(crate) start: Start,
+    /// For passwords.
+    pub(crate) user: Option<String>,
+    /// First part of the name of the service in Kerberos.
+    pub(crate) service: String,
+    /// `None`: the best that the server offers and the client can.
+    pub(crate) mechanism: Option<Mechanism>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    Implicit,
+    StartTls,
+}
+
+/// Why a log-in failed. Hosts are in the form that the user has named.
+#[derive(Debug)]
+pub(crate) enum LogInError {
+    NoAddress(String, io::Error),
+    Connect(String, io::Error),
+    Tls(ConnectError),
+    Ended(String, io::Error),
+    /// What answers does not speak the grammar.
+    Other(String, String),
+    NoMechanism {
+        host: String,
+        offered: String,
+        hint: &'static str,
+    },
+    Refused(String, String),
+    Scram(String, ScramError),
+    Kerberos(String),
+    NoUser,
+    Password(String),
+}
+
+impl fmt::Display for LogInError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAddress(host, why) => write!(f, "cannot find {host}: {why}"),
+            Self::Connect(host, why) => write!(f, "cannot connect to {host}: {why}"),
+            Self::Tls(why) => why.fmt(f),
+            Self::Ended(host, why) => write!(
+                f,
+                "the connection to {host} ended: {why}\n  hint: after several wrong log-ins a server closes at once for a \
+                 time; its log says why"
+            ),
+            Self::Other(host, said) => {
+                write!(f, "{host} is no control listener of penstock: it said \"{said}\"")
+            }
+            Self::NoMechanism { host, offered, hint } => {
+                write!(f, "{host} offers no mechanism that can be used here: {offered}\n  hint: {hint}")
+            }
+            Self::Refused(host, said) => {
+                write!(f, "{host} refused the log-in: {said}\n  hint: the server's log has the reason")
+            }
+            Self::Scram(host, why) => write!(f, "the log-in at {host} failed: {why}"),
+            Self::Kerberos(why) => {
+                write!(f, "Kerberos: {why}\n  hint: kinit gets a ticket; klist shows it")
+            }
+            Self::NoUser => f.write_str("--user NAME is missing, and the variable USER too"),
+            Self::Password(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<ConnectError> for LogInError {
+    fn from(error: ConnectError) -> Self {
+        Self::Tls(error)
+    }
+}
+
+impl Remote {
+    fn shown(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
+    /// Connects and logs in. `password` is asked for when it is needed.
+    pub(crate) fn log_in(
+        &self,
+        timeout: Duration,
+        password: &mut dyn FnMut() -> Result<String, String>,
+    ) -> Result<Client, LogInError> {
+        let tcp = self.connect(timeout)?;
+        let mut answers = Answers { link: tcp, buffer: Vec::new(), host: self.shown() };
+        if self.start == Start::StartTls {
+            answers.expect("220")?;
+            answers.ask("EHLO ctl", "250")?;
+            answers.ask("STARTTLS", "220")?;
+        }
+        let tls = Connection::shake_hands(answers.link, &self.tls)?;
+        let exporter = tls.exporter();
+        let mut answers = Answers { link: tls, buffer: Vec::new(), host: self.shown() };
+        if self.start == Start::Implicit {
+            answers.expect("220")?;
+        }
+        let offered = answers.ask("EHLO ctl", "250")?;
+        let offered =
+            offered.iter().find_map(|line| line.get(4..)?.strip_prefix("AUTH ")).unwrap_or_default();
+        let mut refused = None;
+        for mechanism in self.choose(offered, exporter.is_some())? {
+            match mechanism {
+                Mechanism::External => drop(answers.ask("AUTH EXTERNAL =", "235")?),
+                Mechanism::Gs2Krb5 | Mechanism::Gs2Krb5Plus => {
+                    match self.ticket(mechanism, exporter) {
+                        Ok(ticket) => self.kerberos(&mut answers, mechanism, ticket)?,
+                        // There is no ticket, or no library: another mechanism may do.
+                        Err(why) => {
+                            refused = Some(why);
+                            continue;
+                        }
+                    }
+                }
+                _ => {
+                    let user = self.user.as_deref().ok_or(LogInError::NoUser)?;
+                    let password = password().map_err(LogInError::Password)?;
+                    let flag = self.flag(mechanism == Mechanism::ScramSha256Plus, exporter.as_ref());
+                    self.scram(&mut answers, mechanism, flag, (user, &password))?;
+                }
+            }
+            return Ok(Client::over(Link::Tls(answers.link), &self.shown(), timeout));
+        }
+        Err(LogInError::Kerberos(refused.unwrap_or_default()))
+    }
+
+    fn connect(&self, timeout: Duration) -> Result<TcpStream, LogInError> {
+        let addresses = (self.host.as_str(), self.port).to_socket_addrs();
+        let addresses = addresses.map_err(|error| LogInError::NoAddress(self.host.clone(), error))?;
+        let deadline = Instant::now() + timeout;
+        let mut failed = io::Error::from(io::ErrorKind::NotFound);
+        for address in addresses {
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(tcp) => {
+                    let set = tcp
+                        .set_nodelay(true)
+                        .and_then(|()| tcp.set_read_timeout(Some(timeout)))
+                        .and_then(|()| tcp.set_write_timeout(Some(timeout)));
+                    set.map_err(|error| LogInError::Connect(self.shown(), error))?;
+                    return Ok(tcp);
+                }
+                Err(error) => failed = error,
+            }
+        }
+        Err(LogInError::Connect(self.shown(), failed))
+    }
+
+    /// Mechanisms that the server offers and this client can, the best first.
+    fn choose(&self, offered: &str, can_bind: bool) -> Result<Vec<Mechanism>, LogInError> {
+        let is_offered = |mechanism: &Mechanism| offered.split(' ').any(|name| name == mechanism.name());
+        let works = |mechanism: &Mechanism| match mechanism {
+            Mechanism::External => self.tls.identity.is_some(),
+            Mechanism::ScramSha256Plus | Mechanism::Gs2Krb5Plus => can_bind,
+            // Whoever can bind and is offered it must do so.
+            Mechanism::Gs2Krb5 => {
+                self.mechanism.is_some() || !can_bind || !is_offered(&Mechanism::Gs2Krb5Plus)
+            }
+            Mechanism::ScramSha256 => {
+                self.mechanism.is_some() || !can_bind || !is_offered(&Mechanism::ScramSha256Plus)
+            }
+            Mechanism::Bearer | Mechanism::OneTimePassword => false,
+        };
+        let wanted = MECHANISMS.into_iter().filter(|one| self.mechanism.is_none_or(|wanted| wanted == *one));
+        let found: Vec<_> = wanted.filter(is_offered).filter(works).collect();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        let hint = match self.mechanism {
+            Some(_) => "without --mechanism the best one is taken",
+            None => {
+                "the server's configuration has [control] users and mechanisms; EXTERNAL needs --certificate"
+            }
+        };
+        Err(LogInError::NoMechanism { host: self.shown(), offered: offered.to_owned(), hint })
+    }
+
+    /// What the client says of channel bindings, and the data of them.
+    fn flag(&self, is_plus: bool, exporter: Option<&[u8; 32]>) -> (BindingFlag, Vec<u8>) {
+        match exporter {
+            Some(data) if is_plus => (BindingFlag::Uses(TLS_EXPORTER.to_owned()), data.to_vec()),
+            // The server notices if somebody has taken its -PLUS mechanism from the list.
+            Some(_) if self.mechanism.is_none() => (BindingFlag::NotOffered, Vec::new()),
+            _ => (BindingFlag::Cannot, Vec::new()),
+        }
+    }
+
+    /// Makes the first message of GS2-KRB5 of a ticket of this user, which the library may have to get first.
+    fn ticket(&self, mechanism: Mechanism, exporter: Option<[u8; 32]>) -> Result<Ticket, String> {
+        let library = Library::load()?;
+        let (flag, data) = self.flag(mechanism == Mechanism::Gs2Krb5Plus, exporter.as_ref());
+        let header = Header { form: TokenForm::Standard, flag, authzid: None };
+        let bindings = Some(&data[..]).filter(|data| !data.is_empty());
+        let service = format!("{}@{}", self.service, self.host);
+        let mut initiator = library
+            .initiate(&service, krb5::INITIATOR_FLAGS, &krb5::application_data(&header, bindings))
+            .map_err(|error| error.to_string())?;
+        let first = initiator.step(None).map_err(|error| error.to_string())?;
+        let message = krb5::First::encode(&header, &first.token).map_err(|error| error.to_string())?;
+        Ok(Ticket { initiator, message })
+    }
+
+    fn kerberos(
+        &self,
+        answers: &mut Answers<Connection>,
+        mechanism: Mechanism,
+        ticket: Ticket,
+    ) -> Result<(), LogInError> {
+        let Ticket { mut initiator, message } = ticket;
+        let token = answers.challenge(&format!("AUTH {mechanism} {}", Base64::encode_string(&message)))?;
+        let last = initiator.step(Some(&token)).map_err(|error| LogInError::Kerberos(error.to_string()))?;
+        if last.progress != Progress::Complete || last.flags & krb5::MUTUAL == 0 {
+            return Err(LogInError::Kerberos("the server has not proved who it is".to_owned()));
+        }
+        answers.ask("", "235").map(drop)
+    }
+
+    fn scram(
+        &self,
+        answers: &mut Answers<Connection>,
+        mechanism: Mechanism,
+        (flag, data): (BindingFlag, Vec<u8>),
+        (user, password): (&str, &str),
+    ) -> Result<(), LogInError> {
+        let failed = |error| LogInError::Scram(self.shown(), error);
+        let random = access::random::<24>()
+            .ok_or_else(|| LogInError::Password("the system gives no random bytes".to_owned()))?;
+        let client = Scram::new(user, None, flag, &data, &Base64::encode_string(&random)).map_err(failed)?;
+        let first = Base64::encode_string(client.first.as_bytes());
+        let challenge = answers.challenge(&format!("AUTH {mechanism} {first}"))?;
+        let awaiting = client.respond(&challenge, password).map_err(failed)?;
+        let last = answers.challenge(&Base64::encode_string(awaiting.last.as_bytes()))?;
+        awaiting.verify(&last).map_err(failed)?;
+        answers.ask("", "235").map(drop)
+    }
+}
+
+/// Mechanisms of this client, the best first.
+pub(crate) const MECHANISMS: [Mechanism; 5] = [
+    Mechanism::External,
+    Mechanism::Gs2Krb5Plus,
+    Mechanism::ScramSha256Plus,
+    Mechanism::Gs2Krb5,
+    Mechanism::ScramSha256,
+];
+
+/// A context that waits for the answer of the server.
+struct Ticket {
+    initiator: Initiator,
+    message: Vec<u8>,
+}
+
+/// Longest answer before the log-in has succeeded.
+const LONGEST: usize = smtp::LONGEST_LINE;
+
+/// A connection whose other end answers in the grammar of SMTP.
+struct Answers<L> {
+    link: L,
+    buffer: Vec<u8>,
+    host: String,
+}
+
+impl<L: Read + Write> Answers<L> {
+    /// Sends a line; the answer must have this code.
+    fn ask(&mut self, line: &str, code: &str) -> Result<Vec<String>, LogInError> {
+        self.send(line)?;
+        self.expect(code)
+    }
+
+    fn challenge(&mut self, line: &str) -> Result<Vec<u8>, LogInError> {
+        let answer = self.ask(line, "334")?;
+        let text = answer.first().and_then(|line| line.get(4..)).unwrap_or_default();
+        Base64::decode_vec(text).map_err(|_| LogInError::Other(self.host.clone(), text.to_owned()))
+    }
+
+    fn send(&mut self, line: &str) -> Result<(), LogInError> {
+        let sent = self.link.write_all(format!("{line}\r\n").as_bytes()).and_then(|()| self.link.flush());
+        sent.map_err(|error| LogInError::Ended(self.host.clone(), error))
+    }
+
+    /// Reads an answer, of one line or of several.
+    fn expect(&mut self, code: &str) -> Result<Vec<String>, LogInError> {
+        let mut lines = Vec::new();
+        loop {
+            let line = self.line()?;
+            let has_more = line.as_bytes().get(3) == Some(&b'-');
+            let has_code = line.len() >= 3 && line.as_bytes()[..3].iter().all(u8::is_ascii_digit);
+            if !has_code || lines.len() > 100 {
+                return Err(LogInError::Other(self.host.clone(), line.chars().take(60).collect()));
+            }
+            lines.push(line);
+            if has_more {
+                continue;
+            }
+            return match lines.last() {
+                Some(last) if last.starts_with(code) => Ok(lines),
+                last => {
+                    let last = last.cloned().unwrap_or_default();
+                    Err(LogInError::Refused(self.host.clone(), last))
+                }
+            };
+        }
+    }
+
+    fn line(&mut self) -> Result<String, LogInError> {
+        let ended = |error| LogInError::Ended(self.host.clone(), error);
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return Ok(String::from_utf8_lossy(&line).trim_end().to_owned());
+            }
+            if self.buffer.len() > LONGEST {
+                return Err(LogInError::Other(self.host.clone(), "a line without an end".to_owned()));
+            }
+            let mut chunk = [0; 4096];
+            match self.link.read(&mut chunk) {
+                Ok(0) => return Err(ended(io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(ended(error)),
+            }
+        }
+    }
+}

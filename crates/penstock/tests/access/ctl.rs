@@ -1,0 +1,144 @@
+//! `penstock ctl --host` and `penstock user`.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use testing::secs;
+use testing::server::{binary, run_to_end};
+
+use super::site::Site;
+
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn penstock(arguments: &[&str]) -> Ran {
+    let mut command = Command::new(binary());
+    let Output { status, stdout, stderr } =
+        run_to_end(command.args(arguments).stdin(Stdio::null()), secs(30));
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Ran { code: status.code(), out: text(stdout), err: text(stderr) }
+}
+
+/// Runs `ctl` over the network.
+fn ctl(site: &Site, arguments: &[&str]) -> Ran {
+    let (host, ca) = (format!("localhost:{}", site.port), site.file("ca.pem"));
+    penstock(&[&["ctl", "--host", &host, "--ca", ca.to_str().unwrap()], arguments].concat())
+}
+
+fn password(site: &Site, text: &str) -> String {
+    let file = site.file("password");
+    fs::write(&file, format!("{text}\n")).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn ctl_logs_in_with_a_password_over_the_network_and_uses_what_is_bound() {
+    let site = Site::start("");
+    let file = password(&site, "pencil");
+    let ann = ["--user", "ann", "--password-file", &file];
+    let said = ctl(&site, &[&ann[..], &["backends", "--json"]].concat());
+    let backends: Value =
+        serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{} {}", said.out, said.err));
+    assert_eq!(backends[0]["name"], "app");
+    site.logged("user:ann logged in (SCRAM-SHA-256-PLUS, bound to its connection)");
+    assert_eq!(ctl(&site, &[&ann[..], &["drain", "127.0.0.1:9"]].concat()).code, Some(0));
+    let refused = ctl(&site, &[&ann[..], &["reload"]].concat());
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.err.contains("user:ann has the role operate: `reload` needs admin"), "{}", refused.err);
+    let plain = ctl(&site, &[&ann[..], &["--mechanism", "SCRAM-SHA-256", "status"]].concat());
+    assert_eq!(plain.code, Some(0), "{}", plain.err);
+    site.logged("user:ann logged in (SCRAM-SHA-256, not bound to its connection)");
+    let file = password(&site, "wrong");
+    let wrong = ctl(&site, &["--user", "ann", "--password-file", &file, "status"]);
+    assert_eq!(wrong.code, Some(1));
+    assert!(wrong.err.contains("refused the log-in: 535 5.7.8 authentication failed"), "{}", wrong.err);
+}
+
+#[test]
+fn ctl_logs_in_with_a_certificate_and_with_starttls() {
+    let site = Site::start("tls-start = \"starttls\"");
+    let pair = site.certificate("root");
+    let [certificate, key] = [&pair.certificate, &pair.key].map(|path| path.to_str().unwrap());
+    let options = ["--starttls", "--certificate", certificate, "--key", key];
+    let said = ctl(&site, &[&options[..], &["show", "pool.app"]].concat());
+    assert!(said.code == Some(0) && said.out.contains("127.0.0.1:9"), "{} {}", said.out, said.err);
+    site.logged("certificate:root logged in (EXTERNAL, bound to its connection): role admin");
+    // A follower, which reads until the server ends.
+    let said = ctl(&site, &[&options[..], &["events", "-n", "5"]].concat());
+    assert!(said.out.contains("certificate:root logged in"), "{} {}", said.out, said.err);
+}
+
+#[test]
+fn a_server_that_is_not_known_gets_no_password() {
+    let site = Site::start("");
+    let host = format!("localhost:{}", site.port);
+    let file = password(&site, "pencil");
+    let user = ["--user", "ann", "--password-file", &file];
+    let clients = site.file("clients.pem");
+    let said = penstock(
+        &[&["ctl", "--host", &host, "--ca", clients.to_str().unwrap()][..], &user, &["status"]].concat(),
+    );
+    assert!(said.code == Some(1) && said.err.contains("TLS with localhost"), "{}", said.err);
+    let named = ctl(&site, &[&user[..], &["--server-name", "other", "status"]].concat());
+    assert!(named.code == Some(1) && named.err.contains("TLS with other"), "{}", named.err);
+    let nobody = penstock(&[&["ctl", "--host", "127.0.0.1:1"][..], &user, &["status"]].concat());
+    assert!(nobody.code == Some(1) && nobody.err.contains("cannot connect to 127.0.0.1:1"), "{}", nobody.err);
+    for wrong in [
+        &["--host", "a:0"][..],
+        &["--host", "a", "--socket", "/x"],
+        &["--user", "ann"],
+        &["--host", "a", "--mechanism", "PLAIN"],
+    ] {
+        assert_eq!(penstock(&[&["ctl"], wrong, &["status"]].concat()).code, Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn users_are_added_changed_listed_and_removed_and_the_server_follows() {
+    let site = Site::start("");
+    let (file, secret) = (site.file("users"), password(&site, "correct horse"));
+    let user =
+        |arguments: &[&str]| penstock(&[&["user", "--file", file.to_str().unwrap()], arguments].concat());
+    let status = || ctl(&site, &["--user", "eve", "--password-file", &secret, "status"]).code;
+    assert_eq!(status(), Some(1));
+    let added = user(&["add", "eve", "--role", "view", "--group", "ops", "--password-file", &secret]);
+    assert_eq!((added.code, added.out.as_str()), (Some(0), "added eve\n"), "{}", added.err);
+    assert_eq!(status(), Some(0));
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o600);
+    let listed: Value = serde_json::from_str(&user(&["list", "--json"]).out).unwrap();
+    assert_eq!(listed[3]["name"], "eve");
+    assert_eq!(
+        (&listed[3]["role"], &listed[3]["groups"][0], &listed[3]["password"]),
+        (&"view".into(), &"ops".into(), &true.into())
+    );
+    let text = user(&["list"]).out;
+    assert!(text.contains("eve ") && text.contains("groups ops") && !text.contains("SCRAM"), "{text}");
+    assert_eq!(user(&["add", "eve", "--role", "admin", "--no-password"]).out, "changed eve\n");
+    assert_eq!(status(), Some(0), "the password stays");
+    site.logged(
+        "user:eve logged in (SCRAM-SHA-256-PLUS, bound to its connection): role admin by the file of users",
+    );
+    assert_eq!(user(&["remove", "eve"]).code, Some(0));
+    assert_eq!(status(), Some(1));
+    assert!(fs::read_to_string(&file).unwrap().contains("# people\nann "), "other lines stay");
+    for (arguments, why) in [
+        (&["remove", "eve"][..], "has no user eve"),
+        (&["add", "a:b", "--no-password"], "is not a valid name"),
+        (&["add", "eve", "--role", "root", "--no-password"], "view, operate or admin"),
+        (&["add", "eve", "--password-file", "/nowhere"], "cannot read the password"),
+        (&["add", "eve", "--principal", "eve", "--no-password"], "has no realm"),
+        (&["add", "eve"], "cannot ask for the password"),
+    ] {
+        let refused = user(arguments);
+        assert!(refused.code == Some(2) && refused.err.contains(why), "{arguments:?}: {}", refused.err);
+    }
+    fs::write(&file, "ann role=root\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let broken = user(&["list"]);
+    assert!(broken.err.contains("line 1: role role=root is none of"), "{}", broken.err);
+}

@@ -1,0 +1,13 @@
+//! Who may operate it: log-ins over the network, with programs of others and with an attacker of our own.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod ctl;
+mod guesses;
+mod kdc;
+mod kerberos;
+mod log_in;
+mod matrix;
+mod peer;
+mod programs;
+mod site;
+mod wrong;

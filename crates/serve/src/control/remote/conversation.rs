@@ -1,0 +1,402 @@
+//! One client over the network, from its connection to its log-in; then `crates/serve/src/control/session.rs` has it. On the
+//! wire all wrong log-ins look alike; the log has the reason.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use access::backoff::Wait;
+use access::policy::Subject;
+use access::sasl::gs2::{Channel, TLS_EXPORTER};
+use access::sasl::smtp::{self, Command, Greeting, LONGEST_LINE, NoCommand, TlsOffer};
+use access::sasl::{Login, Offer, Refusal, Step};
+use access::{ChannelBinding, Identity, Mechanism};
+use base64ct::{Base64, Encoding};
+use config::types::{RemoteControl, TlsStart};
+use logic::client_slots::ClientActivity;
+use state::events::Level;
+use sys::gssapi::Accepted;
+use text::terminal::line;
+use tls::operator::Established;
+use tls::plain::Plain;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::super::client::{Admitted, Origin, PeerCredentials, Shared};
+use super::super::mail;
+use super::super::session::Session;
+use super::super::stream::Stream;
+use super::kerberos;
+use crate::client_slots::ClientSlot;
+
+/// Time limit of a log-in, from the connection on. Clients ask people for passwords before they connect.
+const LOG_IN_TIME: Duration = Duration::from_secs(60);
+
+/// Wrong log-ins after which the connection is closed.
+const WRONG: u32 = 3;
+
+/// Lines that are no commands, after which the connection is closed.
+const FAULTS: u32 = 10;
+
+/// Random bytes of a nonce.
+const NONCE: usize = 24;
+
+const NAME: &str = "penstock";
+const GREETING: &str = "220 penstock control: log in\r\n";
+const FAILED: &str = "535 5.7.8 authentication failed\r\n";
+const LATER: &str = "454 4.7.0 too many wrong log-ins: try again later\r\n";
+const CLOSING: &str = "421 4.7.0 too many mistakes\r\n";
+
+/// The connection ends.
+struct Over;
+
+pub(super) async fn run(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, slot: Arc<ClientSlot>) {
+    slot.set(ClientActivity::Waiting);
+    // Answers are short, and each is waited for.
+    let _ = stream.set_nodelay(true);
+    let logged_in = timeout(LOG_IN_TIME, log_in(&shared, stream, peer, &slot)).await;
+    if let Ok(Ok((admitted, stream, input))) = logged_in {
+        Session::new(shared, admitted, stream, slot).with_input(input).run().await;
+    }
+}
+
+async fn log_in(
+    shared: &Shared,
+    stream: TcpStream,
+    peer: SocketAddr,
+    slot: &ClientSlot,
+) -> Result<(Admitted, Stream, Vec<u8>), Over> {
+    let snapshot = shared.front.snapshot.load_full();
+    // A reload without the section leaves the socket open: it was bound at the start.
+    let (Some(terminator), Some(remote)) = (&snapshot.control_tls, snapshot.config.remote_control()) else {
+        return Err(Over);
+    };
+    let plain = match remote.start {
+        TlsStart::Implicit => Plain::Tcp(stream),
+        TlsStart::StartTls => until_tls(Plain::Tcp(stream)).await?,
+    };
+    let Established { stream, name, exporter } =
+        tls::operator::accept(terminator, plain).await.map_err(|refused| {
+            tracing::debug!(%peer, ending = ?refused.ending, "control: no TLS");
+            Over
+        })?;
+    let channel = Channel::default();
+    let channel = match exporter {
+        Some(data) => channel.with(TLS_EXPORTER, data.to_vec()),
+        None => channel,
+    };
+    let replays = kerberos::replays(snapshot.config.process.state_directory.as_deref());
+    let known = if replays.is_some() { Replays::Known } else { Replays::Unknown };
+    let offer = offer(shared, remote, channel, name, known);
+    let wire = Wire { stream, input: Vec::new() };
+    let mut conversation = Conversation { shared, remote, peer, slot, offer, replays, wire };
+    if remote.start == TlsStart::Implicit {
+        conversation.wire.send(GREETING).await?;
+    }
+    let admitted = conversation.until_logged_in().await?;
+    let Wire { stream, input } = conversation.wire;
+    Ok((admitted, Stream::Tls(stream), input))
+}
+
+/// Whether tokens that were seen are known, so that one which is not bound to its connection can be used once only.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Replays {
+    Known,
+    Unknown,
+}
+
+/// What works on this connection, of what the configuration allows.
+fn offer(
+    shared: &Shared,
+    remote: &RemoteControl,
+    channel: Channel,
+    external: Option<String>,
+    replays: Replays,
+) -> Offer {
+    shared.kerberos.announce(Some(remote), &shared.front.state);
+    let has_kerberos = shared.kerberos.is_there(remote);
+    let works = |mechanism: &Mechanism| match mechanism {
+        Mechanism::External => external.is_some(),
+        Mechanism::ScramSha256 => remote.users.is_some(),
+        Mechanism::ScramSha256Plus => remote.users.is_some() && !channel.is_empty(),
+        Mechanism::Gs2Krb5 => has_kerberos && replays == Replays::Known,
+        Mechanism::Gs2Krb5Plus => has_kerberos && !channel.is_empty(),
+        Mechanism::Bearer | Mechanism::OneTimePassword => false,
+    };
+    let mechanisms = remote.mechanisms.iter().copied().filter(works).collect();
+    Offer { mechanisms, channel, external }
+}
+
+/// Speaks without encryption until the client begins TLS. Nothing that it has said before counts afterwards.
+async fn until_tls(plain: Plain) -> Result<Plain, Over> {
+    let mut wire = Wire { stream: plain, input: Vec::new() };
+    wire.send(GREETING).await?;
+    for _ in 0..FAULTS {
+        let line = wire.line().await?;
+        let answer = match smtp::command(&line) {
+            Ok(Command::Hello(Greeting::Extended)) => smtp::capabilities(NAME, TlsOffer::Offered, &[]),
+            Ok(Command::Hello(Greeting::Plain)) => format!("250 {NAME}\r\n"),
+            // Somebody in the middle may have put bytes behind the command that would count as encrypted.
+            Ok(Command::StartTls) if !wire.input.is_empty() => {
+                wire.send("554 5.5.0 bytes behind STARTTLS\r\n").await?;
+                return Err(Over);
+            }
+            Ok(Command::StartTls) => {
+                wire.send("220 2.0.0 begin TLS\r\n").await?;
+                return Ok(wire.stream);
+            }
+            Ok(Command::Noop | Command::Reset) => mail::FINE.to_owned(),
+            Ok(Command::Quit) => {
+                wire.send(mail::BYE).await?;
+                return Err(Over);
+            }
+            Ok(Command::Auth { .. }) => {
+                "538 5.7.11 nobody logs in without encryption: STARTTLS\r\n".to_owned()
+            }
+            Err(NoCommand::Arguments | NoCommand::NotBase64) => "501 5.5.4 wrong arguments\r\n".to_owned(),
+            Err(NoCommand::Unknown) => "530 5.7.0 begin TLS first: STARTTLS\r\n".to_owned(),
+        };
+        wire.send(&answer).await?;
+    }
+    wire.send(CLOSING).await?;
+    Err(Over)
+}
+
+struct Conversation<'a> {
+    shared: &'a Shared,
+    remote: &'a RemoteControl,
+    peer: SocketAddr,
+    slot: &'a ClientSlot,
+    offer: Offer,
+    /// File of the tokens of Kerberos that were seen.
+    replays: Option<PathBuf>,
+    wire: Wire<Box<tokio_rustls::server::TlsStream<Plain>>>,
+}
+
+/// How a log-in ended that gave no client.
+enum NotIn {
+    /// The client knows nothing of the reason.
+    Wrong,
+    /// The client has broken the grammar, or has given up.
+    Fault(&'static str),
+    MustWait,
+}
+
+impl Conversation<'_> {
+    async fn until_logged_in(&mut self) -> Result<Admitted, Over> {
+        let (mut faults, mut wrong) = (0, 0);
+        while faults < FAULTS && wrong < WRONG {
+            let line = self.wire.line().await?;
+            let answer = match smtp::command(&line) {
+                Ok(Command::Hello(Greeting::Extended)) => {
+                    smtp::capabilities(NAME, TlsOffer::Not, &self.offer.mechanisms)
+                }
+                Ok(Command::Hello(Greeting::Plain)) => format!("250 {NAME}\r\n"),
+                Ok(Command::StartTls) => "503 5.5.1 TLS has begun\r\n".to_owned(),
+                Ok(Command::Noop | Command::Reset) => mail::FINE.to_owned(),
+                Ok(Command::Quit) => {
+                    self.wire.send(mail::BYE).await?;
+                    return Err(Over);
+                }
+                Ok(Command::Auth { mechanism, initial }) => {
+                    self.slot.set(ClientActivity::Working);
+                    let tried = self.authenticate(&mechanism, initial).await?;
+                    self.slot.set(ClientActivity::Waiting);
+                    match tried {
+                        Ok(admitted) => {
+                            let answer =
+                                format!("235 2.7.0 {}, role {}\r\n", admitted.who, admitted.who.role);
+                            self.wire.send(&answer).await?;
+                            return Ok(admitted);
+                        }
+                        Err(NotIn::Wrong) => {
+                            wrong += 1;
+                            FAILED.to_owned()
+                        }
+                        Err(NotIn::MustWait) => {
+                            self.wire.send(LATER).await?;
+                            return Err(Over);
+                        }
+                        Err(NotIn::Fault(answer)) => {
+                            faults += 1;
+                            answer.to_owned()
+                        }
+                    }
+                }
+                Err(fault) => {
+                    faults += 1;
+                    match fault {
+                        NoCommand::Arguments | NoCommand::NotBase64 => {
+                            "501 5.5.2 wrong arguments\r\n".to_owned()
+                        }
+                        NoCommand::Unknown => "530 5.7.0 log in first: AUTH\r\n".to_owned(),
+                    }
+                }
+            };
+            self.wire.send(&answer).await?;
+        }
+        self.wire.send(CLOSING).await?;
+        Err(Over)
+    }
+
+    async fn authenticate(
+        &mut self,
+        mechanism: &str,
+        initial: Option<Vec<u8>>,
+    ) -> Result<Result<Admitted, NotIn>, Over> {
+        let mut login = match Login::begin(mechanism, &self.offer) {
+            Ok(login) => login,
+            Err(_) => return Ok(Err(NotIn::Fault("504 5.5.4 this mechanism is not offered\r\n"))),
+        };
+        let mut name = self.offer.external.clone().filter(|_| login.mechanism() == Mechanism::External);
+        let mut step = match initial {
+            Some(message) => login.response(&message),
+            // The client speaks first in every mechanism.
+            None => Ok(Step::Challenge(Vec::new())),
+        };
+        let mut has_spoken = false;
+        let refusal = loop {
+            step = match step {
+                Ok(Step::Challenge(challenge)) => {
+                    self.wire.send(&smtp::challenge(&challenge)).await?;
+                    has_spoken |= !challenge.is_empty();
+                    smtp::response(&self.wire.line().await?).and_then(|message| login.response(&message))
+                }
+                Ok(Step::NeedsCredential(user)) => {
+                    if let Some(wait) = self.shared.logins.wait(self.peer.ip(), &user) {
+                        self.tell_wait(&user, wait);
+                        return Ok(Err(NotIn::MustWait));
+                    }
+                    let next = self.credential(&mut login, &user);
+                    name = Some(user);
+                    next
+                }
+                Ok(Step::NeedsContext { token, application_data }) => {
+                    let accepted = self.shared.kerberos.accept(
+                        self.remote,
+                        self.replays.clone(),
+                        token,
+                        application_data,
+                    );
+                    match accepted.await {
+                        Ok(Accepted { principal, flags, token }) => {
+                            name = Some(principal.clone());
+                            login.context(principal, flags, token)
+                        }
+                        Err(why) => Err(Refusal::Gssapi(why)),
+                    }
+                }
+                Ok(Step::Done(identity)) => return Ok(self.admit(&identity)),
+                Err(refusal) => break refusal,
+            };
+        };
+        match refusal {
+            Refusal::Cancelled => return Ok(Err(NotIn::Fault("501 5.7.0 given up\r\n"))),
+            Refusal::NotBase64 if !has_spoken => {
+                return Ok(Err(NotIn::Fault("501 5.5.2 this is no Base64\r\n")));
+            }
+            _ => {}
+        }
+        self.shared.logins.wrong(self.peer.ip(), name.as_deref());
+        let who = name.as_deref().map_or("a client".to_owned(), |name| format!("\"{}\"", line(name)));
+        let reason = line(&refusal.to_string());
+        self.record(Level::Warning, &format!("{who} refused ({}): {reason}", login.mechanism()));
+        Ok(Err(NotIn::Wrong))
+    }
+
+    fn credential(&self, login: &mut Login, user: &str) -> Result<Step, Refusal> {
+        let users = self.shared.logins.users(self.remote).unwrap_or_else(|why| {
+            self.record(Level::Error, &why);
+            Arc::default()
+        });
+        let credential = self.shared.logins.credential(&users, user);
+        let random = access::random::<NONCE>().ok_or(Refusal::NoRandom)?;
+        login.credential(credential.as_ref(), &Base64::encode_string(&random))
+    }
+
+    /// Decides whether an operator who has proved who he is may do anything.
+    fn admit(&self, identity: &Identity) -> Result<Admitted, NotIn> {
+        let subject = Subject::of(identity);
+        // Read before the rights, so that a newer configuration is noticed.
+        let generation = self.shared.front.state.generation.load(Relaxed);
+        let granted = self.shared.logins.role(self.remote, &subject);
+        let bound = match identity.channel {
+            ChannelBinding::Bound => "bound to its connection",
+            ChannelBinding::Unbound => "not bound to its connection",
+        };
+        let how = format!("{subject} logged in ({}, {bound})", identity.mechanism);
+        let Some(role) = granted.role else {
+            self.record(Level::Warning, &format!("{how} and was refused: {}", granted.reason));
+            self.shared.logins.wrong(self.peer.ip(), None);
+            return Err(NotIn::Wrong);
+        };
+        self.shared.logins.right(self.peer.ip(), &identity.name);
+        self.record(Level::Info, &format!("{how}: {}", granted.reason));
+        let login = Some(subject.to_string().into());
+        let who = PeerCredentials { uid: u32::MAX, name: None, pid: None, login, role };
+        Ok(Admitted { who, origin: Origin::Remote(subject), generation })
+    }
+
+    fn tell_wait(&self, user: &str, wait: Wait) {
+        let (whose, wait) = match wait {
+            Wait::OfSource(wait) => ("its address", wait),
+            Wait::OfName(wait) => ("this name", wait),
+        };
+        let state = &self.shared.front.state;
+        if self.shared.refused.may(state.started.elapsed()) {
+            let (user, wait) = (line(user), wait.as_secs_f32());
+            let message = format!(
+                "\"{user}\" must wait for {wait:.0} s: too many wrong log-ins of {whose}; more of these are not told for a minute"
+            );
+            self.record(Level::Warning, &message);
+        }
+    }
+
+    fn record(&self, level: Level, message: &str) {
+        self.shared.front.state.events.record(level, "access", format!("{}: {message}", self.peer.ip()));
+    }
+}
+
+/// A connection, line by line.
+struct Wire<S> {
+    stream: S,
+    /// Bytes behind the last line.
+    input: Vec<u8>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+    /// Reads a line without its end.
+    async fn line(&mut self) -> Result<Vec<u8>, Over> {
+        let mut searched = 0;
+        loop {
+            if let Some(end) = memchr::memchr(b'\n', &self.input[searched..]) {
+                let mut line: Vec<u8> = self.input.drain(..=searched + end).collect();
+                line.pop();
+                if line.last() == Some(&b'\r') {
+                    line.pop();
+                }
+                return Ok(line);
+            }
+            searched = self.input.len();
+            if searched > LONGEST_LINE {
+                self.send("500 5.5.6 this line is too long\r\n").await?;
+                return Err(Over);
+            }
+            match self.stream.read_buf(&mut self.input).await {
+                Ok(1..) => {}
+                Ok(0) | Err(_) => return Err(Over),
+            }
+        }
+    }
+
+    async fn send(&mut self, text: &str) -> Result<(), Over> {
+        let sent = async {
+            self.stream.write_all(text.as_bytes()).await?;
+            self.stream.flush().await
+        };
+        sent.await.map_err(|_| Over)
+    }
+}

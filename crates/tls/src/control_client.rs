@@ -1,0 +1,117 @@
+//! The client's end of control over the network: TLS on a blocking socket, with what a log-in can be bound to.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+
+use super::backend::Authorities;
+
+/// How a client knows the server, and what it shows of itself.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Name that the certificate of the server must have.
+    pub name: String,
+    /// CAs of the server; `None`: those of the operating system.
+    pub authority: Option<PathBuf>,
+    /// Certificate and key of the client.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("{0} is no name of a server")]
+    Name(String),
+    #[error("the CAs: {0}")]
+    Authority(String),
+    #[error("{}: {why}", .path.display())]
+    Identity { path: PathBuf, why: String },
+    #[error("TLS with {name}: {source}")]
+    Handshake { name: String, source: io::Error },
+}
+
+/// A connection after its handshake.
+#[derive(Debug)]
+pub struct Connection(Box<StreamOwned<ClientConnection, TcpStream>>);
+
+impl Connection {
+    /// Performs the handshake. Timeouts are those of the socket.
+    pub fn shake_hands(tcp: TcpStream, settings: &Settings) -> Result<Self, ConnectError> {
+        let name = ServerName::try_from(settings.name.clone())
+            .map_err(|_| ConnectError::Name(settings.name.clone()))?;
+        let authorities = Authorities::default();
+        let trusted = match &settings.authority {
+            Some(path) => authorities.file(path),
+            None => authorities.system(),
+        };
+        let trusted = trusted.map_err(ConnectError::Authority)?;
+        let failed = |error: rustls::Error| ConnectError::Handshake {
+            name: settings.name.clone(),
+            source: io::Error::new(io::ErrorKind::InvalidData, error),
+        };
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(failed)?
+            .with_root_certificates(trusted.roots.clone());
+        let config = match &settings.identity {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain = read(certificate, |path| CertificateDer::pem_file_iter(path)?.collect())?;
+                let key_path = key;
+                let key = read(key, |path| PrivateKeyDer::from_pem_file(path))?;
+                let wrong = |error: rustls::Error| ConnectError::Identity {
+                    path: key_path.clone(),
+                    why: error.to_string(),
+                };
+                builder.with_client_auth_cert(chain, key).map_err(wrong)?
+            }
+        };
+        let mut tls = ClientConnection::new(Arc::new(config), name).map_err(failed)?;
+        let mut tcp = tcp;
+        while tls.is_handshaking() {
+            tls.complete_io(&mut tcp)
+                .map_err(|source| ConnectError::Handshake { name: settings.name.clone(), source })?;
+        }
+        Ok(Self(Box::new(StreamOwned::new(tls, tcp))))
+    }
+
+    /// Channel bindings of the type tls-exporter (RFC 9266), of TLS 1.3.
+    pub fn exporter(&self) -> Option<[u8; 32]> {
+        let tls = &self.0.conn;
+        let is_new = tls.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3);
+        let exported = tls.export_keying_material([0; 32], super::operator::LABEL, Some(b""));
+        exported.ok().filter(|_| is_new)
+    }
+
+    pub fn tcp(&self) -> &TcpStream {
+        &self.0.sock
+    }
+}
+
+fn read<T>(
+    path: &Path,
+    read: impl FnOnce(&Path) -> Result<T, rustls_pki_types::pem::Error>,
+) -> Result<T, ConnectError> {
+    read(path).map_err(|error| ConnectError::Identity { path: path.to_owned(), why: error.to_string() })
+}
+
+impl Read for Connection {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into)
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.0.write(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
