@@ -21,7 +21,8 @@ use crate::output::{Failure, plain};
 ///
 /// Every host gets every SOURCE. If DESTINATION is a directory there or ends in `/`, the sources are copied into it;
 /// otherwise the only SOURCE gets this name. A relative DESTINATION begins in the home directory, as does `~/`. Modes
-/// are kept, and symbolic links within directories.
+/// are kept, except set-user-id and similar bits, and symbolic links within directories; a directory that is there already
+/// keeps its own mode.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = PUT_HELP, override_usage = "penstock put [OPTIONS] SOURCE... DESTINATION")]
 #[command(mut_args(as_a_copy_takes_it))]
@@ -36,7 +37,8 @@ pub(crate) struct PutArguments {
 /// Copy files and directories from many hosts at once, over SSH (SFTP)
 ///
 /// Files of each host are copied to DIRECTORY/HOST/NAME here. A relative REMOTE begins in the home directory there, as
-/// does `~/`; wildcards are not expanded. Modes are kept, except set-user-id and similar bits.
+/// does `~/`; wildcards are not expanded. Modes are kept, except set-user-id and similar bits; a directory that is here already keeps
+/// its own mode.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = GET_HELP, override_usage = "penstock get [OPTIONS] REMOTE... DIRECTORY")]
 #[command(mut_args(as_a_copy_takes_it))]

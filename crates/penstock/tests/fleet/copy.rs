@@ -169,6 +169,68 @@ fn destination_takes_in_what_comes_or_is_its_name() {
     assert_eq!(names(&hosts.there(1, "")), ["name", "new"]);
 }
 
+/// The mode of a file or directory.
+fn mode(path: PathBuf) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn set_mode(path: PathBuf, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn directories_that_are_there_keep_their_modes_and_files_give_no_rights() {
+    let hosts = Hosts::start(1);
+    for (path, bits) in [("etc", 0o700), ("etc/old", 0o700), ("etc/new", 0o750), ("etc/all", 0o1777)] {
+        fs::create_dir(hosts.here(path)).unwrap();
+        set_mode(hosts.here(path), bits);
+    }
+    fs::write(hosts.here("etc/tool"), "#!/bin/sh\n").unwrap();
+    set_mode(hosts.here("etc/tool"), 0o6755);
+    fs::write(hosts.here("etc/old/file"), "x").unwrap();
+    for path in ["etc", "etc/old"] {
+        fs::create_dir(hosts.there(1, path)).unwrap();
+        set_mode(hosts.there(1, path), 0o755);
+    }
+    let put = hosts.run("put", &["-w", "h1", "etc", "."]);
+    assert_eq!(put.code, Some(0), "{put:?}");
+    let there = |path: &str| mode(hosts.there(1, path));
+    assert_eq!((there("etc"), there("etc/old")), (0o755, 0o755), "they were there");
+    assert_eq!((there("etc/new"), there("etc/all")), (0o750, 0o1777));
+    assert_eq!(there("etc/tool"), 0o755);
+    assert_eq!(fs::read_to_string(hosts.there(1, "etc/old/file")).unwrap(), "x");
+
+    for (path, bits) in [("back", 0o755), ("back/h1", 0o755), ("back/h1/etc", 0o711)] {
+        fs::create_dir(hosts.here(path)).unwrap();
+        set_mode(hosts.here(path), bits);
+    }
+    let get = hosts.run("get", &["-w", "h1", "etc", "back"]);
+    assert_eq!(get.code, Some(0), "{get:?}");
+    let back = |path: &str| mode(hosts.here(&format!("back/h1/{path}")));
+    assert_eq!((back("etc"), back("etc/old"), back("etc/new")), (0o711, 0o755, 0o750));
+    assert_eq!((back("etc/all"), back("etc/tool")), (0o1777, 0o755));
+}
+
+#[test]
+fn a_directory_of_another_user_takes_files_in() {
+    if tools::root("makes a directory that is not of the user who logs in") == tools::Root::LeftOut {
+        return;
+    }
+    let sshd = Sshd::for_ordinary_user("");
+    let fleet = Fleet::of(&sshd);
+    let place = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o777)).tempdir().unwrap();
+    fs::create_dir(place.path().join("site")).unwrap();
+    set_mode(place.path().join("site"), 0o777);
+    let source = fleet.home.path().join("site");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("page"), "new").unwrap();
+    let words = ["-w", "h1", source.to_str().unwrap(), place.path().to_str().unwrap()];
+    let put = told(run_to_end(&mut fleet.penstock("put", &words), secs(60)));
+    assert_eq!(put.code, Some(0), "{put:?}");
+    assert_eq!(fs::read_to_string(place.path().join("site/page")).unwrap(), "new");
+    assert_eq!(mode(place.path().join("site")), 0o777);
+}
+
 #[test]
 fn what_cannot_be_copied_is_refused_before_any_connection() {
     let hosts = Hosts::start(1);

@@ -52,18 +52,31 @@ struct Budget<'a> {
 /// Directories that a copy has created. If the copy fails or is cancelled, the drop removes the empty ones; directories
 /// that existed before, or that hold a file, stay.
 #[derive(Debug, Default)]
-struct MadeDirectories(Vec<PathBuf>);
+struct MadeDirectories(Vec<MadeDirectory>);
+
+#[derive(Debug)]
+struct MadeDirectory {
+    local: PathBuf,
+    /// Its mode in the end; `None` once it is set.
+    mode: Option<u32>,
+}
 
 impl Drop for MadeDirectories {
     fn drop(&mut self) {
-        for directory in self.0.iter().rev() {
+        for MadeDirectory { local, mode } in self.0.iter().rev() {
             // The removal fails for a directory that is not empty. A directory whose mode forbids writing is complete,
             // and so are its subdirectories.
-            let _ = std::fs::remove_dir(directory);
+            if std::fs::remove_dir(local).is_err()
+                && let Some(mode) = mode
+            {
+                // For the next copy it is a directory that was there before, which keeps its mode.
+                let _ = std::fs::set_permissions(local, Permissions::from_mode(mode | 0o700));
+            }
         }
     }
 }
 
+/// Whether a copy has created a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Directory {
     New,
@@ -74,7 +87,8 @@ pub enum Directory {
 struct Level {
     remote: String,
     local: PathBuf,
-    mode: u32,
+    /// Index of the directory in [`MadeDirectories`]; `None` if it existed before.
+    made: Option<usize>,
     left: std::vec::IntoIter<Listed>,
 }
 
@@ -163,11 +177,16 @@ impl Sftp {
                     }
                     Kind::Directory => {
                         // Other users cannot read the directory before the modes of its whole content are set.
-                        if make_directory(&local, 0o700).await? == Directory::New {
-                            budget.made.0.push(local.clone());
-                        }
+                        let made = match make_directory(&local, 0o700).await? {
+                            Directory::New => {
+                                let (local, mode) = (local.clone(), Some(about.mode & 0o1777));
+                                budget.made.0.push(MadeDirectory { local, mode });
+                                Some(budget.made.0.len() - 1)
+                            }
+                            Directory::Old => None,
+                        };
                         let left = self.list(&remote, budget).await?.into_iter();
-                        levels.push(Level { remote, local, mode: about.mode & 0o777, left });
+                        levels.push(Level { remote, local, made, left });
                     }
                     Kind::Link => self.link(&remote, &local, levels.len(), budget).await?,
                     Kind::Special => return Err(TransferError::Special { path: quoted(&remote) }),
@@ -180,10 +199,15 @@ impl Sftp {
                     next = Some((remote, level.local.join(&*listed.name), listed.about));
                 }
                 None => {
-                    // The mode comes last, because it may forbid writing into the directory.
-                    let mode = Permissions::from_mode(level.mode);
-                    let set = tokio::fs::set_permissions(&level.local, mode).await;
-                    set.map_err(|fault| here("set the mode of", &level.local, fault))?;
+                    // The mode comes last, because it may forbid writing into the directory. A directory that existed
+                    // before keeps its own.
+                    if let Some(made) = level.made.and_then(|made| budget.made.0.get_mut(made))
+                        && let Some(mode) = made.mode
+                    {
+                        let set = tokio::fs::set_permissions(&made.local, Permissions::from_mode(mode)).await;
+                        set.map_err(|fault| here("set the mode of", &made.local, fault))?;
+                        made.mode = None;
+                    }
                     levels.pop();
                 }
             }

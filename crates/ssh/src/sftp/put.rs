@@ -9,6 +9,7 @@ use russh_sftp::client::error::Error;
 use russh_sftp::protocol::{FileAttributes, OpenFlags, StatusCode};
 
 use super::channel::Copying;
+use super::get::Directory;
 use super::packets::{self, Answer};
 use super::tree::{Entry, Kind, Seen, Tree};
 use super::{
@@ -145,17 +146,23 @@ impl<'a> Put<'a> {
                 Place::Into(directory) => format!("{directory}/{}", top.name),
                 Place::As(name) => name.clone(),
             };
+            let mut made = Vec::new();
             for entry in &top.entries {
                 let remote = format!("{root}{}", entry.below);
                 match &entry.kind {
                     Kind::File(seen) => self.file(entry, *seen, &remote, on_bytes).await?,
-                    Kind::Directory => self.directory(&remote, mode_only(0o700)).await?,
+                    Kind::Directory => {
+                        if self.directory(&remote, mode_only(first_mode(entry.mode))).await? == Directory::New
+                        {
+                            made.push(entry);
+                        }
+                    }
                     Kind::Link(leads) => self.link(leads, &remote).await?,
                 }
             }
             // The modes of directories come last, inner directories first, because a mode may forbid writing into the
-            // directory.
-            for entry in top.entries.iter().rev().filter(|entry| matches!(entry.kind, Kind::Directory)) {
+            // directory. A directory that was there before keeps its own: it may be /etc, or belong to another user.
+            for entry in made.into_iter().rev() {
                 let remote = format!("{root}{}", entry.below);
                 let set = self.sftp.raw.setstat(&remote, mode_only(entry.mode)).await;
                 set.map_err(|fault| there("set the mode of", &remote, &fault))?;
@@ -197,11 +204,11 @@ impl<'a> Put<'a> {
         answer
     }
 
-    async fn directory(&mut self, remote: &str, mode: FileAttributes) -> Result<(), TransferError> {
+    async fn directory(&mut self, remote: &str, mode: FileAttributes) -> Result<Directory, TransferError> {
         let sftp = self.sftp;
         match self.changing(sftp.raw.mkdir(remote, mode)).await {
-            Ok(_) => Ok(()),
-            Err(_) if sftp.is_directory(remote).await => Ok(()),
+            Ok(_) => Ok(Directory::New),
+            Err(_) if sftp.is_directory(remote).await => Ok(Directory::Old),
             Err(fault) => Err(there("make the directory", remote, &fault)),
         }
     }
@@ -448,6 +455,12 @@ fn special(attributes: &FileAttributes) -> Option<&'static str> {
 fn occupied(remote: &str, what: &str) -> TransferError {
     let said = format!("it is {what}; remove it there first, or name another place");
     TransferError::There { doing: "replace", path: quoted(remote), said }
+}
+
+/// Mode with which a directory begins whose content is to come. A copy that is broken off leaves it, and the next one finds a
+/// directory that was there: so it is near the final mode, but no other user can write into it before the copy is done.
+fn first_mode(mode: u32) -> u32 {
+    mode & 0o755 | 0o700
 }
 
 fn is_missing(answer: Result<(), Error>) -> bool {

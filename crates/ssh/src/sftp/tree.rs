@@ -160,7 +160,10 @@ impl Tree {
             } else {
                 return Err(TreeError::Special(shown(&path)));
             };
-            entries.push(Entry { path, below, mode: found.mode() & 0o7777, kind });
+            // Set-user-id and set-group-id bits would be for another user there. The sticky bit of a directory protects the
+            // files of its users from each other.
+            let kept = if found.is_dir() { 0o1777 } else { 0o777 };
+            entries.push(Entry { path, below, mode: found.mode() & kept, kind });
         }
         Ok(entries)
     }
