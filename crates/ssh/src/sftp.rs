@@ -108,7 +108,6 @@ pub enum TransferError {
     /// A symbolic link that leads out of the copied directory.
     #[error("the link {path} leads out of what is copied, to {to}")]
     Outside {
-        /// Commands on many hosts: windows of 256 KiB.
         path: String,
         /// Target of the symbolic link.
         to: String,
