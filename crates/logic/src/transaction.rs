@@ -105,6 +105,8 @@ pub struct Trial {
     pub until: Instant,
     pub limit: Duration,
     pub since: SystemTime,
+    /// Time of the next undo after one that failed; `None` before the first one.
+    pub again: Option<Instant>,
 }
 
 /// All live changes of a process.
@@ -117,6 +119,9 @@ pub struct Ledger {
     transaction: Option<Transaction>,
     trial: Option<Trial>,
 }
+
+/// Time between two undos of a commit that was not confirmed in time, while they fail.
+const UNDO_EVERY: Duration = Duration::from_secs(5);
 
 /// Where a change goes.
 #[derive(Debug)]
@@ -205,8 +210,10 @@ impl Ledger {
         let Some(transaction) = self.transaction.take() else { return self.history.newest().unwrap_or(0) };
         let Transaction { by, changes, .. } = transaction;
         let number = self.changed(text, by.clone(), changes.words(), now);
-        self.trial =
-            confirm.map(|limit| Trial { by, number, until: now.monotonic + limit, limit, since: now.wall });
+        self.trial = confirm.map(|limit| {
+            let (until, since) = (now.monotonic + limit, now.wall);
+            Trial { by, number, until, limit, since, again: None }
+        });
         number
     }
 
@@ -264,13 +271,18 @@ impl Ledger {
 
     /// Time at which [`Self::poll_expired`] has something to do.
     pub fn poll_deadline(&self) -> Option<Instant> {
-        self.trial.as_ref().map(|trial| trial.until)
+        self.trial.as_ref().map(Trial::due)
     }
 
-    /// Returns what to return to, because no confirmation came. The commit waits no longer.
+    /// Returns what to return to, because no confirmation came. Until [`Self::undone`] says that it is served, it is returned
+    /// again from time to time: what kept it from being served may pass.
     pub fn poll_expired(&mut self, now: Instant) -> Option<Target> {
-        let trial = self.trial.take_if(|trial| trial.until <= now)?;
-        let entry = self.history.get(trial.number)?;
+        let trial = self.trial.as_mut().filter(|trial| trial.due() <= now)?;
+        trial.again = Some(now + UNDO_EVERY);
+        let Some(entry) = self.history.get(trial.number) else {
+            self.trial = None;
+            return None;
+        };
         Some(Target { number: entry.number, text: entry.before.clone(), also: Vec::new() })
     }
 
@@ -278,6 +290,9 @@ impl Ledger {
     pub fn nothing_waits(&self) -> Result<(), Refused> {
         match &self.trial {
             None => Ok(()),
+            Some(trial) if trial.again.is_some() => {
+                Err(Refused::NotUndone { by: trial.by.clone(), number: trial.number, since: trial.since })
+            }
             Some(trial) => Err(Refused::Unconfirmed {
                 by: trial.by.clone(),
                 number: trial.number,

@@ -35,14 +35,7 @@ impl Ledger {
 impl Pending {
     /// A sentence for each. `time` formats a time.
     pub fn lines(&self, now: Instant, time: impl Fn(SystemTime) -> String) -> Vec<String> {
-        let unconfirmed = self.unconfirmed.as_ref().map(|trial| {
-            format!(
-                "change {} of {} {}: `penstock ctl confirm` keeps it, `penstock ctl undo` undoes it now",
-                trial.number,
-                trial.by,
-                trial.words(now)
-            )
-        });
+        let unconfirmed = self.unconfirmed.as_ref().map(|trial| trial.line(now));
         let transaction = self.transaction.as_ref().map(|open| {
             format!(
                 "transaction of {} open since {}: {} not served before `penstock ctl commit`",
@@ -61,8 +54,25 @@ impl Trial {
         self.until.saturating_duration_since(now).as_millis().div_ceil(1000) as u64
     }
 
+    /// Time of the next undo.
+    pub(super) fn due(&self) -> Instant {
+        self.again.unwrap_or(self.until)
+    }
+
+    /// A sentence about it, with what an operator can do.
+    pub fn line(&self, now: Instant) -> String {
+        let (number, by, words) = (self.number, &self.by, self.words(now));
+        format!(
+            "change {number} of {by} {words}: `penstock ctl confirm` keeps it, `penstock ctl undo` undoes it now"
+        )
+    }
+
     /// `is undone in 24 s unless confirmed`.
     pub fn words(&self, now: Instant) -> String {
+        if self.again.is_some() {
+            return "was not confirmed in time and cannot be undone yet, which is tried again every 5 s"
+                .to_owned();
+        }
         format!("is undone in {} unless confirmed", units::duration(Duration::from_secs(self.left(now))))
     }
 }

@@ -32,6 +32,12 @@ pub enum Refused {
         since: SystemTime,
         limit: Duration,
     },
+    /// A commit was not confirmed in time, and its undo has failed so far.
+    NotUndone {
+        by: Operator,
+        number: u64,
+        since: SystemTime,
+    },
     /// No commit waits for a confirmation.
     NothingToConfirm,
     NothingToUndo,
@@ -79,6 +85,13 @@ impl Refused {
                     limit.as_secs_f32()
                 ),
                 "`confirm` keeps it, `undo` undoes it now",
+            ),
+            Self::NotUndone { by, number, since } => (
+                format!(
+                    "change {number} by {by} of {} was not confirmed in time, and cannot be undone yet",
+                    time(*since)
+                ),
+                "`status` says what keeps it from that; `undo` tries it now, `confirm` keeps the change",
             ),
             Self::NothingToConfirm => (
                 "there is nothing to confirm: no commit waits for a confirmation".to_owned(),

@@ -184,6 +184,36 @@ fn a_commit_that_is_not_confirmed_in_time_is_undone() {
 }
 
 #[test]
+fn an_undo_that_fails_is_tried_again_until_it_is_served_or_an_operator_decides() {
+    let committed = || {
+        let mut ledger = Ledger::new("a");
+        ledger.begin(operator(0), now(5)).unwrap();
+        ledger.collect("b", "set x");
+        ledger.committed("b", Some(Duration::from_secs(60)), now(10));
+        assert_eq!(ledger.poll_expired(now(70).monotonic).unwrap().number, 1);
+        ledger
+    };
+    let mut ledger = committed();
+    // Nothing says that it is served: it failed.
+    assert_eq!(ledger.poll_deadline(), Some(now(75).monotonic));
+    assert!(ledger.poll_expired(now(74).monotonic).is_none());
+    let line = ledger.trial().unwrap().line(now(74).monotonic);
+    assert!(line.contains("was not confirmed in time and cannot be undone yet"), "{line}");
+    let refused = words(&ledger.begin(operator(1), now(74)).unwrap_err());
+    assert!(refused.contains("was not confirmed in time, and cannot be undone yet"), "{refused}");
+    let target = ledger.poll_expired(now(75).monotonic).unwrap();
+    ledger.undone(&target, None, now(75));
+    assert_eq!((&**ledger.served(), ledger.poll_deadline()), ("a", None));
+
+    let mut ledger = committed();
+    assert_eq!(ledger.confirm().unwrap().number, 1);
+    assert_eq!((&**ledger.served(), ledger.poll_deadline()), ("b", None));
+    let mut ledger = committed();
+    assert_eq!(undo(&mut ledger, None), "a");
+    assert_eq!(ledger.poll_deadline(), None);
+}
+
+#[test]
 fn a_reload_drops_changes_and_undo_brings_them_back() {
     let mut ledger = Ledger::new("a");
     change(&mut ledger, "b");

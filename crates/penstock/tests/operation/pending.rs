@@ -1,7 +1,10 @@
 //! What operators have begun and not ended is seen by all, an undo says what it takes with it, and what a reload dropped
 //! is not called served.
 
-use testing::{Scripted, Server};
+use std::net::TcpListener;
+
+use testing::client::get;
+use testing::{Scripted, Server, eventually, secs};
 
 fn config(backend: &str) -> String {
     format!(
@@ -125,4 +128,38 @@ fn an_empty_transaction_leaves_no_trace_and_nothing_is_confirmed() {
     assert!(server.ctl_json(&["commit"])["number"].is_null());
     server.said(&["begin"]);
     server.said(&["abort"]);
+}
+
+#[test]
+fn an_undo_that_fails_is_tried_until_it_is_served() {
+    let backend = Scripted::answering("x");
+    let port = testing::port::free();
+    let (bind, other) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{}", testing::port::free()));
+    let web = |bind: &str| format!("[listener.web]\nbind = \"{bind}\"");
+    let server = Server::start(&config(&backend.address).replace(&web("127.0.0.1:0"), &web(&bind)));
+    assert_eq!(get(&bind, "/").text(), "x");
+    server.said(&["begin"]);
+    server.said(&["set", "listener.web.bind", &other]);
+    server.said(&["commit", "--confirm", "4s"]);
+    assert_eq!(get(&other, "/").text(), "x");
+    let taken = eventually("the address is free", secs(3), || TcpListener::bind(&bind).ok());
+    let degraded = || server.ctl_json(&["status"])["degraded"].clone();
+    let why = eventually("the undo has failed", secs(30), || {
+        let all = degraded();
+        (all[0]["subject"] == "live-changes").then(|| all[0]["reason"].to_string())
+    });
+    assert!(why.contains("cannot be undone yet") && why.contains(&bind), "{why}");
+    for words in [&["status"][..], &["history"], &["diff"]] {
+        let text = server.said(words);
+        assert!(text.contains("was not confirmed in time and cannot be undone yet"), "{words:?}: {text}");
+    }
+    let refused = server.refused(&["set", "pool.app.balance", "hash"]);
+    assert!(refused.contains("was not confirmed in time, and cannot be undone yet"), "{refused}");
+    drop(taken);
+    eventually("it is undone", secs(30), || {
+        (server.ctl_json(&["history"])[1]["cause"] == "not-confirmed").then_some(())
+    });
+    assert_eq!((get(&bind, "/").text(), degraded()), ("x".to_owned(), serde_json::json!([])));
+    let events = server.said(&["events"]);
+    assert_eq!(events.matches("live-changes: degraded").count(), 1, "{events}");
 }

@@ -15,6 +15,9 @@ use sys::file;
 use super::{ConfigSource, FrontDoor, notify};
 use crate::transaction::{Plan, Served, Step};
 
+/// Subject of a commit that was not confirmed in time and cannot be undone.
+const UNDO: &str = "live-changes";
+
 /// What a reload did.
 struct Reloaded {
     said: String,
@@ -62,10 +65,14 @@ impl FrontDoor {
             Some(Err(faults)) => Err(faults),
         };
         self.publish_changes();
-        let state = &self.supervisor.front.state;
         if let Err(why) = undone {
-            let message = format!("a commit was not confirmed in time, and cannot be undone:\n{why}");
-            state.events.record(Level::Error, "control", message);
+            // The same reason is recorded once, however often it is tried.
+            let why: Vec<_> = unquoted(&why).lines().map(|line| line.trim().to_owned()).collect();
+            let why = why.join("; ");
+            let message = format!(
+                "a commit was not confirmed in time, and cannot be undone yet (tried again every 5 s): {why}"
+            );
+            self.supervisor.front.state.degrade(UNDO, &message);
         }
     }
 
@@ -128,7 +135,11 @@ impl FrontDoor {
     pub(super) fn publish_changes(&self) {
         let state = &self.supervisor.front.state;
         state.unsaved_changes.store(self.live.unsaved(), Relaxed);
-        *lock(&state.pending) = self.live.pending();
+        let pending = self.live.pending();
+        if pending.unconfirmed.as_ref().is_none_or(|trial| trial.again.is_none()) {
+            state.restore(UNDO);
+        }
+        *lock(&state.pending) = pending;
     }
 
     /// Serves a valid configuration. On an error, the old one remains in use.
@@ -154,7 +165,9 @@ impl FrontDoor {
         self.slow.orderer.reconcile(&snapshot.config);
         self.slow.otp.follow(&snapshot.config);
         let mut said = done;
-        for (subject, reason) in self.supervisor.front.state.degraded() {
+        // What is served now ends it.
+        let is_other = |(subject, _): &(String, String)| subject != UNDO;
+        for (subject, reason) in self.supervisor.front.state.degraded().into_iter().filter(is_other) {
             said.push_str(&format!("\nwarning: {subject} is degraded: {reason}"));
         }
         if !loaded.warnings.is_empty() {
