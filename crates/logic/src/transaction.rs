@@ -310,7 +310,8 @@ impl Ledger {
         }
     }
 
-    fn transaction_is_current(&self) -> Result<(), Refused> {
+    /// Refuses if what is served is not what the transaction began with.
+    pub fn transaction_is_current(&self) -> Result<(), Refused> {
         match &self.transaction {
             Some(transaction) if transaction.base != self.served => {
                 Err(Refused::Overtaken { since: transaction.since })

@@ -163,3 +163,27 @@ fn an_undo_that_fails_is_tried_until_it_is_served() {
     let events = server.said(&["events"]);
     assert_eq!(events.matches("live-changes: degraded").count(), 1, "{events}");
 }
+
+#[test]
+fn a_transaction_that_a_reload_has_overtaken_says_that_its_commit_would_be_refused() {
+    let backend = Scripted::answering("x");
+    let server = Server::start(&config(&backend.address));
+    server.said(&["begin"]);
+    server.said(&["set", "pool.app.balance", "hash"]);
+    let text = server.said(&["diff"]);
+    assert!(text.contains("commit would change: ") && !text.contains("refused"), "{text}");
+    server.write_config(
+        &config(&backend.address).replace("\"off\"\n[listener", "\"off\"\nformat = \"json\"\n[listener"),
+    );
+    server.said(&["reload"]);
+    let overtaken = "the configuration was changed after this transaction began at 20";
+    let text = server.said(&["diff"]);
+    assert!(text.contains(&format!("commit would be refused: {overtaken}")), "{text}");
+    assert!(!text.contains("commit would change") && text.contains("+balance = \"hash\""), "{text}");
+    let json = server.ctl_json(&["diff"]);
+    assert!(json["refused"].as_str().unwrap().contains(overtaken) && json["changes"].is_null(), "{json}");
+    let url = format!("http://{}/", server.address("web"));
+    let refused = server.refused(&["why", "--pending", &url]);
+    assert!(refused.contains(overtaken), "{refused}");
+    assert!(server.refused(&["commit"]).contains(overtaken));
+}

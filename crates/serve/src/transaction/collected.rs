@@ -10,6 +10,7 @@ impl Live {
     /// The configuration that `commit` would serve.
     pub(crate) fn in_transaction(&self) -> Result<Loaded, Denied> {
         let transaction = self.ledger.transaction().ok_or_else(|| denied(Refused::None))?;
+        self.ledger.transaction_is_current().map_err(denied)?;
         self.load(&transaction.text).map_err(|faults| Denied {
             message: "the transaction cannot be committed yet".to_owned(),
             details: faults,

@@ -40,8 +40,12 @@ impl Live {
                 "changes": transaction.changes(),
             })
         });
+        let overtaken = self.ledger.transaction_is_current().err().map(denied);
+        let overtaken = overtaken.map(|Denied { message, details }| format!("{message}\n{details}"));
         let (changes, faults) = match self.ledger.transaction() {
             None => (None, None),
+            // What is served is not what it would change.
+            Some(_) if overtaken.is_some() => (None, None),
             Some(_) => match self.load(new) {
                 Ok(loaded) => (Some(summary(&self.loaded.config, &loaded.config)), None),
                 Err(faults) => (None, Some(faults)),
@@ -59,6 +63,9 @@ impl Live {
         if let Some(faults) = &faults {
             text.push_str(&format!("it cannot be committed yet:\n{faults}"));
         }
+        if let Some(why) = &overtaken {
+            text.push_str(&format!("commit would be refused: {why}\n"));
+        }
         if let Some(tried) = tried.filter(|_| !shown.is_empty()) {
             text.push_str(&tried.text());
         }
@@ -72,7 +79,7 @@ impl Live {
             "diff": shown,
             "changes": changes,
             "faults": faults,
-            "refused": tried.and_then(|tried| tried.refused.as_ref()),
+            "refused": overtaken.as_ref().or_else(|| tried?.refused.as_ref()),
             "degraded": tried.map(|tried| &tried.degraded).map(|all| {
                 all.iter().map(|(subject, why)| json!({ "subject": subject, "reason": why })).collect::<Vec<_>>()
             }),
