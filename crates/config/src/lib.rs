@@ -142,6 +142,20 @@ pub fn join(source: &Source, env: &Environment) -> Result<String, Faults> {
     }
 }
 
+/// Returns the variable of the environment that makes a change without effect. The text, which has the change and its files as
+/// [`load_joined`] takes them, may be invalid.
+pub fn overridden(source: &Source, edit: &edit::Edit, env: &Environment) -> Option<String> {
+    let files = files::split(&source.text);
+    let mut report = Report::new(&source.name, files[0].text);
+    let mut nodes = Nodes::default();
+    let from = include::From::Joined(&files[1..]);
+    let included = include::read(&source.name, files[0].text, from, &mut nodes, &mut report, env)?;
+    let mut root = included.root;
+    env::lay_over(&mut root, &mut nodes, schema::root(), env, &mut report);
+    env::take_state_directory(&mut root, &mut nodes, env);
+    part::overridden(&root, &nodes, edit).map(str::to_owned)
+}
+
 fn load_from(name: &str, text: &str, from: include::From<'_>, env: &Environment) -> Result<Loaded, Faults> {
     if text.len() > MAX_TEXT {
         return Err(syntax::too_long(name, text.len()));

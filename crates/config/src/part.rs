@@ -9,7 +9,7 @@ use crate::edit::{Edit, EditError, Path};
 use crate::print;
 use crate::quote::quote;
 use crate::schema::{self, branch, named, properties};
-use crate::tree::{Node, NodeId, Origin, Table, Value};
+use crate::tree::{Node, NodeId, Nodes, Origin, Table, Value};
 
 /// A part of the configuration, with defaults and what the environment gives.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,11 +37,7 @@ impl Loaded {
 
     /// Returns the variable of the environment that makes a change without effect.
     pub fn overridden(&self, edit: &Edit) -> Option<&str> {
-        let node = self.find(edit.path()).ok()?.node;
-        match edit {
-            Edit::Set { .. } => self.variable_in(node),
-            Edit::Add { .. } | Edit::Remove { .. } | Edit::RemoveEntry { .. } => self.variable_of(node),
-        }
+        overridden(&self.root, &self.nodes, edit)
     }
 
     /// Returns the index of the value at a path.
@@ -49,53 +45,64 @@ impl Loaded {
         self.find(path).ok().map(|found| found.node.id)
     }
 
-    fn variable_of(&self, node: &Node) -> Option<&str> {
-        match self.nodes.origin(node.id) {
-            Origin::Environment(name) => Some(name),
-            _ => None,
-        }
-    }
-
-    fn variable_in(&self, node: &Node) -> Option<&str> {
-        self.variable_of(node).or_else(|| match &node.value {
-            Value::Table(table) => table.entries.iter().find_map(|(_, inner)| self.variable_in(inner)),
-            Value::List(list) => list.iter().find_map(|inner| self.variable_in(inner)),
-            _ => None,
-        })
-    }
-
     fn find<'a>(&'a self, path: &'a Path) -> Result<Found<'a>, EditError> {
-        let segments = path.segments();
-        let mut found = step(&self.root, schema::root(), &segments[0])?;
-        let mut at = 1;
-        while at < segments.len() {
-            let rest = &segments[at..];
-            let above =
-                || segments[..at].iter().map(|segment| segment.text.as_str()).collect::<Vec<_>>().join(".");
-            match &found.node.value {
-                Value::Table(table) => {
-                    found = step(table, branch(found.schema, "object").unwrap_or(&Json::Null), &rest[0])?;
-                    at += 1;
-                }
-                Value::List(list) => {
-                    let (node, used) = entry(list, rest).ok_or_else(|| {
-                        let error =
-                            EditError::new(format!("{} has no entry {}", above(), quote(&rest[0].text)));
-                        error.hint(format!("its entries have the numbers 1 to {}", list.len()))
-                    })?;
-                    let schema = branch(found.schema, "array").and_then(|list| list.get("items"));
-                    found = Found { node, schema: schema.unwrap_or(&Json::Null), ..found };
-                    at += used;
-                }
-                _ => {
-                    let message =
-                        format!("{} is a single value: it has no {}", above(), quote(&rest[0].text));
-                    return Err(EditError::new(message));
-                }
+        find(&self.root, path)
+    }
+}
+
+/// Returns the variable of the environment that makes a change of a tree without effect.
+pub(crate) fn overridden<'a>(root: &Table, nodes: &'a Nodes, edit: &Edit) -> Option<&'a str> {
+    let node = find(root, edit.path()).ok()?.node;
+    match edit {
+        Edit::Set { .. } => variable_in(nodes, node),
+        Edit::Add { .. } | Edit::Remove { .. } | Edit::RemoveEntry { .. } => variable_of(nodes, node),
+    }
+}
+
+fn variable_of<'a>(nodes: &'a Nodes, node: &Node) -> Option<&'a str> {
+    match nodes.origin(node.id) {
+        Origin::Environment(name) => Some(name),
+        _ => None,
+    }
+}
+
+fn variable_in<'a>(nodes: &'a Nodes, node: &Node) -> Option<&'a str> {
+    variable_of(nodes, node).or_else(|| match &node.value {
+        Value::Table(table) => table.entries.iter().find_map(|(_, inner)| variable_in(nodes, inner)),
+        Value::List(list) => list.iter().find_map(|inner| variable_in(nodes, inner)),
+        _ => None,
+    })
+}
+
+fn find<'a>(root: &'a Table, path: &'a Path) -> Result<Found<'a>, EditError> {
+    let segments = path.segments();
+    let mut found = step(root, schema::root(), &segments[0])?;
+    let mut at = 1;
+    while at < segments.len() {
+        let rest = &segments[at..];
+        let above =
+            || segments[..at].iter().map(|segment| segment.text.as_str()).collect::<Vec<_>>().join(".");
+        match &found.node.value {
+            Value::Table(table) => {
+                found = step(table, branch(found.schema, "object").unwrap_or(&Json::Null), &rest[0])?;
+                at += 1;
+            }
+            Value::List(list) => {
+                let (node, used) = entry(list, rest).ok_or_else(|| {
+                    let error = EditError::new(format!("{} has no entry {}", above(), quote(&rest[0].text)));
+                    error.hint(format!("its entries have the numbers 1 to {}", list.len()))
+                })?;
+                let schema = branch(found.schema, "array").and_then(|list| list.get("items"));
+                found = Found { node, schema: schema.unwrap_or(&Json::Null), ..found };
+                at += used;
+            }
+            _ => {
+                let message = format!("{} is a single value: it has no {}", above(), quote(&rest[0].text));
+                return Err(EditError::new(message));
             }
         }
-        Ok(found)
     }
+    Ok(found)
 }
 
 struct Found<'a> {

@@ -190,7 +190,12 @@ impl Live {
                 Err(Denied { message: format!("{what}: refused, nothing changed"), details: faults })
             }
             // The next changes may make it valid; `commit` decides.
-            (Err(faults), Goes::Collected(_)) => Ok(Step::said(self.collected(&text, &what, Some(&faults)))),
+            (Err(faults), Goes::Collected(_)) => {
+                if let Some(variable) = config::overridden(&self.source(&text), &edit, &self.environment) {
+                    return Err(overridden(&edit, &variable));
+                }
+                Ok(Step::said(self.collected(&text, &what, Some(&faults))))
+            }
         }
     }
 
@@ -285,12 +290,15 @@ impl Live {
     }
 
     fn load(&self, text: &str) -> Result<Loaded, String> {
+        config::load_joined(&self.source(text), &self.environment).map_err(|faults| faults.render())
+    }
+
+    fn source(&self, text: &str) -> Source {
         let name = match &self.file {
             Some(file) => format!("{} with this change", file.display()),
             None => "the configuration with this change".to_owned(),
         };
-        let source = Source { name, text: text.to_owned() };
-        config::load_joined(&source, &self.environment).map_err(|faults| faults.render())
+        Source { name, text: text.to_owned() }
     }
 
     /// Takes over the result of serving a plan. Returns the answer, and what is recorded.

@@ -352,6 +352,15 @@ fn a_value_that_the_environment_decides_cannot_be_set() {
         "balance = \"two-choices\"  # environment PENSTOCK_POOL_APP_BALANCE\n"
     );
     server.said(&["set", "pool.app.timeouts.connect", "1s"]);
+    // Also in a transaction that is invalid so far.
+    server.said(&["begin"]);
+    assert!(server.said(&["set", "listener.web.pool", "later"]).contains("cannot be committed yet"));
+    let error = server.refused(&["set", "pool.app.balance", "hash"]);
+    assert!(
+        error.contains("the environment variable PENSTOCK_POOL_APP_BALANCE decides this value"),
+        "{error}"
+    );
+    assert!(server.said(&["abort"]).contains("1 change dropped"));
 }
 
 /// Runs ctl as another user, whom the server's own user is.
