@@ -16,9 +16,8 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
 use state::account::{Account, OF_REQUEST, Purpose, Turn};
 use state::lock::lock;
-use state::look_up::look_up;
+use state::look_up::{self, look_up};
 use tls::backend::Authorities;
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::fault::{ClientError, Fault, short};
@@ -85,7 +84,7 @@ impl Client {
             ServerName::try_from(name.clone()).map_err(|_| ClientError::Url(request.uri().to_string()))?;
         let unreachable = |source| ClientError::Connect { host: host.to_owned(), source };
         let (turn, addresses) = look_up(&name, port, turn).await.map_err(unreachable)?;
-        let tcp = TcpStream::connect(&*addresses).await.map_err(unreachable)?;
+        let tcp = look_up::connect(&addresses, self.limit / 2).await.map_err(unreachable)?;
         let tls = self
             .connector
             .connect(server, tcp)

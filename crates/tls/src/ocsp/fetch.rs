@@ -12,15 +12,12 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use logic::ocsp::Query;
 use state::account::{Account, OF_REQUEST, Purpose, Turn};
-use state::look_up::look_up;
+use state::look_up::{self, look_up};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 /// Time limit of one request: DNS lookup, connection, request and response.
 const LIMIT: Duration = Duration::from_secs(10);
-
-/// Largest number of IP addresses tried for one responder.
-const MOST_ADDRESSES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
@@ -111,17 +108,7 @@ async fn ask(responder: &str, method: Method, query: &Query, turn: Turn) -> Resu
 
 async fn connect(host: &str, port: u16, turn: Turn) -> Result<(Turn, TcpStream), FetchError> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let (turn, mut addresses) = look_up(host, port, turn).await.map_err(FetchError::Lookup)?;
-    addresses.truncate(MOST_ADDRESSES);
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    let share = LIMIT / 2 / u32::try_from(addresses.len()).unwrap_or(1).max(1);
-    for address in addresses {
-        // The time limit per address leaves time for the next address if this one drops packets.
-        match tokio::time::timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok((turn, stream)),
-            Ok(Err(error)) => last = error,
-            Err(_) => last = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    Err(FetchError::Connect(last))
+    let (turn, addresses) = look_up(host, port, turn).await.map_err(FetchError::Lookup)?;
+    let stream = look_up::connect(&addresses, LIMIT / 2).await.map_err(FetchError::Connect)?;
+    Ok((turn, stream))
 }
