@@ -352,12 +352,7 @@ impl Job {
         let Ok(_place) = self.section.places.acquire().await else { return Ok(Done::Elsewhere) };
         let _turn = self.section.turns.turn(Purpose::Order, OF_ORDER).await;
         let files = self.files.clone();
-        let locked = on_disk(move || {
-            files.prepare()?;
-            let locked = files.lock()?;
-            files.probe()?;
-            Ok(locked)
-        });
+        let locked = on_disk(move || files.begin());
         let alone = |fault| (fault, None);
         let Some(_lock) = locked.await.map_err(alone)? else { return Ok(Done::Elsewhere) };
         // Another process may have installed the certificate while this task waited for the lock.

@@ -61,7 +61,7 @@ impl Files {
     }
 
     /// Makes the directories, accessible to the user of this process only.
-    pub(super) fn prepare(&self) -> Result<(), Fault> {
+    fn prepare(&self) -> Result<(), Fault> {
         let certificates = self.bundle.parent().unwrap_or(&self.directory);
         DirBuilder::new().recursive(true).mode(0o700).create(certificates).map_err(|source| Fault::File {
             path: certificates.to_owned(),
@@ -82,9 +82,20 @@ impl Files {
         write(&self.bundle, format!("{}{text}", self.origin).as_bytes())
     }
 
+    /// Begins an order: makes the directories, takes the lock that lets one process at a time order this certificate, and
+    /// tests the directory. `None` if another process holds the lock: it may be testing as well.
+    pub(super) fn begin(&self) -> Result<Option<File>, Fault> {
+        self.prepare()?;
+        let locked = self.lock()?;
+        if locked.is_some() {
+            self.probe()?;
+        }
+        Ok(locked)
+    }
+
     /// Checks that the directory has space for a certificate before the order: an order whose certificate cannot be
     /// saved still counts against the rate limits of the authority.
-    pub(super) fn probe(&self) -> Result<(), Fault> {
+    fn probe(&self) -> Result<(), Fault> {
         let probe = self.bundle.with_extension("probe");
         write(&probe, &[b'x'; 16 * 1024])?;
         fs::remove_file(&probe).map_err(|source| Fault::File { path: probe, what: "written", source })
@@ -130,7 +141,7 @@ impl Files {
     }
 
     /// Takes the lock that lets one process at a time order this certificate. `None` if another process holds it.
-    pub(super) fn lock(&self) -> Result<Option<File>, Fault> {
+    fn lock(&self) -> Result<Option<File>, Fault> {
         lock_file(&self.lock)
     }
 }
@@ -263,6 +274,22 @@ mod tests {
         assert!(held.is_some() && files.lock().unwrap().is_none());
         drop(held);
         assert!(files.lock().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_process_without_the_lock_does_not_disturb_the_test_of_the_one_that_has_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = files(&settings(directory.path(), "https://one.test/dir"));
+        let held = files.begin().unwrap();
+        assert!(held.is_some());
+        // The other process is about to remove what it has written.
+        let probe = files.bundle.with_extension("probe");
+        fs::create_dir(&probe).unwrap();
+        assert!(files.begin().unwrap().is_none());
+        drop(held);
+        assert!(files.begin().is_err(), "the disk is tested under the lock");
+        fs::remove_dir(&probe).unwrap();
+        assert!(files.begin().unwrap().is_some());
     }
 
     #[test]
