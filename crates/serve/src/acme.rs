@@ -164,7 +164,7 @@ fn subject(section: &str, name: &str) -> String {
 /// State that all certificates of a section share.
 struct Section {
     settings: Acme,
-    account: tokio::sync::Mutex<Option<Opened>>,
+    account: tokio::sync::Mutex<Option<Account>>,
     places: tokio::sync::Semaphore,
     /// The account of descriptors. Requests and lock files reserve their descriptors in it.
     turns: Arc<Descriptors>,
@@ -175,24 +175,18 @@ struct Section {
     silent_until: Mutex<Option<Instant>>,
 }
 
-#[derive(Clone)]
-struct Opened {
-    account: Account,
-    client: Client,
-}
-
 impl Section {
     /// Opens the account at the first call. `None` while another process registers one.
-    async fn account(&self) -> Result<Option<Opened>, (Fault, Option<Duration>)> {
+    async fn account(&self) -> Result<Option<Account>, (Fault, Option<Duration>)> {
         let mut kept = self.account.lock().await;
         if kept.is_none() {
             let ca = self.settings.ca.clone();
             let turns = self.turns.clone();
             let client =
                 on_disk(move || Client::new(ca.as_deref(), turns)).await.map_err(|fault| (fault, None))?;
-            let account = account::open(&self.settings, client.clone()).await;
-            let account = account.map_err(|fault| (fault, client.take_retry_after()))?;
-            *kept = account.map(|account| Opened { account, client });
+            let opening = account::open(&self.settings, client);
+            let (account, retry_after) = client::with_retry_after(opening).await;
+            *kept = account.map_err(|fault| (fault, retry_after))?;
         }
         Ok(kept.clone())
     }
@@ -330,9 +324,9 @@ impl Job {
             }
             fault.to_string()
         };
-        let opened = self.section.account().await.map_err(|(fault, _)| failed(fault))?;
-        let Some(opened) = opened else { return Err("another process is registering".to_owned()) };
-        let info = opened.account.renewal_info(&id).await;
+        let account = self.section.account().await.map_err(|(fault, _)| failed(fault))?;
+        let Some(account) = account else { return Err("another process is registering".to_owned()) };
+        let info = account.renewal_info(&id).await;
         let doing = "ask when to renew";
         let (info, again) = info.map_err(|source| failed(Fault::Authority { doing, source }))?;
         let window = Window {
@@ -359,7 +353,7 @@ impl Job {
         if self.held().await.map(|bundle| bundle.leaf) != before.map(|bundle| bundle.leaf.clone()) {
             return Ok(Done::Elsewhere);
         }
-        let Some(Opened { account, client }) = self.section.account().await? else {
+        let Some(account) = self.section.account().await? else {
             return Ok(Done::Elsewhere);
         };
         let settings = &self.section.settings;
@@ -382,8 +376,8 @@ impl Job {
             hooks: self.section.hooks.clone(),
             removals: self.section.removals.clone(),
         };
-        let text = order::order(&account, &wanted, &answers).await;
-        let text = text.map_err(|fault| (fault, client.take_retry_after()))?;
+        let (text, retry_after) = client::with_retry_after(order::order(&account, &wanted, &answers)).await;
+        let text = text.map_err(|fault| (fault, retry_after))?;
         let files = self.files.clone();
         let until = on_disk(move || {
             files.install(&text)?;

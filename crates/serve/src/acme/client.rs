@@ -1,8 +1,9 @@
 //! HTTPS client for an authority: one connection per request, with a time limit and a size limit of the answer.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -15,7 +16,6 @@ use rustls::crypto::aws_lc_rs;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
 use state::account::{Account, OF_REQUEST, Purpose, Turn};
-use state::lock::lock;
 use state::look_up::{self, look_up};
 use tls::backend::Authorities;
 use tokio_rustls::TlsConnector;
@@ -35,8 +35,20 @@ pub(super) struct Client {
     limit: Duration,
     /// The account of descriptors. Each request reserves its descriptors in it.
     account: Arc<Account>,
-    /// `Retry-After` of the last error answer.
-    retry_after: Arc<Mutex<Option<Duration>>>,
+}
+
+tokio::task_local! {
+    /// `Retry-After` of the last answer, if that was an error. Orders run in parallel with one client: each has its own.
+    static LAST_RETRY_AFTER: Cell<Option<Duration>>;
+}
+
+/// Does `work`, which may ask an authority. Also returns the `Retry-After` of the last answer, if that was an error.
+pub(super) async fn with_retry_after<T>(work: impl Future<Output = T>) -> (T, Option<Duration>) {
+    let noted = async {
+        let done = work.await;
+        (done, LAST_RETRY_AFTER.with(Cell::get))
+    };
+    LAST_RETRY_AFTER.scope(Cell::new(None), noted).await
 }
 
 impl Client {
@@ -48,17 +60,7 @@ impl Client {
             .map_err(|error| Fault::Crypto(error.to_string()))?;
         let mut config = builder.with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self {
-            connector: TlsConnector::from(Arc::new(config)),
-            limit: LIMIT,
-            account,
-            retry_after: Arc::default(),
-        })
-    }
-
-    /// Takes the `Retry-After` of the last error answer.
-    pub(super) fn take_retry_after(&self) -> Option<Duration> {
-        lock(&self.retry_after).take()
+        Ok(Self { connector: TlsConnector::from(Arc::new(config)), limit: LIMIT, account })
     }
 
     async fn ask(&self, request: Request<BodyWrapper<Bytes>>) -> Result<BytesResponse, ClientError> {
@@ -107,17 +109,18 @@ impl Client {
         let (parts, body) = answer.into_parts();
         let body = Limited::new(body, LARGEST).collect().await.map_err(|error| broken(&*error))?.to_bytes();
         drop(connection);
-        self.judge(host, Response::from_parts(parts, body))
+        Self::judge(host, Response::from_parts(parts, body))
     }
 
-    /// Refuses an answer that no ACME server sends, and saves its `Retry-After`.
-    fn judge(&self, host: &str, answer: Response<Bytes>) -> Result<BytesResponse, ClientError> {
+    /// Refuses an answer that no ACME server sends, and notes its `Retry-After`.
+    fn judge(host: &str, answer: Response<Bytes>) -> Result<BytesResponse, ClientError> {
         let (parts, body) = answer.into_parts();
         let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_page = kind.starts_with("text/html");
-        if parts.status.as_u16() >= 400 {
-            *lock(&self.retry_after) = retry_after(&parts.headers, SystemTime::now());
-        }
+        let is_error = parts.status.as_u16() >= 400;
+        let asked = if is_error { retry_after(&parts.headers, SystemTime::now()) } else { None };
+        // Where no one wants to know it, there is no place for it.
+        let _ = LAST_RETRY_AFTER.try_with(|last| last.set(asked));
         let is_problem = || serde_json::from_slice::<Problem>(&body).is_ok();
         let is_fine = if parts.status.is_success() { !is_page } else { is_problem() };
         // The answer to a failed HEAD request for a nonce has no body; the library reports the missing nonce.
@@ -205,6 +208,36 @@ mod tests {
         let error = client.ask(request.unwrap()).await.err().unwrap();
         assert!(error.is_unavailability());
         assert_eq!(error.to_string(), format!("{address}: no answer within 0.05 s"));
+    }
+
+    #[tokio::test]
+    async fn each_order_has_the_retry_after_of_its_own_authority() {
+        let answer = |status: u16, seconds: Option<&str>| {
+            let mut answer =
+                Response::builder().status(status).header(CONTENT_TYPE, "application/problem+json");
+            if let Some(seconds) = seconds {
+                answer = answer.header(RETRY_AFTER, seconds);
+            }
+            let _ = Client::judge("a.example", answer.body(Bytes::from("{}")).unwrap());
+        };
+        let both = std::sync::Arc::new(tokio::sync::Barrier::new(2));
+        let waits = |seconds: &'static str| {
+            let both = both.clone();
+            tokio::spawn(with_retry_after(async move {
+                answer(429, Some(seconds));
+                both.wait().await;
+            }))
+        };
+        let (one, other) = (waits("60"), waits("3600"));
+        assert_eq!(one.await.unwrap().1, Some(Duration::from_secs(60)));
+        assert_eq!(other.await.unwrap().1, Some(Duration::from_secs(3600)));
+        let ended_well = with_retry_after(async {
+            answer(503, Some("60"));
+            answer(200, Some("60"));
+        });
+        assert_eq!(ended_well.await.1, None);
+        answer(429, Some("60"));
+        assert_eq!(with_retry_after(async {}).await.1, None);
     }
 
     #[test]
