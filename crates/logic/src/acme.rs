@@ -73,7 +73,8 @@ impl Reason {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrderFailure {
-    /// The authority did not answer, or reported an error of its own: the attempt does not count against a rate limit.
+    /// The authority did not answer, reported an error of its own, or had nothing to judge: the attempt does not count
+    /// against a rate limit that an operator notices.
     Unavailable,
     /// The authority refused the order: something must change before an order can succeed.
     Refused,

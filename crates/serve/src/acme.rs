@@ -319,7 +319,8 @@ impl Job {
             return Err("the authority does not answer".to_owned());
         }
         let failed = |fault: Fault| {
-            if fault.setback() == OrderFailure::Unavailable {
+            let is_authority = matches!(fault, Fault::Authority { .. });
+            if is_authority && fault.setback() == OrderFailure::Unavailable {
                 *lock(&self.section.silent_until) = Some(Instant::now() + SILENCE);
             }
             fault.to_string()
@@ -380,7 +381,7 @@ impl Job {
         let text = text.map_err(|fault| (fault, retry_after))?;
         let files = self.files.clone();
         let until = on_disk(move || {
-            files.install(&text)?;
+            files.install(&text).map_err(Fault::not_installed)?;
             Ok(files.bundle().map(|bundle| bundle.facts.not_after))
         });
         let until = until.await.map_err(alone)?.map(timestamp).unwrap_or_default();

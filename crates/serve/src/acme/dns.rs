@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::types::DnsUpdates;
-use dns::SignedServer;
+use dns::{SignedFault, SignedServer};
 use hickory_proto::op::update_message::{append, delete_by_rdata};
 use hickory_proto::op::{Message, Query, ResponseCode};
 use hickory_proto::rr::rdata::TXT;
@@ -137,7 +137,12 @@ impl NameServer {
 
     async fn transfer(&self, doing: &'static str, message: Message) -> Result<Message, Fault> {
         let _turn = self.account.turn(Purpose::Authority, OF_REQUEST).await;
-        self.server.transfer(message, LIMIT).await.map_err(|fault| self.fault(doing, fault.to_string()))
+        self.server.transfer(message, LIMIT).await.map_err(|fault| match fault {
+            SignedFault::Io(_) | SignedFault::TimedOut(_) => {
+                Fault::DnsUnavailable { server: self.server.address(), doing, why: fault.to_string() }
+            }
+            _ => self.fault(doing, fault.to_string()),
+        })
     }
 
     fn refusal(&self, doing: &'static str, answer: &Message) -> Fault {
@@ -153,5 +158,44 @@ impl NameServer {
 
     fn fault(&self, doing: &'static str, why: String) -> Fault {
         Fault::Dns { server: self.server.address(), doing, why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use logic::acme::OrderFailure;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_server_that_cannot_be_reached_is_asked_again_soon() {
+        let directory = tempfile::tempdir().unwrap();
+        let key_file = directory.path().join("key");
+        let text = "key \"acme.\" { algorithm hmac-sha256; secret \"c2VjcmV0IHNlY3JldCBzZWNyZXQ=\"; };\n";
+        std::fs::write(&key_file, text).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap();
+        drop(listener);
+        let settings = DnsUpdates { server, key_file, wait: Duration::ZERO };
+        let records = NameServer::open(&settings, Account::new(1)).await.unwrap();
+        let fault = match records.place("a.example", "value".to_owned()).await {
+            Err(fault) => fault,
+            Ok(_) => panic!("no server listens"),
+        };
+        assert!(fault.to_string().starts_with(&format!("the name server {server} does not find the zone: ")));
+        assert_eq!(fault.setback(), OrderFailure::Unavailable);
+        let answered = records.fault("add the record", "it refuses".to_owned());
+        assert_eq!(answered.setback(), OrderFailure::Refused);
+    }
+
+    #[test]
+    fn a_full_disk_is_tried_again_soon_unless_a_certificate_was_lost() {
+        let full = || Fault::File {
+            path: "/x".into(),
+            what: "written",
+            source: std::io::ErrorKind::StorageFull.into(),
+        };
+        assert_eq!(full().setback(), OrderFailure::Unavailable);
+        assert_eq!(full().not_installed().setback(), OrderFailure::Refused);
     }
 }

@@ -20,6 +20,9 @@ pub(super) enum Fault {
     /// The name server did not do what dns-01 needs.
     #[error("the name server {server} does not {doing}: {}", short(why))]
     Dns { server: SocketAddr, doing: &'static str, why: String },
+    /// The name server could not be asked, or did not answer.
+    #[error("the name server {server} does not {doing}: {}", short(why))]
+    DnsUnavailable { server: SocketAddr, doing: &'static str, why: String },
     /// The command of dns-01 failed.
     #[error("the command {program} does not {doing}: {}", short(why))]
     Command { program: String, doing: &'static str, why: String },
@@ -35,6 +38,9 @@ pub(super) enum Fault {
     },
     #[error("the certificate that was issued cannot be used: {0}")]
     Unusable(String),
+    /// It counts against the rate limits of the authority, as every one that is issued.
+    #[error("the certificate that was issued is lost: {0}")]
+    NotInstalled(Box<Fault>),
     #[error("{}: cannot be {what}: {source}", path.display())]
     File {
         path: PathBuf,
@@ -56,8 +62,28 @@ pub(super) enum Fault {
 }
 
 impl Fault {
+    /// The certificate was issued, and could not be written.
+    pub(super) fn not_installed(self) -> Self {
+        Self::NotInstalled(Box::new(self))
+    }
+
+    /// How the next order is paced.
     pub(super) fn setback(&self) -> OrderFailure {
-        let Self::Authority { source, .. } = self else { return OrderFailure::Refused };
+        let source = match self {
+            Self::Authority { source, .. } => source,
+            // The authority has judged nothing, and an operator mends it: the next try is soon.
+            Self::DnsUnavailable { .. } | Self::File { .. } => return OrderFailure::Unavailable,
+            Self::Validation { .. }
+            | Self::NoChallenge { .. }
+            | Self::Dns { .. }
+            | Self::Command { .. }
+            | Self::Late { .. }
+            | Self::Unusable(_)
+            | Self::NotInstalled(_)
+            | Self::Account { .. }
+            | Self::Setting { .. }
+            | Self::Crypto(_) => return OrderFailure::Refused,
+        };
         match source {
             instant_acme::Error::Other(inner) => match inner.downcast_ref::<ClientError>() {
                 Some(error) if error.is_unavailability() => OrderFailure::Unavailable,
