@@ -82,6 +82,7 @@ pub mod past;
 pub mod pipes;
 pub mod question;
 pub mod relay;
+mod restart;
 mod retry_budget;
 pub mod snapshot;
 pub mod sticky_cookie;

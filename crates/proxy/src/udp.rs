@@ -33,6 +33,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::Sleep;
 
 use crate::accept::CloseSignal;
+use crate::restart::{self, Trouble};
 use crate::snapshot::ListenerPlan;
 use crate::worker::{Current, Worker};
 
@@ -71,26 +72,19 @@ pub(crate) async fn run(worker: Rc<Worker>, key: BoundKey, socket: UdpSocket, cl
     match watched {
         Ok(socket) => {
             let socket = Rc::new(socket);
-            loop {
-                let serving = serve(worker.clone(), key.clone(), socket.clone(), close_signal.clone());
-                match tokio::task::spawn_local(serving).await {
-                    Ok(Ok(())) => break,
-                    Ok(Err(error)) => {
-                        let message = format!("UDP is no longer served: {error}");
-                        events.record(Level::Error, &*subject, message);
-                        break;
-                    }
-                    // The flows are lost, and each was counted; the next datagrams begin new ones.
-                    Err(error) if error.is_panic() => {
-                        let message = format!(
-                            "the task of {} in worker {} failed (a fault of penstock: the process log has the place) and began anew; its UDP flows are lost, and the next datagrams begin new ones",
-                            key.bind, worker.index
-                        );
-                        events.record(Level::Error, &*subject, message);
-                    }
-                    Err(_) => break,
-                }
-            }
+            let begin = || serve(worker.clone(), key.clone(), socket.clone(), close_signal.clone());
+            let tell = |trouble| {
+                let message = match trouble {
+                    Trouble::Ended(error) => format!("{} is no longer served: {error}", key.bind),
+                    // Each flow was counted; the next datagrams begin new ones.
+                    Trouble::Panicked => format!(
+                        "the task of {} in worker {} failed (a fault of penstock: the process log has the place) and begins anew in 1 s; its UDP flows are lost, and the next datagrams begin new ones",
+                        key.bind, worker.index
+                    ),
+                };
+                events.record(Level::Error, &*subject, message);
+            };
+            restart::serve(&close_signal, restart::PAUSE, begin, tell).await;
         }
         Err(error) => events.record(
             Level::Error,
