@@ -71,11 +71,12 @@ impl WhyError {
 pub(crate) async fn answer_of_past(front: &Front, id: &str) -> Result<PastReport, WhyError> {
     let session = past::find(front, id).await?;
     let is_tls = front.snapshot.load().listeners.get(&session.listener).map(|plan| plan.tls.is_some());
-    let again = is_tls.and_then(|is_tls| past::again(&session, is_tls));
+    let again = is_tls.map(|is_tls| past::again(&session, is_tls));
     let now = match again {
-        // A listener that is there no more, or another protocol: there is no such session now.
-        Some(Ok(asked)) => answer(front, &asked).await.ok(),
-        _ => None,
+        None => Err(format!("listener {} is not served any more", session.listener)),
+        Some(None) => Err("too little of its request was kept".to_owned()),
+        Some(Some(Err(error))) => Err(error.to_string()),
+        Some(Some(Ok(asked))) => answer(front, &asked).await.map_err(|error| error.to_string()),
     };
     Ok(PastReport::read(session, now))
 }

@@ -345,6 +345,26 @@ fn past_sessions_are_found_by_request_id_and_client_and_outlive_a_reload() {
     // As the access log writes it.
     let named = server.ctl(&["why", "--request", "id=first-id"]);
     assert_eq!(String::from_utf8(named.stdout).unwrap().lines().next(), text.lines().next());
+    // Its listener goes, and another protocol takes its name.
+    let gone = config("").replace("[listener.web]", "[listener.other]");
+    server.write_config(&gone);
+    server.said(&["reload"]);
+    let text = said(&server, &["--session", "first-id"]);
+    assert!(
+        text.contains("\nWhat the same would get now is not known: listener web is not served any more\n"),
+        "{text}"
+    );
+    let json = find("first-id");
+    assert!(
+        json["now"].is_null() && json["now_unknown"].as_str().unwrap().contains("listener web"),
+        "{json:#}"
+    );
+    server.write_config(
+        &config("").replace("[listener.web]", "[listener.other]").replace("[listener.raw]", "[listener.web]"),
+    );
+    server.said(&["reload"]);
+    let text = said(&server, &["--session", "first-id"]);
+    assert!(text.contains("\nWhat the same would get now is not known: "), "{text}");
     let output = server.ctl(&["why", "--session", "no-such-id"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();

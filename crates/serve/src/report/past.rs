@@ -47,8 +47,10 @@ pub struct PastReport {
     pub duration_ms: f64,
     pub queued_ms: Option<f64>,
     pub outcome: &'static str,
-    /// What the same session would get now; `null` if too little was kept.
+    /// What the same session would get now; `null` if that is not known.
     pub now: Option<WhyReport>,
+    /// Why `now` is `null`.
+    pub now_unknown: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -84,7 +86,12 @@ fn not_repeated(session: &PastSession) -> Option<String> {
 }
 
 impl PastReport {
-    pub fn read(session: PastSession, now: Option<WhyReport>) -> Self {
+    /// `now` is what the same session would get, or why that is not known.
+    pub fn read(session: PastSession, now: Result<WhyReport, String>) -> Self {
+        let (now, now_unknown) = match now {
+            Ok(now) => (Some(now), None),
+            Err(why) => (None, Some(why)),
+        };
         let ended = Instant::now().saturating_duration_since(session.started + session.took);
         let backend = |(name, seen): &(std::sync::Arc<str>, Seen)| PastBackend {
             name: name.to_string(),
@@ -124,6 +131,7 @@ impl PastReport {
             queued_ms: session.queued.map(milliseconds),
             outcome: session.ending,
             now,
+            now_unknown,
         }
     }
 }
@@ -177,6 +185,9 @@ pub fn text(report: &PastReport) -> String {
     if let Some(now) = &report.now {
         push_line(&mut out, "\nThe same now, without its header lines:");
         out.push_str(&super::why::text(now));
+    }
+    if let Some(why) = &report.now_unknown {
+        push_line(&mut out, &format!("\nWhat the same would get now is not known: {}", line(why)));
     }
     out
 }
@@ -245,7 +256,7 @@ mod tests {
     #[test]
     fn a_response_of_another_backend_is_none_of_a_request_that_was_not_repeated() {
         let down = [(Some("one"), Fault::Down)];
-        let report = |session| PastReport::read(session, None);
+        let report = |session| PastReport::read(session, Err("no listener".to_owned()));
         assert!(report(posted(504, Ending::BackendTimeout, &down)).not_repeated.is_some());
         // The connection to the first was not there yet when it went down: the second had the request, and answered.
         assert_eq!(report(posted(500, Ending::Ok, &down)).not_repeated, None);
@@ -253,8 +264,9 @@ mod tests {
 
     #[test]
     fn a_backend_without_a_name_is_said_to_be_none_that_was_noted() {
-        let text =
-            text(&PastReport::read(posted(502, Ending::BackendClosed, &[(None, Fault::Closed)]), None));
+        let session = posted(502, Ending::BackendClosed, &[(None, Fault::Closed)]);
+        let text = text(&PastReport::read(session, Err("it is gone".to_owned())));
+        assert!(text.ends_with("\nWhat the same would get now is not known: it is gone\n"), "{text}");
         assert!(
             text.contains("a backend that was not noted (of another pool, or beyond the first 15)"),
             "{text}"
