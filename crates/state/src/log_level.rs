@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use tokio::task::AbortHandle;
+
 use crate::lock::lock;
 
 /// Makes the log use a filter, such as `debug`; `None` is that of the start. The error says what is wrong with it.
@@ -15,6 +17,8 @@ pub const LONGEST: Duration = Duration::from_secs(24 * 3600);
 pub struct LogLevel {
     apply: Option<Apply>,
     changed: Mutex<(u64, Option<Changed>)>,
+    /// The task that ends the change in force.
+    timer: Mutex<Option<AbortHandle>>,
 }
 
 /// A level that an operator set.
@@ -30,7 +34,7 @@ pub struct Changed {
 impl LogLevel {
     /// `apply` changes the log of this process; without it there is none to change.
     pub fn new(apply: Option<Apply>) -> Self {
-        Self { apply, changed: Mutex::default() }
+        Self { apply, changed: Mutex::default(), timer: Mutex::default() }
     }
 
     /// The level that an operator set, unless its time is over.
@@ -53,6 +57,14 @@ impl LogLevel {
         let mut changed = lock(&self.changed);
         self.apply(None)?;
         Ok(changed.1.take())
+    }
+
+    /// Keeps the task that ends the change in force, instead of that of an earlier change, which is aborted.
+    pub fn keep_timer(&self, task: Option<AbortHandle>) {
+        let before = std::mem::replace(&mut *lock(&self.timer), task);
+        if let Some(before) = before {
+            before.abort();
+        }
     }
 
     /// Ends a change, if it is still in force.

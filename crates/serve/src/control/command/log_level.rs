@@ -45,13 +45,14 @@ pub(super) fn run(state: &Arc<State>, who: &str, arguments: &[&str]) -> Result<S
     let lasts = units::duration(time);
     state.events.record(Level::Info, "log", format!("{who}: level {level} for {lasts}"));
     let (number, later) = (changed.number, state.clone());
-    tokio::spawn(async move {
+    let timer = tokio::spawn(async move {
         tokio::time::sleep(time).await;
         if let Some(Changed { level, .. }) = later.log_level.end(number) {
             let message = format!("level {level} has ended: it is that of the start again");
             later.events.record(Level::Info, "log", message);
         }
     });
+    state.log_level.keep_timer(Some(timer.abort_handle()));
     Ok(Said {
         text: format!("the log has level {level} for {lasts}, then that of the start again"),
         json: json!({ "level": level, "by": changed.by, "seconds_left": time.as_secs_f64() }).to_string(),
@@ -74,8 +75,40 @@ fn shown(state: &State) -> Said {
 }
 
 fn reset(state: &State, who: &str) -> Result<Said, String> {
-    if state.log_level.reset()?.is_some() {
+    let before = state.log_level.reset()?;
+    state.log_level.keep_timer(None);
+    if before.is_some() {
         state.events.record(Level::Info, "log", format!("{who}: the level of the start again"));
     }
     Ok(shown(state))
+}
+
+#[cfg(test)]
+mod tests {
+    use state::log_level::LogLevel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_changed_level_has_one_task_however_often_it_is_changed() {
+        let mut state = State::new(1);
+        state.log_level = LogLevel::new(Some(|_| Ok(())));
+        let state = Arc::new(state);
+        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let before = tasks();
+        for level in LEVELS.into_iter().cycle().take(50) {
+            assert!(run(&state, "ann", &[level, "for", "24h"]).is_ok());
+            // Aborted tasks end.
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(tasks(), before + 1);
+        assert_eq!(state.log_level.changed().unwrap().level, "trace");
+        assert!(run(&state, "ann", &["default"]).is_ok());
+        tokio::task::yield_now().await;
+        assert_eq!(tasks(), before);
+        assert!(run(&state, "ann", &["debug", "for", "1ms"]).is_ok());
+        while state.log_level.changed().is_some() {
+            tokio::task::yield_now().await;
+        }
+    }
 }
