@@ -90,6 +90,21 @@ fn client(role: Role) -> PeerCredentials {
     PeerCredentials { uid: 1000, name: Some("operator".into()), pid: Some(7), login: None, role }
 }
 
+/// Whether this is what a reader may get from a command. Others may have the same forms of answers, and change something:
+/// each command is named.
+fn only_reads(command: &str, step: &Step) -> bool {
+    match step {
+        Step::Nothing | Step::Refused(_) => true,
+        Step::Answer(_) => {
+            ["status", "backends", "certs", "clients", "events", "health", "dsr", "help"].contains(&command)
+        }
+        Step::Follow(_) => command == "events",
+        Step::Later(_) => ["sessions", "why", "dsr"].contains(&command),
+        Step::Change(ask, _) => command == "history" && *ask == Ask::History { number: None },
+        Step::Marked(..) | Step::Reload(_) | Step::Stop(_) | Step::Capture(_) => false,
+    }
+}
+
 #[tokio::test]
 async fn random_lines_are_answered_and_readers_change_nothing() {
     let front = fixture::front("backends = ['10.0.0.1:80', '10.0.0.2:80', 'unix:/run/app.sock']");
@@ -100,12 +115,10 @@ async fn random_lines_are_answered_and_readers_change_nothing() {
         let who = client(if number % 2 == 0 { Role::View } else { Role::Admin });
         let step = run(&line, &front, &who);
         if who.role == Role::View {
-            let reads = match &step {
-                Step::Marked(..) | Step::Reload(_) | Step::Stop(_) => false,
-                Step::Change(ask, _) => matches!(ask, Ask::History { number: None }),
-                _ => true,
-            };
-            assert!(reads, "{line:?}");
+            let words = split(&line).unwrap_or_default();
+            let mut words = words.iter().filter(|word| word.text != "json" || word.quotes != Quotes::None);
+            let command = words.next().map_or("", |word| &*word.text);
+            assert!(only_reads(command, &step), "{line:?}");
         }
         match step {
             Step::Answer(text) => {
