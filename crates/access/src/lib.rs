@@ -17,4 +17,11 @@ pub mod policy;
 pub mod sasl;
 pub mod users;
 
+/// Random bytes for nonces, salts and keys; `None`: the system gives none.
+pub fn random<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).ok()?;
+    Some(bytes)
+}
+
 pub use identity::{ChannelBinding, Factor, Factors, Identity, Mechanism};

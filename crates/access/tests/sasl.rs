@@ -1,4 +1,5 @@
 //! Whatever a client sends, a log-in is refused or right: cut messages, changed bytes, noise, 64 KiB.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::num::NonZeroU32;
 

@@ -77,6 +77,7 @@ impl Fault {
             | Self::NoChallenge { .. }
             | Self::Dns { .. }
             | Self::Command { .. }
+            | Self::Records(_)
             | Self::Late { .. }
             | Self::Unusable(_)
             | Self::NotInstalled(_)
