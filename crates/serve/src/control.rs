@@ -144,6 +144,7 @@ impl ControlSocket {
     /// Starts the thread that serves the socket.
     pub fn run(self, front: Arc<Front>) -> Result<ControlThread, ControlError> {
         let Self { listener, remote, kerberos, owner, file } = self;
+        kerberos.announce(front.snapshot.load().config.remote_control(), &front.state);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

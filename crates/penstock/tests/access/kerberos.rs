@@ -118,7 +118,7 @@ fn gnu_sasl_logs_in_with_a_ticket() {
     realm.as_user(&mut command, "ann");
     command.args(["--smtp", "--connect", &format!("localhost:{}", site.port), "--mechanism", "GS2-KRB5"]);
     command.args(["--service", "host", "--hostname", "localhost", "--authorization-id", "ann"]);
-    command.arg("--x509-ca-file").arg(site.file("ca.pem")).stdin(Stdio::null());
+    command.arg("--starttls").arg("--x509-ca-file").arg(site.file("ca.pem")).stdin(Stdio::null());
     let Output { stdout, stderr, .. } = run_to_end(&mut command, secs(30));
     let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(said.contains("235 2.7.0 principal:ann@TEST.LOCAL, role admin"), "{said}");
