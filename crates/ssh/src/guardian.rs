@@ -49,7 +49,7 @@ pub fn announce(command: &mut Command) -> Announced {
     let mut ward = WARD.lock().unwrap_or_else(PoisonError::into_inner);
     // The guardian starts before the command.
     ward.start();
-    ward.announce(&nonce.to_string());
+    ward.enter(&nonce.to_string());
     Announced(nonce)
 }
 
@@ -61,25 +61,22 @@ impl Announced {
     /// Tells the guardian of the child.
     #[must_use]
     pub fn watch(self, child: u32) -> Guard {
-        Guard::of(OwnSession::of_child(child, self.0.clone()))
+        let session = OwnSession::of_child(child, self.0.clone());
+        let entry = session.leader().id().map(|it| entry(it, session.nonce()));
+        if let Some(entry) = &entry {
+            WARD.lock().unwrap_or_else(PoisonError::into_inner).replace(&self.0.to_string(), entry);
+        }
+        Guard { session, entry }
     }
 }
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        WARD.lock().unwrap_or_else(PoisonError::into_inner).withdraw(&self.0.to_string());
+        WARD.lock().unwrap_or_else(PoisonError::into_inner).leave(&self.0.to_string());
     }
 }
 
 impl Guard {
-    fn of(session: OwnSession) -> Self {
-        let entry = session.leader().id().map(|it| entry(it, session.nonce()));
-        if let Some(entry) = &entry {
-            WARD.lock().unwrap_or_else(PoisonError::into_inner).enter(entry);
-        }
-        Self { session, entry }
-    }
-
     /// Sends a signal to the process group of the command, after a proof that the group is still the group of this
     /// command.
     pub fn signal(&self, signal: Signal) -> Sent {
@@ -107,13 +104,12 @@ fn entry(command: process::ProcessId, nonce: &Nonce) -> String {
 }
 
 static WARD: Mutex<GuardedCommands> =
-    Mutex::new(GuardedCommands { announced: BTreeSet::new(), entries: BTreeSet::new(), guardian: None });
+    Mutex::new(GuardedCommands { entries: BTreeSet::new(), guardian: None });
 
 /// The commands that must not outlive penstock, and the guardian that has the list of these commands.
 #[derive(Debug)]
 struct GuardedCommands {
-    /// Nonces of commands that are being started.
-    announced: BTreeSet<String>,
+    /// Of a command that is being started, its nonce alone.
     entries: BTreeSet<String>,
     guardian: Option<Guardian>,
 }
@@ -126,24 +122,10 @@ impl GuardedCommands {
         }
         if self.guardian.is_none() {
             self.guardian = Guardian::start().ok();
-            for nonce in self.announced.clone() {
-                self.tell('?', &nonce);
-            }
             for entry in self.entries.clone() {
                 self.tell('+', &entry);
             }
         }
-    }
-
-    fn announce(&mut self, nonce: &str) {
-        self.announced.insert(nonce.to_owned());
-        self.tell('?', nonce);
-    }
-
-    /// The command with this nonce was not started, or has been entered.
-    fn withdraw(&mut self, nonce: &str) {
-        self.announced.remove(nonce);
-        self.tell('-', nonce);
     }
 
     fn enter(&mut self, entry: &str) {
@@ -151,9 +133,16 @@ impl GuardedCommands {
         self.tell('+', entry);
     }
 
+    /// Enters a command that was announced; the guardian finds the announcement by the nonce at the end of the entry.
+    fn replace(&mut self, nonce: &str, entry: &str) {
+        self.entries.remove(nonce);
+        self.enter(entry);
+    }
+
     fn leave(&mut self, entry: &str) {
-        self.entries.remove(entry);
-        self.tell('-', entry);
+        if self.entries.remove(entry) {
+            self.tell('-', entry);
+        }
     }
 
     fn tell(&mut self, what: char, entry: &str) {
@@ -199,27 +188,28 @@ impl Guardian {
 
 /// The script of the guardian. An entry is PID:START:NONCE; the command leads its process group and its session. Of a command
 /// that is being started there is the nonce alone. The child holds the pipe open until execve(2), so at the end of the pipe a
-/// session leader has the nonce in its environment, or none was started.
+/// session leader has the nonce in its environment, or none was started. Each entry is a variable: of a thousand in one
+/// list, the removal of all takes minutes.
 const SCRIPT: &str = r#"
 trap '' HUP INT QUIT TERM
-entries=' ' announced=' '
-without() { case "$1" in *" $2 "*) list="${1%% $2 *} ${1#* $2 }" ;; *) list=$1 ;; esac; }
 while read -r what entry; do
   case "$what" in
-    '?') announced="$announced$entry " ;;
-    +) entries="$entries$entry " ;;
-    -) without "$entries" "$entry"; entries=$list; without "$announced" "$entry"; announced=$list ;;
+    +) eval "penstock_guarded_${entry##*:}=$entry" ;;
+    -) unset "penstock_guarded_${entry##*:}" ;;
   esac
 done
 with() {
   P=${1%%:*} T=${1#*:} N=${1##*:} within= before= mine=1
   T=${T%%:*} G=$P S=$P
 }
-for N in $announced; do
+entries=
+for entry in $(set | tr -d "'" | grep "^penstock_guarded_[0-9a-f]*=[-0-9a-f:]*$"); do
+  entry=${entry#*=}
+  case "$entry" in *:*) entries="$entries $entry"; continue ;; esac
+  N=$entry
   for pid in /proc/[0-9]*; do
     pid=${pid#/proc/}
-    look "$pid" && [ "$group $session" = "$pid $pid" ] && is_own "$pid" || continue
-    case "$entries" in *" $pid:$start:$N "*) ;; *) entries="$entries$pid:$start:$N " ;; esac
+    look "$pid" && [ "$group $session" = "$pid $pid" ] && is_own "$pid" && entries="$entries $pid:$start:$N"
   done
 done
 for entry in $entries; do with "$entry"; end TERM; done
@@ -284,7 +274,7 @@ mod tests {
         let (mut kept, other, _) = stubborn("echo; sleep 600");
         let mut guardian = Guardian::start().unwrap();
         for nonce in [session.nonce(), other.nonce()] {
-            guardian.tell('?', &nonce.to_string()).unwrap();
+            guardian.tell('+', &nonce.to_string()).unwrap();
         }
         guardian.tell('-', &other.nonce().to_string()).unwrap();
         drop(guardian);
