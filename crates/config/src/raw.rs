@@ -227,7 +227,7 @@ shares = { source = 20 }
     /// live changes. Penstock makes it with mode 0700 if it is missing. Each process needs one of its own. `[acme]` needs
     /// one; without one, everything else is kept in memory only.
     #[schemars(extend(
-        "x-default" = "`STATE_DIRECTORY` of the environment, which systemd sets; else `\"/var/lib/penstock\"` if it is there",
+        "x-default" = "`STATE_DIRECTORY` of the environment, which systemd sets; else `\"/var/lib/penstock\"` if it is there and a file configures the process",
         "examples" = ["/var/lib/penstock"]
     ))]
     pub(crate) state_directory: Key<PathText>,

@@ -53,8 +53,8 @@ pub(crate) struct Found {
 
 impl Files {
     /// Reads the files of an earlier process. A file with a fault gets a message and is not used; the process starts all the same.
-    pub(crate) fn open(configured: Option<&Path>, state: &State) -> (Self, Found) {
-        let mut files = Self::new(configured);
+    pub(crate) fn open(directory: Option<&Path>, state: &State) -> (Self, Found) {
+        let mut files = Self::new(directory);
         let mut lost = None;
         let found = match files.hold() {
             Ok(held) => held.map(|held| Found {

@@ -72,9 +72,9 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
     if let Some(path) = &config.process.pid_file {
         add(PID_FILE.to_owned(), parent(path), Access::Change);
     }
-    let usual = Path::new(state::state_directory::USUAL);
-    if let Some(path) = config.process.state_directory.as_deref().or(usual.is_dir().then_some(usual)) {
-        add("process.state-directory".to_owned(), path, Access::Change);
+    let directory = config.process.state_directory.as_deref();
+    if let Some(path) = state::state_directory::chosen(directory, file) {
+        add("process.state-directory".to_owned(), &path, Access::Change);
     }
     for listener in &config.listeners {
         let name = &listener.name;

@@ -26,7 +26,7 @@ use state::event_log::EventLog;
 use state::events::Level;
 use state::listen::{BindError, OpenAddress, Passed};
 use state::log_level::{self, LogLevel};
-use state::state_directory::StateDirectory;
+use state::state_directory::{self, StateDirectory};
 use sys::pid_file::{PidFile, PidFileError};
 use sys::privilege::Capability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -203,12 +203,14 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let programs = [opened.programs(), stale.directories()].concat();
     let further = (opened.needs_rights() || stale.needs_rights()).then_some(Capability::NetAdmin);
     state.confinement = confinement::drop_privileges(&config, &needs, &programs, further)?;
-    open_state_directory(&config, &mut state);
+    let directory = config.process.state_directory.as_deref();
+    let directory = state_directory::chosen(directory, options.source.file());
+    open_state_directory(directory.as_deref(), &mut state);
     let helper = helper::start(&config).map_err(system("start the helper that runs acme commands"))?;
     state.confinement.commands = helper.commands().to_vec();
     confinement::restrict(&mut state.confinement, &config, &needs, &programs, options.sandbox);
     confinement::tell(&state);
-    let (files, found) = Files::open(config.process.state_directory.as_deref(), &state);
+    let (files, found) = Files::open(directory.as_deref(), &state);
     let threads = workers + OTHER_THREADS + config.listeners.iter().filter(|it| it.tls.is_some()).count();
     sys::threads::try_out(threads).map_err(|source| StartError::Threads { threads, source })?;
 
@@ -331,8 +333,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
 }
 
 /// Opens the state directory. Without it, everything that does not need it works.
-fn open_state_directory(config: &Config, state: &mut State) {
-    match StateDirectory::open(config.process.state_directory.as_deref()) {
+fn open_state_directory(directory: Option<&Path>, state: &mut State) {
+    match directory.map(StateDirectory::open).transpose() {
         Ok(directory) => state.directory = directory,
         Err(error) => state.degrade("process.state-directory", &error.to_string()),
     }
@@ -396,6 +398,9 @@ fn say_where(config: &Config, supervisor: &Supervisor, admin: Option<String>) {
     }
     if let Some(control) = &config.control {
         tracing::info!(socket = %control.socket.display(), "listening control");
+    }
+    if let Some(stored) = supervisor.front.state.kept.stored() {
+        tracing::info!(directory = %stored.directory.display(), "keeps state over a restart");
     }
 }
 

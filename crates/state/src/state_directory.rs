@@ -7,7 +7,19 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Default path in packages.
-pub const USUAL: &str = "/var/lib/penstock";
+const USUAL: &str = "/var/lib/penstock";
+
+/// Returns the directory of a process: the configured one; without one, the default path, if it is there and `file`
+/// configures the process. A process without a file is one of many on a machine, for a try or a test, with the same names
+/// of pools: the state of one says nothing about the next.
+pub fn chosen(configured: Option<&Path>, file: Option<&Path>) -> Option<PathBuf> {
+    chosen_of(configured, file, Path::new(USUAL))
+}
+
+fn chosen_of(configured: Option<&Path>, file: Option<&Path>, usual: &Path) -> Option<PathBuf> {
+    let implied = || (file.is_some() && usual.is_dir()).then_some(usual);
+    configured.or_else(implied).map(Path::to_owned)
+}
 
 /// Directory in which this process can write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,17 +38,8 @@ pub struct StateDirectoryError {
 }
 
 impl StateDirectory {
-    /// Opens the configured directory and creates it if necessary; without one, the default path if it exists. Must be
-    /// called as the user that the process keeps.
-    pub fn open(configured: Option<&Path>) -> Result<Option<Self>, StateDirectoryError> {
-        match configured {
-            Some(path) => Self::at(path).map(Some),
-            None if Path::new(USUAL).is_dir() => Self::at(Path::new(USUAL)).map(Some),
-            None => Ok(None),
-        }
-    }
-
-    fn at(path: &Path) -> Result<Self, StateDirectoryError> {
+    /// Opens a directory and creates it if necessary. Must be called as the user that the process keeps.
+    pub fn open(path: &Path) -> Result<Self, StateDirectoryError> {
         let try_it = || {
             make(path)?;
             let probe = path.join(".probe");
@@ -105,10 +108,22 @@ mod tests {
     fn it_is_made_with_its_parents_for_its_owner_only() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("lib/penstock");
-        let directory = StateDirectory::open(Some(&path)).unwrap().unwrap();
+        let directory = StateDirectory::open(&path).unwrap();
         assert_eq!((directory.path(), mode(&path)), (&*path, 0o700));
         assert_eq!(mode(&directory.part("ocsp").unwrap()), 0o700);
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "the probe is taken away");
+    }
+
+    #[test]
+    fn only_a_process_with_a_file_takes_the_usual_directory() {
+        let base = tempfile::tempdir().unwrap();
+        let (usual, own, file) = (base.path(), Path::new("/own"), Path::new("/etc/penstock.toml"));
+        assert_eq!(chosen_of(None, Some(file), usual).as_deref(), Some(usual));
+        assert_eq!(chosen_of(None, None, usual), None);
+        assert_eq!(chosen_of(None, Some(file), &usual.join("none")), None);
+        for file in [Some(file), None] {
+            assert_eq!(chosen_of(Some(own), file, usual).as_deref(), Some(own));
+        }
     }
 
     #[test]
@@ -116,7 +131,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("file");
         fs::write(&path, "").unwrap();
-        let error = StateDirectory::open(Some(&path.join("inner"))).unwrap_err().to_string();
+        let error = StateDirectory::open(&path.join("inner")).unwrap_err().to_string();
         assert!(error.contains("file/inner: cannot be written: "), "{error}");
     }
 
@@ -131,5 +146,15 @@ mod tests {
         write(&path, b"two").unwrap();
         assert_eq!((fs::read(&path).unwrap(), mode(&path)), (b"two".to_vec(), 0o600));
         assert!(!beside.exists());
+    }
+
+    #[test]
+    fn processes_that_start_at_the_same_time_do_not_disturb_each_other() {
+        let base = tempfile::tempdir().unwrap();
+        // What another process has written, and has not taken away yet.
+        let others = [".probe", ".probe.new"].map(|name| base.path().join(name));
+        others.iter().for_each(|path| fs::write(path, "theirs").unwrap());
+        StateDirectory::open(base.path()).unwrap();
+        assert!(others.iter().all(|path| path.exists()), "they are still there");
     }
 }

@@ -20,6 +20,7 @@ mod kill_request;
 mod live;
 mod live_limits;
 mod live_load;
+mod no_file;
 mod operator;
 mod pending;
 mod pid_file;

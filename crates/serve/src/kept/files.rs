@@ -20,7 +20,7 @@ pub(crate) const SUBJECT: &str = "stored-state";
 
 /// The directory, and what this process has of it.
 pub(crate) struct Files {
-    configured: Option<PathBuf>,
+    directory: Option<PathBuf>,
     held: Option<Held>,
     /// Why the file with the marks of operators was not used, if there was one.
     marks_lost: Option<String>,
@@ -54,13 +54,8 @@ pub(super) enum Unheld {
 }
 
 impl Files {
-    pub(super) fn new(configured: Option<&Path>) -> Self {
-        Self {
-            configured: configured.map(Path::to_owned),
-            held: None,
-            marks_lost: None,
-            turn: Turn::default(),
-        }
+    pub(super) fn new(directory: Option<&Path>) -> Self {
+        Self { directory: directory.map(Path::to_owned), held: None, marks_lost: None, turn: Turn::default() }
     }
 
     /// What to tell operators until one has set a mark again.
@@ -84,9 +79,7 @@ impl Files {
     /// Holds the directory from now on. `None` if there is none.
     pub(super) fn hold(&mut self) -> Result<Option<&Held>, Unheld> {
         if self.held.is_none() {
-            let usual = Path::new(state_directory::USUAL);
-            let path = self.configured.as_deref().or(usual.is_dir().then_some(usual));
-            self.held = path.map(Held::take).transpose()?;
+            self.held = self.directory.as_deref().map(Held::take).transpose()?;
         }
         Ok(self.held.as_ref())
     }
@@ -98,7 +91,7 @@ impl Held {
             Unheld::Fault(format!("{}: cannot be {what}: {error}; no state is stored", path.display()))
         };
         if !path.exists() {
-            StateDirectory::open(Some(path)).map_err(|error| Unheld::Fault(error.to_string()))?;
+            StateDirectory::open(path).map_err(|error| Unheld::Fault(error.to_string()))?;
         }
         let directory = File::open(path).map_err(|error| fault("opened", error))?;
         match directory.try_lock() {
