@@ -42,7 +42,8 @@ impl StateDirectory {
     pub fn open(path: &Path) -> Result<Self, StateDirectoryError> {
         let try_it = || {
             make(path)?;
-            let probe = path.join(".probe");
+            // Another process may try the same directory at this moment.
+            let probe = path.join(format!(".probe-{}", std::process::id()));
             write(&probe, b"")?;
             fs::remove_file(&probe)
         };
