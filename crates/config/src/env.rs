@@ -302,6 +302,8 @@ fn set(
         value = Value::List(entries.collect());
     }
     match table.get_mut(last) {
+        // An option of the command line wins over the environment.
+        Some(node) if matches!(nodes.origin(node.id), Origin::Flag(_)) => {}
         Some(node) => *node = Node { id, value },
         None => table.push(last.clone(), Node { id, value }),
     }

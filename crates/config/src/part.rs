@@ -40,6 +40,12 @@ impl Loaded {
         overridden(&self.root, &self.nodes, edit)
     }
 
+    /// Returns the variable of the environment that a value came from.
+    pub fn variable_at(&self, path: &str) -> Option<&str> {
+        let path = Path::parse(path).ok()?;
+        self.variable_of(self.find(&path).ok()?.node)
+    }
+
     /// Returns the index of the value at a path.
     pub(crate) fn node(&self, path: &Path) -> Option<NodeId> {
         self.find(path).ok().map(|found| found.node.id)

@@ -301,7 +301,8 @@ syslog = { facility = "local3", app-name = "edge" }
 pub(crate) struct RawControl {
     /// Absolute path of the Unix socket. Only root and the user of the process may use it (mode 0600), and whom
     /// `operators` and `readers` name: then everyone may connect (mode 0666), and the kernel says who it is. The variable
-    /// `PENSTOCK_CONTROL_SOCKET` overrides it for the server and for `penstock ctl`.
+    /// `PENSTOCK_CONTROL_SOCKET` overrides it for the server; `penstock ctl` uses it where neither `--socket` nor `--config`
+    /// names a socket.
     #[schemars(extend("x-required" = true, "examples" = ["/run/penstock/control.sock"]))]
     pub(crate) socket: Key<PathText>,
     /// Users and groups that may read and change everything, by name or number in /etc/passwd and /etc/group: `"ann"`,

@@ -48,7 +48,8 @@ pub(crate) fn file(path: &Path, environment: &Environment) -> Result<Loaded, Fai
     config::load(&source, environment).map_err(|faults| Failure::Usage(faults.render()))
 }
 
-/// Returns the control socket that a configuration file names. Faults in other sections are ignored.
+/// Returns the control socket that a configuration file names; the variable is for a file that names none, because the file
+/// is an option of the command line. Faults in other sections are ignored.
 pub(crate) fn control_socket(path: &Path) -> Result<Option<PathBuf>, Failure> {
     let name = path.display().to_string();
     let cannot = |why: &str| {
@@ -58,12 +59,26 @@ pub(crate) fn control_socket(path: &Path) -> Result<Option<PathBuf>, Failure> {
         ))
     };
     let bytes = sys::file::read(path, config::MAX_TEXT as u64).map_err(|error| cannot(&error.to_string()))?;
-    let socket = Source::from_bytes(name.clone(), bytes)
-        .and_then(|source| config::control_socket(&source, &environment()));
+    let environment = environment();
+    let socket = Source::from_bytes(name.clone(), bytes).and_then(|source| {
+        match config::control_socket(&source, &without_socket(&environment)) {
+            Ok(Some(socket)) => Ok(Some(socket)),
+            Ok(None) | Err(_) => config::control_socket(&source, &environment),
+        }
+    });
     socket.map_err(|faults| match cannot("its [control] section has faults, or the file is no TOML there") {
         Failure::Usage(text) => Failure::Usage(format!("{text}{}", faults.render())),
         other => other,
     })
+}
+
+/// The environment without the variable that names a control socket.
+fn without_socket(environment: &Environment) -> Environment {
+    let mut variables = environment.variables.clone();
+    for name in ["PENSTOCK_CONTROL_SOCKET", "PENSTOCK_CONTROL_SOCKET_FILE"] {
+        variables.remove(name);
+    }
+    Environment { variables, ..*environment }
 }
 
 /// Reads one byte more than the limit, so that `config` detects and refuses a longer file.

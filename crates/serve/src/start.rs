@@ -122,8 +122,9 @@ pub enum StartError {
     /// Invalid or unusable sockets from systemd.
     #[error("sockets passed by systemd cannot be used: {0}")]
     Passed(#[from] sys::socket::InheritedError),
-    #[error("control.{}: {}", .0.key(), causes(.0))]
-    Control(control::ControlError),
+    /// `variable` is that of the environment, if the path came from there.
+    #[error("{}control.{}: {}", .variable.iter().map(|name| format!("environment {name}: ")).collect::<String>(), .error.key(), causes(.error))]
+    Control { error: control::ControlError, variable: Option<String> },
     #[error("admin.bind: {}", causes(.0))]
     Admin(#[from] admin::AdminError),
     /// With its causes, and what to do.
@@ -196,7 +197,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
         reload::open_new(&config, &HashMap::new(), &[], workers, &mut passed).map_err(StartError::Bind)?;
     let admin = config.admin.as_ref().map(|admin| admin::bind(&admin.bind)).transpose()?;
     let control = config.control.as_ref().map(control::bind).transpose();
-    let control = control.map_err(StartError::Control)?;
+    let variable = || options.config.variable_at("control.socket").map(str::to_owned);
+    let control = control.map_err(|error| StartError::Control { error, variable: variable() })?;
     let needs = paths::of(&config, options.source.file());
     let mut state = State::new(workers);
     state.log_level = LogLevel::new(options.log_level);
@@ -306,7 +308,10 @@ pub fn run(options: Options) -> Result<(), StartError> {
             tracing::info!(%address, "listening control over the network");
         }
         let control = match control {
-            Some(bound) => Some(bound.run(front.clone()).map_err(StartError::Control)?),
+            Some(bound) => {
+                let ran = bound.run(front.clone());
+                Some(ran.map_err(|error| StartError::Control { error, variable: None })?)
+            }
             None => None,
         };
         // Nothing of the start can fail any more.

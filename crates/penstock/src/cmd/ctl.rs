@@ -32,11 +32,11 @@ use word::{parse_time, parse_word, quoted};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Control socket of the server; the variable PENSTOCK_CONTROL_SOCKET names it too
+    /// Control socket of the server; without this and --config the variable PENSTOCK_CONTROL_SOCKET names it
     /// [default: /run/penstock/control.sock]
     #[arg(long, value_name = "PATH", global = true, conflicts_with = "config")]
     socket: Option<PathBuf>,
-    /// Take the path of the control socket from this configuration file
+    /// Take the path of the control socket from this configuration file, also if the variable names another one
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
     #[command(flatten)]

@@ -33,4 +33,5 @@ mod status_page;
 mod supervisor;
 mod syslog;
 mod top;
+mod which_server;
 mod why;
