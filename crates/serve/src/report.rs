@@ -12,7 +12,7 @@ use logic::health::{Awaits, Source, Verdict, VerdictOutcome};
 use proxy::front::Front;
 use proxy::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
 use serde::{Serialize, Serializer};
-use state::dsr::Services;
+use state::dsr::{Served, Services};
 use state::events::timestamp;
 use state::lock::lock;
 use state::metrics::{Counter, LatencySum, ListenerCounters, PerWorker};
@@ -35,6 +35,7 @@ pub mod probes;
 pub mod sessions;
 pub mod stored;
 pub mod tables;
+pub mod taking;
 pub mod why;
 
 use confinement::ConfinementReport;
@@ -43,6 +44,7 @@ use hsts::HstsReport;
 use pending::PendingReport;
 use probes::ProbeReport;
 use stored::StoredReport;
+use taking::TakingReport;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
@@ -207,6 +209,8 @@ pub struct PoolReport {
     pub retries_refused: u64,
     /// Pool that gets the sessions while no backend is available.
     pub fallback: Option<FallbackReport>,
+    /// The addresses of `dsr` listeners with the pool.
+    pub taking: Vec<TakingReport>,
     pub backends: Vec<BackendReport>,
 }
 
@@ -378,11 +382,14 @@ impl Status {
 pub fn pools(front: &Front, only: Option<&str>) -> Vec<PoolReport> {
     let now = Instant::now();
     let snapshot = front.snapshot.load();
+    let served = front.state.services.all();
     snapshot
         .pools
         .iter()
         .filter(|pool| only.is_none_or(|only| *pool.settings.name == *only))
-        .map(|pool| PoolReport::read(pool, &snapshot.config, now).with_services(&front.state.services))
+        .map(|pool| {
+            PoolReport::read(pool, &snapshot.config, &served, now).with_services(&front.state.services)
+        })
         .collect()
 }
 
@@ -452,7 +459,19 @@ impl PoolReport {
         stopped + &refused
     }
 
-    fn read(plan: &PoolPlan, config: &Config, now: Instant) -> Self {
+    /// Whether a session or a flow gets a backend.
+    pub(crate) fn serves(&self) -> bool {
+        self.available > 0 && (self.taking.is_empty() || self.taking.iter().any(TakingReport::takes))
+    }
+
+    /// Number of backends that take sessions, and of those that take flows, where these are fewer.
+    pub(super) fn availability(&self) -> String {
+        let backends = units::count(self.backends.len(), "backend");
+        let taking: String = self.taking.iter().map(|taking| taking.words(self.available)).collect();
+        format!("{} of {backends} available{taking}", self.available)
+    }
+
+    fn read(plan: &PoolPlan, config: &Config, served: &[Served], now: Instant) -> Self {
         let backends: Vec<_> =
             plan.backends.iter().map(|backend| BackendReport::read(backend, now)).collect();
         Self {
@@ -466,6 +485,7 @@ impl PoolReport {
                 pool: config.pools[fallback.0].name.to_string(),
                 sessions: plan.state.fallback_sessions.load(Relaxed),
             }),
+            taking: TakingReport::read(&plan.settings.name, config, served),
             backends,
         }
     }
@@ -530,14 +550,24 @@ impl BackendReport {
 
     /// Its health, and whether it drains and for how long still: for people.
     fn standing(&self) -> String {
+        let state = if self.lacks_vip() {
+            format!("{}, VIP not accepted", self.state)
+        } else {
+            self.state.to_owned()
+        };
         match (self.admission, self.drain_seconds_left) {
-            (Admission::Ready, _) => self.state.to_owned(),
-            (Admission::Draining, None) => format!("{}, draining", self.state),
+            (Admission::Ready, _) => state,
+            (Admission::Draining, None) => format!("{state}, draining"),
             (Admission::Draining, Some(left)) => {
                 let left = units::duration(Duration::from_secs(left.max(1)));
-                format!("{}, draining, {left} left", self.state)
+                format!("{state}, draining, {left} left")
             }
         }
+    }
+
+    /// Whether it passes its checks, and does not accept an address of a `dsr` listener.
+    fn lacks_vip(&self) -> bool {
+        matches!(self.state, "up" | "unchecked") && self.services.iter().any(|it| it.vip.state == "down")
     }
 
     /// Reports whether the backend takes new sessions while its pool has a healthy backend.

@@ -120,7 +120,8 @@ enum Command {
     Capture(capture::Capture),
     /// Whether clients should come to this server: exit code 0, or 1 with the reason; for keepalived and the like
     ///
-    /// It is healthy while it serves, is not told to stop, and a pool has an available backend.
+    /// It is healthy while it serves, is not told to stop, and a pool has an available backend. One of a dsr listener must
+    /// take flows at the VIP, too; services that were given up (--commit-confirm) are unhealthy.
     Health {
         /// Pools that must have an available backend each: NAME of [pool.NAME]
         #[arg(value_parser = parse_word)]

@@ -51,6 +51,9 @@ fn a_start_that_nobody_confirms_gives_its_services_up() {
         assert!(!entry.contains("lladdr"), "nobody answers for the address: {entry}");
         let said = server.said(&["dsr", "status"]);
         assert!(said.contains("are given up: the start was not confirmed in time"), "{said}");
+        assert!(
+            server.refused(&["health"]).contains("unhealthy: the services of dsr listeners are given up")
+        );
         let late = server.refused(&["confirm"]);
         assert!(late.contains("the time for it is over"), "{late}");
         let events = server.said(&["events"]);

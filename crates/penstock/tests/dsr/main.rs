@@ -11,6 +11,7 @@ mod doctor;
 mod downloads;
 mod every_port;
 mod filter;
+mod health;
 mod instances;
 mod kernel;
 mod limits;

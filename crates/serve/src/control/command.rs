@@ -373,8 +373,9 @@ fn judge_health(call: &Call<'_>) -> Result<Step, Refusal> {
     }
     let draining = call.front.state.draining.load(std::sync::atomic::Ordering::Relaxed);
     let phase = if draining { report::Phase::Draining } else { report::Phase::Serving };
+    let start = call.front.state.services.start_confirmation.phase();
     let pools = report::pools(call.front, None);
-    let good = health::judge(phase, &pools, call.arguments).map_err(Refusal::from)?;
+    let good = health::judge(phase, start, &pools, call.arguments).map_err(Refusal::from)?;
     Ok(call.answer(|| good.clone(), || json!({ "healthy": true, "reason": good }).to_string()))
 }
 

@@ -45,7 +45,7 @@ pub fn page(status: &Status, events: &[Event]) -> String {
     page.degraded(status);
     // Pools that cannot serve come first.
     let mut pools: Vec<_> = status.pools.iter().collect();
-    pools.sort_by_key(|pool| pool.available > 0);
+    pools.sort_by_key(|pool| pool.serves());
     pools.into_iter().for_each(|pool| page.pool(pool));
     page.listeners(&status.listeners);
     page.counters(status);
@@ -118,11 +118,10 @@ impl Page {
             format!(", {} sessions to fallback {}", fallback.sessions, fallback.pool)
         });
         let title = format!(
-            "Pool {} ({}): {} of {} available{queued}{fallback}{}",
+            "Pool {} ({}): {}{queued}{fallback}{}",
             pool.name,
             pool.balance,
-            pool.available,
-            units::count(pool.backends.len(), "backend"),
+            pool.availability(),
             pool.limited(),
         );
         self.table(

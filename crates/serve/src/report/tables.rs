@@ -172,11 +172,10 @@ fn pools_into(out: &mut String, pools: &[PoolReport], most: usize) {
         push_line(
             out,
             &format!(
-                "\nPOOL {} ({}): {} of {} available{queued}{fallback}{}",
+                "\nPOOL {} ({}): {}{queued}{fallback}{}",
                 line(&pool.name),
                 pool.balance,
-                pool.available,
-                units::count(pool.backends.len(), "backend"),
+                pool.availability(),
                 pool.limited(),
             ),
         );
@@ -254,6 +253,7 @@ pub(super) fn rank(backend: &BackendReport) -> u8 {
     match (backend.state, backend.admission) {
         ("down", _) => 0,
         ("ejected", _) => 1,
+        _ if backend.lacks_vip() => 1,
         ("half-open", _) => 2,
         (_, Admission::Draining) => 3,
         ("unchecked", _) => 4,

@@ -1,24 +1,56 @@
 //! `health`: whether this server should have the address that clients use, for keepalived and the like.
 
+use state::dsr::start_confirmation::Phase as Start;
 use text::terminal::line;
 
 use crate::report::{Phase, PoolReport};
 
 /// The reason why clients should come here, or as an error why they should not. A pool without a backend is a reason
-/// where it is asked for, or where no pool has one: the other server may have the same backends.
-pub(super) fn judge(phase: Phase, pools: &[PoolReport], wanted: &[&str]) -> Result<String, String> {
+/// where it is asked for, or where no pool has one: the other server may have the same backends. A backend of a `dsr`
+/// listener must take flows there, too.
+pub(super) fn judge(
+    phase: Phase,
+    start: Start,
+    pools: &[PoolReport],
+    wanted: &[&str],
+) -> Result<String, String> {
     if phase == Phase::Draining {
         return Err("unhealthy: it was told to stop, and takes no new connections".to_owned());
     }
-    let dead = pools.iter().filter(|pool| pool.available == 0);
-    let missing: Vec<_> =
-        dead.filter(|pool| wanted.contains(&&*pool.name)).map(|pool| line(&pool.name)).collect();
-    if !missing.is_empty() {
-        return Err(format!("unhealthy: no backend of pool {} is available", missing.join(", ")));
+    if start == Start::GivenUp {
+        return Err(
+            "unhealthy: the services of dsr listeners are given up: the start was not confirmed in time \
+                    (--commit-confirm)"
+                .to_owned(),
+        );
     }
-    let available = pools.iter().filter(|pool| pool.available > 0).count();
-    if available == 0 && !pools.is_empty() {
-        return Err("unhealthy: no pool has an available backend".to_owned());
+    let dead: Vec<_> = pools.iter().filter(|pool| !pool.serves()).collect();
+    let missing: Vec<_> = dead.iter().filter(|pool| wanted.contains(&&*pool.name)).collect();
+    let names: Vec<_> =
+        missing.iter().filter(|pool| pool.available == 0).map(|pool| line(&pool.name)).collect();
+    if !names.is_empty() {
+        return Err(format!("unhealthy: no backend of pool {} is available", names.join(", ")));
     }
-    Ok(format!("healthy: it serves, and {available} of {} pools have an available backend", pools.len()))
+    if let Some(pool) = missing.first() {
+        return Err(format!("unhealthy: {}", takes_nothing(pool)));
+    }
+    if dead.len() == pools.len() && !pools.is_empty() {
+        let refused = dead.iter().find(|pool| pool.available > 0);
+        return Err(match refused {
+            Some(pool) => format!("unhealthy: {}", takes_nothing(pool)),
+            None => "unhealthy: no pool has an available backend".to_owned(),
+        });
+    }
+    let serving = pools.len() - dead.len();
+    Ok(format!("healthy: it serves, and {serving} of {} pools have an available backend", pools.len()))
+}
+
+/// Says it of a pool whose backends pass their checks.
+fn takes_nothing(pool: &PoolReport) -> String {
+    let addresses: Vec<_> = pool.taking.iter().map(|taking| line(&taking.address)).collect();
+    format!(
+        "no backend of pool {} takes flows at {}: `penstock ctl dsr status` says why",
+        line(&pool.name),
+        addresses.join(", ")
+    )
 }
