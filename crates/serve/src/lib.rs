@@ -32,6 +32,7 @@ pub mod report;
 pub mod resolve;
 mod sessions;
 pub mod start;
+mod stopping;
 pub mod through;
 mod transaction;
 mod why;

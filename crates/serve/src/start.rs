@@ -44,7 +44,7 @@ use crate::reload::{self, Supervisor};
 use crate::resolve::Resolver;
 use crate::through::Tunnels;
 use crate::transaction::Live;
-use crate::{admin, confinement, control, paths};
+use crate::{admin, confinement, control, paths, stopping};
 
 mod changes;
 mod dry_run;
@@ -578,6 +578,10 @@ impl FrontDoor {
             format!("stopping: no new connections; {open} open ones may go on for {} s", limit.as_secs_f32())
         };
         front.state.events.record(Level::Info, "process", message);
+        let services = stopping::of_services(&front);
+        for service in &services {
+            front.state.events.record(Level::Info, "process", format!("stopping: {service}"));
+        }
         for worker in &self.supervisor.workers {
             // A worker that has ended has no sessions to drain.
             let _ = worker.send(Command::Drain);
@@ -593,7 +597,9 @@ impl FrontDoor {
                 () = signals.stop() => return self.say_what_is_left("a second signal came"),
             }
         }
-        front.state.events.record(Level::Info, "process", "stopped: every connection has ended");
+        let which = if services.is_empty() { "" } else { " through this process" };
+        let message = format!("stopped: every connection{which} has ended");
+        front.state.events.record(Level::Info, "process", message);
     }
 
     fn say_what_is_left(&self, why: &str) {

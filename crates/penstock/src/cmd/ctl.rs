@@ -140,7 +140,8 @@ enum Command {
     Change(Change),
     /// Read the configuration file again; a file with a mistake changes nothing
     Reload,
-    /// End the server: no new connections, established ones have the drain time to end
+    /// End the server: no new connections, established ones have the drain time to end; flows of dsr listeners are cut
+    /// unless at-stop = "keep"
     Stop,
 }
 

@@ -338,13 +338,14 @@ impl Session {
 
     async fn stop(&self, format: Format) -> Vec<u8> {
         let message = format!("stop asked for by {}", self.who);
+        let services = crate::stopping::of_services(&self.shared.front);
         self.shared.front.state.events.record(Level::Info, "control", message);
         match timeout(WRITE_TIME, self.shared.front.requests.send(Request::Stop)).await {
-            Ok(Ok(())) => framing::answer(&command::said(
-                format,
-                "stop",
-                "stopping: no new sessions, established ones drain",
-            )),
+            Ok(Ok(())) => {
+                let drain = "stopping: no new sessions, established ones drain".to_owned();
+                let all = [vec![drain], services].concat().join("\n");
+                framing::answer(&command::said(format, "stop", &all))
+            }
             _ => framing::refusal("the process is ending already", ""),
         }
     }
