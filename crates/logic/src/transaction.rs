@@ -7,7 +7,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use lineage::{FileText, Lineage};
+
 mod history;
+mod lineage;
 mod memory;
 mod operator;
 mod pending;
@@ -15,6 +18,7 @@ mod refused;
 mod target;
 
 pub use history::{Cause, Entry, History, Remembered, Standing};
+pub use lineage::Edition;
 pub use memory::{Memory, Resumed};
 pub use operator::Operator;
 pub use pending::{Open, Pending};
@@ -115,6 +119,7 @@ pub struct Ledger {
     served: Arc<str>,
     /// The text of the file as it was read or written last.
     source: Arc<str>,
+    lineage: Lineage,
     history: History,
     transaction: Option<Transaction>,
     trial: Option<Trial>,
@@ -135,7 +140,14 @@ pub enum Goes {
 impl Ledger {
     pub fn new(text: &str) -> Self {
         let served: Arc<str> = text.into();
-        Self { source: served.clone(), served, history: History::default(), transaction: None, trial: None }
+        Self {
+            source: served.clone(),
+            served,
+            lineage: Lineage::default(),
+            history: History::default(),
+            transaction: None,
+            trial: None,
+        }
     }
 
     pub fn served(&self) -> &Arc<str> {
@@ -220,7 +232,18 @@ impl Ledger {
     /// A single change is served. Returns its number.
     pub fn changed(&mut self, text: &str, by: Operator, what: String, now: Now) -> u64 {
         let before = std::mem::replace(&mut self.served, text.into());
-        self.history.push(Cause::Change, Some(by), what, before, now.wall)
+        let number = self.history.push(Cause::Change, Some(by), what, before, now.wall);
+        self.note(number);
+        number
+    }
+
+    /// Whether the served text has all that the file brought.
+    pub fn edition(&self) -> Edition {
+        self.lineage.edition()
+    }
+
+    fn note(&mut self, number: u64) {
+        self.lineage.note(number, self.history.iter().next().map(|oldest| oldest.number));
     }
 
     pub fn confirm(&mut self) -> Result<Trial, Refused> {
@@ -242,13 +265,17 @@ impl Ledger {
             Some(_) => (Cause::Undo, target.words()),
             None => (Cause::Expiry, format!("{}: it was not confirmed in time", target.words())),
         };
-        self.history.push_undo(target.number, cause, by, what, before, now.wall)
+        let number = self.history.push_undo(target.number, cause, by, what, before, now.wall);
+        self.note(number);
+        self.lineage.return_to(target.number);
+        number
     }
 
     /// The file was read again and is served. Returns the number of changes that it dropped.
     pub fn reloaded(&mut self, text: &str, by: Option<Operator>, now: Now) -> usize {
         let dropped = if *self.served == *text { 0 } else { self.unsaved() };
         self.trial = None;
+        let file = if *self.source == *text { FileText::AsBefore } else { FileText::New };
         self.source = text.into();
         if *self.served != *text {
             let what = match dropped {
@@ -257,8 +284,10 @@ impl Ledger {
             };
             let before = std::mem::replace(&mut self.served, self.source.clone());
             let of = if dropped > 0 { self.history.not_in_the_file() } else { Vec::new() };
-            self.history.push_dropping(of, Cause::Reload, by, what, before, now.wall);
+            let number = self.history.push_dropping(of, Cause::Reload, by, what, before, now.wall);
+            self.note(number);
         }
+        self.lineage.read(file);
         self.history.saved();
         dropped
     }
@@ -266,6 +295,7 @@ impl Ledger {
     /// The file has the text that is served.
     pub fn saved(&mut self) {
         self.source = self.served.clone();
+        self.lineage.written();
         self.history.saved();
     }
 

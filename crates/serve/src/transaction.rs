@@ -126,15 +126,18 @@ impl Live {
 
     /// A reload is served. Returns a warning about what it dropped.
     pub(crate) fn reloaded(&mut self, loaded: Loaded, by: Option<Operator>) -> Option<String> {
+        let is_as_before = **self.ledger.source() == *loaded.text();
         let dropped = self.ledger.reloaded(loaded.text(), by, now());
         self.loaded = loaded;
         (dropped > 0).then(|| {
-            format!(
-                "{} made live and not saved {} dropped: penstock ctl undo brings {} back",
-                count(dropped, "change"),
-                if dropped == 1 { "is" } else { "are" },
-                if dropped == 1 { "it" } else { "them" }
-            )
+            let (are, them) = if dropped == 1 { ("is", "it") } else { ("are", "them") };
+            let back = match is_as_before {
+                true => format!("penstock ctl undo brings {them} back"),
+                false => format!(
+                    "penstock ctl undo brings {them} back, by going back to before this reload: it takes what the file brought with it"
+                ),
+            };
+            format!("{} made live and not saved {are} dropped: {back}", count(dropped, "change"))
         })
     }
 

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::history::{Cause, History, Remembered};
+use super::lineage::FileText;
 use super::{Ledger, Now};
 
 #[derive(Clone, Debug)]
@@ -65,6 +66,8 @@ impl Ledger {
             let number = self.history.push_dropping(of, Cause::Start, None, what, memory.served, now.wall);
             if dropped > 0 { Resumed::Dropped { changes: dropped, number } } else { Resumed::FileChanged }
         };
+        let file = if memory.source == self.source { FileText::AsBefore } else { FileText::New };
+        self.lineage.read(file);
         self.history.saved();
         resumed
     }

@@ -214,6 +214,34 @@ fn an_undo_that_fails_is_tried_again_until_it_is_served_or_an_operator_decides()
 }
 
 #[test]
+fn an_undo_over_a_reload_serves_an_earlier_edition_of_the_file() {
+    let mut ledger = Ledger::new("a");
+    change(&mut ledger, "ab");
+    assert_eq!(ledger.edition(), Edition::Newest);
+    // A colleague has added a line to the file.
+    assert_eq!(ledger.reloaded("a+", Some(operator(1)), now(3)), 1);
+    assert_eq!(ledger.edition(), Edition::Newest);
+    assert_eq!(undo(&mut ledger, None), "ab");
+    assert_eq!(ledger.edition(), Edition::Earlier);
+    change(&mut ledger, "abc");
+    assert_eq!(ledger.edition(), Edition::Earlier, "also with further changes");
+    assert_eq!(undo(&mut ledger, Some(3)), "a+", "the undo is undone");
+    assert_eq!(ledger.edition(), Edition::Newest);
+    // The same file again brings nothing, and has the line.
+    assert_eq!(undo(&mut ledger, None), "ab");
+    ledger.reloaded("a+", None, now(4));
+    assert_eq!((undo(&mut ledger, None).as_str(), ledger.edition()), ("ab", Edition::Earlier));
+    ledger.saved();
+    assert_eq!(ledger.edition(), Edition::Newest);
+    // A reload of what was written before, and an undo of what is saved, take nothing of others.
+    let number = change(&mut ledger, "abd");
+    ledger.saved();
+    assert_eq!((undo(&mut ledger, Some(number)).as_str(), ledger.edition()), ("ab", Edition::Newest));
+    ledger.reloaded("abd", None, now(5));
+    assert_eq!((undo(&mut ledger, None).as_str(), ledger.edition()), ("ab", Edition::Newest));
+}
+
+#[test]
 fn a_reload_drops_changes_and_undo_brings_them_back() {
     let mut ledger = Ledger::new("a");
     change(&mut ledger, "b");

@@ -278,6 +278,14 @@ fn save_writes_only_the_lines_that_changed_and_only_the_file_that_was_read() {
     assert!(server.said(&["events"]).contains("made live and not saved is dropped"));
     server.said(&["undo"]);
     assert!(server.said(&["show"]).contains("rack 1"));
+    // The file has a line of another hand, which the undo took back with the reload.
+    assert!(reloaded.contains("it takes what the file brought with it"), "{reloaded}");
+    let (colleagues, error) = (file(&server), server.refused(&["save"]));
+    assert!(
+        error.contains("that a reload brought, and that an undo took back") && error.contains("# rack 2"),
+        "{error}"
+    );
+    assert_eq!(file(&server), colleagues);
     server.said(&["save", "--force"]);
     assert_eq!(file(&server), server.said(&["show"]));
 

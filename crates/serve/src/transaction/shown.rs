@@ -3,7 +3,7 @@
 use config::edit::Path;
 use std::time::Instant;
 
-use logic::transaction::{Cause, Entry, Standing, Trial};
+use logic::transaction::{Cause, Edition, Entry, Standing, Trial};
 use proxy::front::{Denied, Said};
 use serde_json::json;
 use state::events::timestamp;
@@ -183,6 +183,7 @@ impl Live {
             "text": value(self.ledger.served()),
             "loaded": value(self.ledger.source()),
             "unsaved_changes": self.unsaved(),
+            "undone_reload": self.ledger.edition() == Edition::Earlier,
         });
         let unsaved = count(self.unsaved(), "unsaved change");
         Ok(Said { text: format!("{unsaved}; `penstock ctl save` writes the file\n"), json: json.to_string() })

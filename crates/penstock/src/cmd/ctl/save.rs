@@ -37,6 +37,15 @@ struct Wanted {
     text: String,
     /// The text of the file as the server read it.
     loaded: String,
+    reload: Reload,
+}
+
+/// The last reload of a file that another hand has changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reload {
+    Served,
+    /// An undo went back to before it: what it brought is in the file, and not served.
+    Undone,
 }
 
 pub(super) fn run(
@@ -53,6 +62,9 @@ pub(super) fn run(
     };
     let (path, done) = match (own, file) {
         (Some(own), _) => {
+            if existing == Existing::Refuse {
+                keep_what_others_brought(&own, &wanted)?;
+            }
             write_all(&own, &wanted, existing)?;
             // The server compares the file with what it serves.
             let answer = client.ask("save done json")?.lines.concat();
@@ -91,8 +103,34 @@ fn wanted(answer: &str) -> Result<Wanted, Failure> {
     let both = text("text").zip(text("loaded"));
     let (served, loaded) =
         both.ok_or_else(|| Failure::runtime("the server did not send its configuration"))?;
-    Ok(Wanted { file: text("file").map(PathBuf::from), text: served, loaded })
+    let reload = if answer["undone_reload"] == true { Reload::Undone } else { Reload::Served };
+    Ok(Wanted { file: text("file").map(PathBuf::from), text: served, loaded, reload })
 }
+
+/// Refuses to take lines out of the file that came into it by another hand, and that an undo took back unseen.
+fn keep_what_others_brought(own: &Path, wanted: &Wanted) -> Result<(), Failure> {
+    let diff = config::files::unified(&wanted.loaded, &wanted.text);
+    let taken: Vec<_> =
+        diff.lines().filter(|line| line.starts_with('-') && !line.starts_with("---")).collect();
+    if wanted.reload == Reload::Served || taken.is_empty() {
+        return Ok(());
+    }
+    let mut shown: Vec<_> =
+        taken.iter().take(MOST_SHOWN).map(|line| format!("  {}\n", plain(line))).collect();
+    if let Some(more) = taken.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+        shown.push(format!("  and {}\n", text::units::count(more, "more line")));
+    }
+    let lines = text::units::count(taken.len(), "line");
+    Err(Failure::runtime(format_args!(
+        "{} has {lines} that a reload brought, and that an undo took back: nothing is written\n{}  hint: penstock ctl \
+         history names the undo, and penstock ctl undo N of it serves them again; --force takes them out of the file",
+        plain(&own.display().to_string()),
+        shown.concat()
+    )))
+}
+
+/// Largest number of lines that a refusal shows.
+const MOST_SHOWN: usize = 10;
 
 fn same(given: &Path, own: &Path) -> bool {
     let real = |path: &Path| fs::canonicalize(path).ok();
@@ -117,7 +155,12 @@ fn write_all(own: &Path, wanted: &Wanted, existing: Existing) -> Result<(), Fail
         if loaded == file.text && file.path.is_some() {
             continue;
         }
-        let wanted = Wanted { file: None, text: file.text.to_owned(), loaded: loaded.to_owned() };
+        let wanted = Wanted {
+            file: None,
+            text: file.text.to_owned(),
+            loaded: loaded.to_owned(),
+            reload: wanted.reload,
+        };
         let path = path_of(file.path);
         if let Some(replacement) = replacement(&path, &wanted, existing)? {
             replacements.push((path, replacement));
