@@ -24,6 +24,12 @@ pub enum Cause {
     Start,
 }
 
+impl Cause {
+    pub(super) fn is_undo(self) -> bool {
+        matches!(self, Self::Undo | Self::Expiry)
+    }
+}
+
 /// One event after which another text is served.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -98,6 +104,22 @@ impl History {
             .filter_map(|number| self.get(number))
             .find(|by| by.dropped.contains(&entry.number))
             .map_or(Standing::Undone, Standing::Dropped)
+    }
+
+    /// The newest undo that took a change out of effect.
+    pub(super) fn undone_by(&self, number: u64) -> Option<u64> {
+        let has = |head: Option<u64>| self.chain(head).any(|one| one == number);
+        let undo = |(at, entry): &(usize, &Entry)| {
+            let after = self.entries.get(at + 1).map_or(self.head, |next| next.head_before);
+            entry.cause.is_undo() && has(entry.head_before) && !has(after)
+        };
+        self.entries.iter().enumerate().rev().find(undo).map(|(_, entry)| entry.number)
+    }
+
+    /// The last event, if it is an undo, with the last change that it took out of effect.
+    pub(super) fn last_undo(&self) -> Option<(u64, u64)> {
+        let last = self.entries.back().filter(|last| last.cause.is_undo())?;
+        Some((last.head_before?, last.number))
     }
 
     /// Changes in effect that would not be any more if `entry` were undone, oldest first.

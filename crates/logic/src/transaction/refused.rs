@@ -41,6 +41,16 @@ pub enum Refused {
     /// No commit waits for a confirmation.
     NothingToConfirm,
     NothingToUndo,
+    /// The same, but the last change was undone, by this one.
+    LastUndone {
+        number: u64,
+        by: u64,
+    },
+    UndoneAlready {
+        number: u64,
+        /// The undo that did it, if the history has it still.
+        by: Option<u64>,
+    },
     /// The history has no change with this number, or has it no more.
     NoSuchChange {
         number: u64,
@@ -101,6 +111,19 @@ impl Refused {
                 "there is no change to undo".to_owned(),
                 "`history` has the changes that the server remembers",
             ),
+            Self::LastUndone { number, by } => (
+                format!(
+                    "there is no change to undo: change {number} was undone by {by}, and `undo {by}` serves it again"
+                ),
+                "`history` has the changes that the server remembers",
+            ),
+            Self::UndoneAlready { number, by: Some(by) } => (
+                format!("change {number} is undone already, by {by}: `undo {by}` serves it again"),
+                "`history` says which changes are served",
+            ),
+            Self::UndoneAlready { number, by: None } => {
+                (format!("change {number} is undone already"), "`history` says which changes are served")
+            }
             Self::NoSuchChange { number, oldest, newest } => (
                 match oldest.zip(*newest) {
                     Some((oldest, newest)) => {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::refused::numbers;
-use super::{Ledger, Operator, Refused};
+use super::{Ledger, Operator, Refused, Standing};
 
 /// Whether an undo may take later changes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,22 @@ impl Ledger {
                 oldest: self.history.iter().next().map(|entry| entry.number),
                 newest: self.history.newest(),
             })?,
-            None => self.history.last_in_effect().ok_or(Refused::NothingToUndo)?,
+            None => self.history.last_in_effect().ok_or_else(|| match self.history.last_undo() {
+                Some((number, by)) => Refused::LastUndone { number, by },
+                None => Refused::NothingToUndo,
+            })?,
         };
+        let is_undone = match entry.cause.is_undo() {
+            // An undo is not in effect itself: it is undone where its text is served again.
+            true => entry.before == self.served,
+            false => matches!(self.history.standing(entry), Standing::Undone),
+        };
+        if number.is_some() && is_undone {
+            return Err(Refused::UndoneAlready {
+                number: entry.number,
+                by: self.history.undone_by(entry.number),
+            });
+        }
         let also = self.history.with_it(entry);
         if extent == Extent::One && !also.is_empty() {
             return Err(Refused::TakesOthers { number: entry.number, also });

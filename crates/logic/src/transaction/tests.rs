@@ -48,7 +48,11 @@ fn undo_goes_back_change_by_change_and_an_undo_can_be_undone() {
     assert_eq!(undo(&mut ledger, None), "c");
     assert_eq!(undo(&mut ledger, Some(1)), "a");
     assert_eq!(ledger.unsaved(), 0);
-    assert_eq!(ledger.to_undo(None, Extent::One, &operator(0)).unwrap_err(), Refused::NothingToUndo);
+    let nothing = ledger.to_undo(None, Extent::One, &operator(0)).unwrap_err();
+    assert_eq!(
+        words(&nothing),
+        "there is no change to undo: change 1 was undone by 8, and `undo 8` serves it again"
+    );
     let missing = ledger.to_undo(Some(99), Extent::One, &operator(0)).unwrap_err();
     assert_eq!(words(&missing), "there is no change 99: the history has 1 to 8");
     let in_effect = |entry: &&Entry| matches!(ledger.history().standing(entry), Standing::InEffect);
@@ -310,4 +314,34 @@ fn who_has_logged_in_is_another_than_a_user_of_this_machine() {
     assert!(!login("user:ann").is(&login("certificate:ann")));
     assert!(!login("user:ann").is(&Operator { login: None, ..login("user:ann") }));
     assert_eq!(login("user:ann").to_string(), "user:ann");
+}
+
+#[test]
+fn what_is_undone_is_not_undone_again_and_the_way_back_is_named() {
+    let mut ledger = Ledger::new("a");
+    let none = ledger.to_undo(None, Extent::One, &operator(0)).unwrap_err();
+    assert_eq!(none, Refused::NothingToUndo);
+    change(&mut ledger, "b");
+    change(&mut ledger, "c");
+    assert_eq!(undo(&mut ledger, Some(2)), "b");
+    for extent in [Extent::One, Extent::AndLater] {
+        let again = ledger.to_undo(Some(2), extent, &operator(0)).unwrap_err();
+        assert_eq!(words(&again), "change 2 is undone already, by 3: `undo 3` serves it again");
+    }
+    assert_eq!(undo(&mut ledger, Some(3)), "c");
+    let again = ledger.to_undo(Some(3), Extent::One, &operator(0)).unwrap_err();
+    assert_eq!(again, Refused::UndoneAlready { number: 3, by: None });
+    assert_eq!(undo(&mut ledger, Some(2)), "b", "it was in effect again");
+    let again = ledger.to_undo(Some(2), Extent::One, &operator(0)).unwrap_err();
+    assert_eq!(again, Refused::UndoneAlready { number: 2, by: Some(5) });
+    // A commit that was not confirmed in time is undone by the server.
+    let mut ledger = Ledger::new("a");
+    ledger.begin(operator(0), now(1)).unwrap();
+    ledger.collect("b", "set b");
+    ledger.committed("b", Some(Duration::from_secs(5)), now(1));
+    let target = ledger.poll_expired(now(9).monotonic).unwrap();
+    ledger.undone(&target, None, now(9));
+    let nothing = ledger.to_undo(None, Extent::One, &operator(0)).unwrap_err();
+    assert_eq!(nothing, Refused::LastUndone { number: 1, by: 2 });
+    assert_eq!(undo(&mut ledger, Some(2)), "b");
 }
