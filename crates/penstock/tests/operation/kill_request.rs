@@ -105,10 +105,29 @@ fn a_killed_request_is_cancelled_and_its_neighbours_are_not() {
     for line in lines {
         let is_killed = [&first, &third].iter().any(|id| line["id"] == id.as_str());
         assert_eq!(line["outcome"], if is_killed { "killed-by-operator" } else { "ok" }, "{line}");
+        if line["id"] == third.as_str() {
+            assert_eq!(line["status"], 200, "the client has seen it: {line}");
+        }
     }
     let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
     assert!(events.contains(&format!(": ended request {first} of session ")), "{events}");
     assert_eq!(server.ctl_json(&["status"])["connections"]["now"], 1);
+}
+
+#[test]
+fn a_download_that_is_killed_is_logged_and_counted_with_what_the_client_got() {
+    let (backend, _gate) = backend();
+    let server = start(&backend.address, "");
+    let mut client = server.client("web");
+    client.send("GET /half HTTP/1.1\r\nHost: a\r\n\r\n");
+    let got = client.read_until(b"xxxx").len() + client.read_exactly(9000).len();
+    assert!(server.ctl(&["kill", "--client", "127.0.0.0/8", "--yes"]).status.success());
+    let line = eventually("it is logged", secs(10), || logged(&server).pop());
+    assert_eq!((&line["outcome"], &line["status"]), (&"killed-by-operator".into(), &200.into()), "{line}");
+    assert!(line["bytes_out"].as_u64().unwrap() >= got as u64, "{got}: {line}");
+    let listener = &server.ctl_json(&["status"])["listeners"][0];
+    assert_eq!((&listener["statuses"]["2xx"], &listener["bytes_out"]), (&1.into(), &line["bytes_out"]));
+    assert_eq!(server.backend(&backend.address)["statuses"]["2xx"], 1);
 }
 
 #[test]

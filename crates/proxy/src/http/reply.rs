@@ -227,6 +227,35 @@ struct Shared {
     to_client: Cell<u64>,
 }
 
+/// Tells the outcome of the session what the attempt did, when it is dropped: also if an operator, or the end of the
+/// process, ends the session meanwhile.
+struct Record<'r, 'a, 'm> {
+    attempt: &'r Attempt<'a, 'm>,
+    shared: &'r Shared,
+    outcome: &'r mut Outcome,
+}
+
+impl Drop for Record<'_, '_, '_> {
+    fn drop(&mut self) {
+        let Self { attempt, shared, outcome } = self;
+        let up = shared.bodies.get().map_or(0, |bodies| bodies.up.get());
+        outcome.bytes_in += up.saturating_sub(attempt.counted.get());
+        outcome.bytes_out += shared.to_client.get();
+        outcome.first_byte = shared.first_byte.get();
+        // The first attempt begins with the session, usually: then there is nothing to subtract.
+        let before = match attempt.began == attempt.started {
+            true => Duration::ZERO,
+            false => attempt.began.saturating_duration_since(attempt.started),
+        };
+        outcome.response_time = outcome.first_byte.map(|first_byte| first_byte.saturating_sub(before).into());
+        if shared.answered.get() {
+            outcome.status = shared.status.get();
+            outcome.grpc_status = shared.grpc_status.get();
+            outcome.note_answered();
+        }
+    }
+}
+
 impl Attempt<'_, '_> {
     /// Sends the request and forwards the response.
     pub(super) async fn run(
@@ -239,29 +268,16 @@ impl Attempt<'_, '_> {
         let shared = Shared::default();
         // Reading ahead of the response only detects a closed client; the bytes are kept.
         let reading_ahead = RefCell::new(std::mem::take(ahead));
+        let record = Record { attempt: self, shared: &shared, outcome };
         let result = self.exchange(client, &reading_ahead, backend, &shared).await;
+        drop(record);
         *ahead = reading_ahead.into_inner();
-        let up = shared.bodies.get().map_or(0, |bodies| bodies.up.get());
-        outcome.bytes_in += up.saturating_sub(self.counted.get());
         if let (Some(body), Err(_)) = (shared.kept.get(), &result)
             && shared.is_taken.get()
         {
             // The next attempt reads the body again.
             ahead.splice(..0, body.iter().copied());
             self.counted.set(body.len() as u64);
-        }
-        outcome.bytes_out += shared.to_client.get();
-        outcome.first_byte = shared.first_byte.get();
-        // The first attempt begins with the session, usually: then there is nothing to subtract.
-        let before = match self.began == self.started {
-            true => Duration::ZERO,
-            false => self.began.saturating_duration_since(self.started),
-        };
-        outcome.response_time = outcome.first_byte.map(|first_byte| first_byte.saturating_sub(before).into());
-        if shared.answered.get() {
-            outcome.status = shared.status.get();
-            outcome.grpc_status = shared.grpc_status.get();
-            outcome.note_answered();
         }
         result
     }
