@@ -10,6 +10,8 @@ pub struct Outside<'a> {
     pub directory: &'a Path,
     /// Reads a file that a command line or file names; `Err` has the reason.
     pub read: &'a dyn Fn(&Path) -> Result<String, String>,
+    /// Whether there is a file.
+    pub exists: &'a dyn Fn(&Path) -> bool,
 }
 
 impl Outside<'_> {
@@ -36,7 +38,8 @@ mod tests {
     #[test]
     fn ports_are_found_by_name_and_by_alias() {
         let services = "# comment\nsmtp 25/tcp mail # Mail\ndomain\t53/udp\nbroken\n";
-        let outside = Outside { services, directory: Path::new("/"), read: &|_| Err(String::new()) };
+        let outside =
+            Outside { services, directory: Path::new("/"), read: &|_| Err(String::new()), exists: &|_| true };
         assert_eq!(outside.port("smtp"), Some(25));
         assert_eq!(outside.port("mail"), Some(25));
         assert_eq!(outside.port("domain"), Some(53));

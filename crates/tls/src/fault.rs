@@ -155,7 +155,7 @@ fn in_the_way(path: &Path) -> Option<String> {
         let Err(error) = inner.symlink_metadata() else { continue };
         let of =
             directory.symlink_metadata().ok().filter(|_| error.kind() == io::ErrorKind::PermissionDenied)?;
-        return Some(format!("{who} may not enter {}: {}", directory.display(), ownership(&of)));
+        return Some(format!("{who} may not enter {}: {}", directory.display(), ownership(directory, &of)));
     }
     // A symbolic link on the path may lead to a directory that this user may not read.
     let target = std::fs::read_link(path).ok();
@@ -164,10 +164,14 @@ fn in_the_way(path: &Path) -> Option<String> {
         return Some(format!("{who} may not follow the link to {}", target.display()));
     }
     let of = path.metadata().ok()?;
-    Some(format!("{who} may not read it: {}", ownership(&of)))
+    Some(format!("{who} may not read it: {}", ownership(path, &of)))
 }
 
-fn ownership(of: &std::fs::Metadata) -> String {
+/// What a user may change about a path. Nobody gives others a right to `/`, which everybody may enter where a machine is sound.
+fn ownership(path: &Path, of: &std::fs::Metadata) -> String {
+    if path.parent().is_none() {
+        return format!("it has mode {:04o}", of.permissions().mode() & 0o7777);
+    }
     format!(
         "it has mode {:04o} and belongs to {}:{}; give that user's group the right (chgrp, chmod g+rX), or copy the files",
         of.permissions().mode() & 0o7777,

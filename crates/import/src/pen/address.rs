@@ -110,7 +110,12 @@ mod tests {
     use super::*;
 
     fn outside() -> Outside<'static> {
-        Outside { services: "http 80/tcp", directory: Path::new("/here"), read: &|_| Err(String::new()) }
+        Outside {
+            services: "http 80/tcp",
+            directory: Path::new("/here"),
+            read: &|_| Err(String::new()),
+            exists: &|_| true,
+        }
     }
 
     #[test]

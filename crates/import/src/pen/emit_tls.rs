@@ -35,6 +35,10 @@ pub(super) fn tls(emitter: &mut Emitter, section: &mut Section, protocol: &str) 
     let key = emitter.pen.tls.key.as_ref().map_or(&certificate.value, |said| &said.value).clone();
     let names = emitter.pen.tls.names.clone();
     let mut comments = Vec::new();
+    for absent in std::mem::take(&mut emitter.pen.tls.absent) {
+        let text = format!("{} does not exist: no client would be served", absent.value);
+        comments.push(emitter.note(Effect::Missing, &absent.place, &text));
+    }
     let stem = stem(&certificate.value, &key);
     let own = Path::new(&certificate.value).parent().map(|parent| parent.to_string_lossy().into_owned());
     let (directory, default) = match (&names, stem, own) {

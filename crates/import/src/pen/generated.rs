@@ -99,7 +99,8 @@ fn line(dice: &mut Dice) -> Vec<String> {
 #[test]
 fn no_command_line_gives_a_configuration_that_is_refused() {
     let read = |_: &Path| Err("no such file".to_owned());
-    let outside = Outside { services: "http 80/tcp", directory: Path::new("/here"), read: &read };
+    let (services, exists) = ("http 80/tcp", |path: &Path| path.extension().is_some());
+    let outside = Outside { services, directory: Path::new("/here"), read: &read, exists: &exists };
     let (mut served, mut refused) = (0, BTreeMap::new());
     for seed in 0..20_000 {
         let words = line(&mut Dice::new(seed));

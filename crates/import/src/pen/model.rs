@@ -131,6 +131,8 @@ pub(crate) enum Clients {
 pub(crate) struct Tls {
     pub(crate) certificate: Given<String>,
     pub(crate) key: Given<String>,
+    /// Files of the two that are not there.
+    pub(crate) absent: Vec<Said<String>>,
     pub(crate) ca_file: Given<String>,
     pub(crate) ca_directory: Given<String>,
     pub(crate) require: Given<Switch>,

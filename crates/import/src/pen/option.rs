@@ -132,7 +132,7 @@ impl Opt {
         Status: "file", "status page",
             Elsewhere("`/status.html` of `[admin]`, with `bind = \"127.0.0.1:9900\"`: live, and not a file that is as old as its signal"),
             "-w /tmp/pen.html 80 10.0.0.1", "dropped: -w /tmp/pen.html: `/status.html`";
-        Certificate: "file", "certificate", Keys("`tls.certificates` and `tls.default` of the listener"),
+        Certificate: "file", "certificate", Keys("`tls.certificates` and `tls.default` of the listener: certificates of the whole directory of the file are used, and a key that others can read is refused"),
             "-E /etc/pen/site.pem 443 10.0.0.1", "default = \"site\"";
         Key: "file", "its key", Keys("beside the certificate in the directory `tls.certificates`"),
             "-E /etc/pen/a.crt -K /etc/pen/a.key 443 10.0.0.1", "certificates = \"/etc/pen\"";

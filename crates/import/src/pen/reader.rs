@@ -73,6 +73,15 @@ impl<'o> Reader<'o> {
         Some(Said { value, place: place.to_owned() })
     }
 
+    /// The same of a file of the certificate, without which no client is served.
+    pub(super) fn present(&mut self, text: &str, place: &str) -> Given<String> {
+        let said = self.path(text, place)?;
+        if !(self.outside.exists)(Path::new(&said.value)) {
+            self.pen.tls.absent.push(said.clone());
+        }
+        Some(said)
+    }
+
     /// Reads a command line without its program name, as getopt(3) does: options may follow operands, several letters
     /// may share a dash, and `--` ends the options.
     pub(super) fn command_line(&mut self, words: &[String]) {

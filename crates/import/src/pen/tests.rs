@@ -19,8 +19,9 @@ pub(super) fn run(line: &str, file: &str, keys: fn(NewKey) -> State) -> Result<T
         Some("/here/pen.cfg") => Ok(file.to_owned()),
         _ => Err("no such file".to_owned()),
     };
-    let outside =
-        Outside { services: "http 80/tcp\ndomain 53/udp", directory: Path::new("/here"), read: &read };
+    let exists = |path: &Path| !path.starts_with("/none");
+    let services = "http 80/tcp\ndomain 53/udp";
+    let outside = Outside { services, directory: Path::new("/here"), read: &read, exists: &exists };
     let words: Vec<_> = line.split_whitespace().map(|word| word.replace('~', " ")).collect();
     translate(&words, &outside, keys)
 }
@@ -216,6 +217,8 @@ fn what_changes_what_clients_get_is_missing_and_the_rest_is_not() {
         "-O client_acl~1 -O acl~1~deny~country~SE 80 a",
         "-E /a/cert.crt -K /b/key.key 443 a",
         "-R -E /a/b.pem 443 a",
+        "-E /none/x.pem 443 a",
+        "-E /a/cert.crt -K /none/cert.key 443 a",
     ] {
         assert!(good(line).missing().count() > 0, "{line}");
     }

@@ -2,6 +2,7 @@
 //! `pen`, which serves what it translates.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, Subcommand};
@@ -182,7 +183,11 @@ fn outside(
     // A machine without the file has no names for ports.
     let services = std::fs::read_to_string("/etc/services").unwrap_or_default();
     let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-    let outside = Outside { services: &services, directory: &directory, read: &read };
+    let exists = |path: &Path| match path.metadata() {
+        Ok(_) => true,
+        Err(error) => error.kind() != ErrorKind::NotFound,
+    };
+    let outside = Outside { services: &services, directory: &directory, read: &read, exists: &exists };
     translate(&outside).map_err(|faults| Failure::Usage(faults.to_string()))
 }
 

@@ -45,6 +45,19 @@ fn what_clients_would_notice_fails_unless_that_is_allowed() {
 }
 
 #[test]
+fn a_certificate_that_is_not_there_is_named_and_nothing_is_served_without_it() {
+    let line = "-E /nowhere/x.pem 443 10.0.0.1";
+    let words: Vec<_> = ["import", "pen"].into_iter().chain(line.split(' ')).collect();
+    let translated = penstock(&words);
+    assert_eq!(translated.status.code(), Some(1), "{translated:?}");
+    let note = "-E /nowhere/x.pem: /nowhere/x.pem does not exist: no client would be served";
+    assert!(text(&translated.stderr).contains(&format!("missing: {note}")), "{translated:?}");
+    let as_pen = Door::fails(Which::Penstock, line);
+    assert_eq!(as_pen.status.code(), Some(2), "{as_pen:?}");
+    assert!(text(&as_pen.stderr).contains(&format!("error: {note}")), "{as_pen:?}");
+}
+
+#[test]
 fn wrong_arguments_are_told_all_at_once() {
     let output = penstock(&["import", "pen", "-k", "-b", "soon", "80", "10.0.0.1"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
