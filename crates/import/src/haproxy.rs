@@ -8,6 +8,7 @@ mod bind;
 mod emit;
 mod emitter;
 mod model;
+mod order;
 mod pool;
 mod read;
 mod route;

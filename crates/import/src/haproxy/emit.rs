@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::emitter::{DAY, Emitter, YEAR};
 use super::model::{At, Bind, File, Mode, Proxy, Timeout};
+use super::order::{Earlier, Order};
 use super::pool;
 use super::route;
 use super::server::Role;
@@ -264,6 +265,7 @@ impl Emitter {
     }
 
     fn routes(&mut self, document: &mut Document, proxy: &Proxy, name: &str) {
+        let mut order = Order::default();
         let mut written = 0;
         let mut length = 0;
         for rule in &proxy.rules {
@@ -297,6 +299,19 @@ impl Emitter {
                                     "{path:?} is a whole segment here: {path} and {path}/x, and not {path}x"
                                 );
                                 comments.push(self.note(Effect::Changed, &rule.place, &text));
+                            }
+                            match order.add(&route.hosts, &path, &pool, &rule.place) {
+                                Earlier::None => {}
+                                Earlier::TakesFirst(first) => {
+                                    let text = format!(
+                                        "`{line}`: what {first} matches too goes there in HAProxy, which takes the first match, and here to this one, which is more specific: add conditions until only one of both matches"
+                                    );
+                                    comments.push(self.note(Effect::Missing, &rule.place, &text));
+                                }
+                                Earlier::Unknown => {
+                                    let text = "too many routes: whether an earlier one matches the same requests was not looked at";
+                                    comments.push(self.note(Effect::Changed, &rule.place, text));
+                                }
                             }
                             let section = document.section(format!("[listener.{name}.route]"));
                             comments.into_iter().for_each(|text| section.comment(text));

@@ -93,6 +93,29 @@ fn a_usual_file_is_translated_as_a_whole() {
 }
 
 #[test]
+fn two_conditions_that_can_both_match_are_missing_where_the_second_is_more_specific() {
+    let text = |rules: &str| {
+        format!(
+            "frontend f\n mode http\n bind :80\n acl is_api path_beg /api/\n acl is_blog hdr(host) blog.example\n \
+             {rules}default_backend app\nbackend app\n server a 10.0.0.1:80\nbackend api\n server a 10.0.0.2:80\n\
+             backend blog\n server a 10.0.0.3:80\n"
+        )
+    };
+    let first = good(&text("use_backend api if is_api\n use_backend blog if is_blog\n "));
+    assert_eq!(
+        notes(&first, Effect::Missing),
+        [
+            "missing: haproxy.cfg:7: `use_backend blog if is_blog`: what haproxy.cfg:6 matches too goes there in HAProxy, \
+          which takes the first match, and here to this one, which is more specific: add conditions until only one of \
+          both matches"
+        ]
+    );
+    parse(&first.toml);
+    let last = good(&text("use_backend blog if is_blog\n use_backend api if is_api\n "));
+    assert_eq!(notes(&last, Effect::Missing), [""; 0]);
+}
+
+#[test]
 fn what_has_no_translation_is_named_with_its_line() {
     let text = "frontend f\n mode http\n bind :80\n stick-table type ip size 1m\n http-request set-header X-A b\n \
                 acl bad src 10.0.0.0/8\n use_backend app if bad\n use_backend app if !x\n default_backend app\n \
