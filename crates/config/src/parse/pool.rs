@@ -153,6 +153,7 @@ impl Parser<'_> {
         let mut seen: HashMap<BackendAddress, NodeId> = HashMap::new();
         let mut faults = 0;
         let mut backends = Vec::new();
+        let mut idle = Vec::new();
         for entry in &list.value {
             let backend = match &entry.value {
                 TextOr::Text(text) => {
@@ -176,6 +177,9 @@ impl Parser<'_> {
                 drop(self.report.at(self.nodes, id, message).hint("for a larger share give it a weight"));
                 continue;
             }
+            if backend.weight == 0 {
+                idle.push(id);
+            }
             backends.push(backend);
         }
         if faults > 0 || self.nodes.is_incomplete(list.id) {
@@ -185,6 +189,10 @@ impl Parser<'_> {
             let message = "every backend has weight 0: none would get a session";
             drop(self.report.at_key(self.nodes, list.id, message));
             return None;
+        }
+        for id in idle {
+            let draft = self.report.at(self.nodes, id, "its weight is 0: it gets no new session");
+            drop(draft.warning().hint("remove it; or `penstock ctl drain` takes a backend out for a time"));
         }
         Some(backends)
     }

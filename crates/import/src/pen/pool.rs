@@ -175,6 +175,10 @@ fn backends(emitter: &mut Emitter, section: &mut Section, servers: &[(String, Se
         let text = format!("weights are scaled: at most {HEAVIEST} here");
         comments.push(emitter.note(Effect::Changed, &place, &text));
     }
+    for (_, server) in servers.iter().filter(|(_, server)| heaviest > 0 && server.weight == 0) {
+        let text = "weight 0: it gets no client, as in Pen with -W";
+        comments.push(emitter.note(Effect::Changed, &server.said_at, text));
+    }
     let entries: Vec<_> = servers
         .iter()
         .map(|(address, server)| {

@@ -403,3 +403,17 @@ fn the_log_of_another_machine_and_the_pid_file_have_their_keys() {
         "{notes:?}"
     );
 }
+
+#[test]
+fn a_server_with_weight_0_is_named_because_it_gets_no_client() {
+    let translation = good("-W -r 80 10.0.0.1:8000:0:0:3 10.0.0.2:8000");
+    assert!(translation.toml.contains("weight = 0"), "{}", translation.toml);
+    let notes: Vec<_> = translation.notes.iter().map(ToString::to_string).collect();
+    let said = "changed: 10.0.0.2:8000: weight 0: it gets no client, as in Pen with -W";
+    assert_eq!(notes.iter().filter(|note| note.contains("weight 0")).collect::<Vec<_>>(), [said]);
+    assert!(
+        translation.toml.contains("# 10.0.0.2:8000: weight 0: it gets no client"),
+        "{}",
+        translation.toml
+    );
+}
