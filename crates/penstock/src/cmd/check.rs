@@ -7,6 +7,7 @@ use config::{Loaded, MachineFault, Severity};
 use nix::unistd::{Group, User};
 use serde_json::json;
 use text::units;
+use tls::sticky_key::StickyKey;
 
 mod directories;
 mod operators;
@@ -159,6 +160,11 @@ fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
         let faults = tls::backend::check(tls);
         faults.into_iter().map(move |message| fault(key.clone(), &message))
     });
+    let keys = config.listeners.iter().filter_map(|listener| {
+        let error = StickyKey::read(listener.dsr()?.hash_key_file.as_deref()?).err()?;
+        let message = format!("{error} (another node gives flows to other backends)");
+        Some(fault(format!("listener.{}.hash-key-file", listener.name), &message))
+    });
     let missing = |key: &str, kind: &str, name: &str| {
         let message =
             format!("there is no {kind} named \"{name}\" on this machine: the start would be refused");
@@ -168,6 +174,7 @@ fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
     let group = config.process.group.as_deref().filter(|name| matches!(Group::from_name(name), Ok(None)));
     certificates
         .chain(backends)
+        .chain(keys)
         .chain(user.map(|name| missing("process.user", "user", name)))
         .chain(group.map(|name| missing("process.group", "group", name)))
         .chain(directories::missing(config))
@@ -197,6 +204,8 @@ fn backends(config: &config::Config) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn arguments(strict: bool) -> Arguments {
@@ -251,6 +260,30 @@ mod tests {
         let strict = report(&loaded, true);
         assert_eq!((&strict["ok"], &strict["errors"]), (&json!(false), &json!(1)));
         assert_eq!(strict["faults"][0]["severity"], "error");
+    }
+
+    #[test]
+    fn a_key_of_the_hash_that_cannot_be_used_is_a_warning_at_its_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("key");
+        let text = format!(
+            "[listener.video]\nbind = \"192.0.2.10:80\"\nprotocol = \"dsr\"\ninterface = \"eth1\"\npool = \"app\"\n\
+             hash-key-file = \"{}\"\n[pool.app]\nbackends = [\"192.0.2.21:80\"]\n",
+            file.display()
+        );
+        let source = config::Source { name: "test.toml".into(), text };
+        let loaded = config::load(&source, &Default::default()).unwrap_or_else(|faults| panic!("{faults}"));
+        let found =
+            || machine_faults(&loaded.config).into_iter().find(|it| it.key.ends_with("hash-key-file"));
+        assert!(found().unwrap().message.contains("cannot be read"), "there is no file");
+        std::fs::write(&file, "short").unwrap();
+        let mode = |mode| std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&file, mode(0o600)).unwrap();
+        assert!(found().unwrap().message.contains("has 5 bytes, and a key has from 32"));
+        std::fs::write(&file, "k".repeat(44)).unwrap();
+        assert!(found().is_none());
+        std::fs::set_permissions(&file, mode(0o644)).unwrap();
+        assert_eq!(found().unwrap().key, "listener.video.hash-key-file");
     }
 
     #[test]
