@@ -124,6 +124,9 @@ pub enum AfterReply {
     Ends,
 }
 
+/// Time within which a client without a reply has asked again: resolvers wait five seconds at most.
+const ASKED_AGAIN: Duration = Duration::from_secs(6);
+
 /// Flow that has left the table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ended<T> {
@@ -375,6 +378,18 @@ impl<T> FlowTable<T> {
         };
         self.advance(id.0, then);
         if is_last { AfterReply::Ends } else { AfterReply::Continues }
+    }
+
+    /// The backend has refused a datagram of a flow, so it replies to none that it has got. Where replies are due, the flow
+    /// waits for the client to ask again, which takes it to another backend, and not for `idle`.
+    pub fn handle_refusal(&mut self, id: FlowId, now: Instant) {
+        let Replies::Exactly(1..) = self.rules.replies else { return };
+        let Some(Some(flow)) = self.flows.get_mut(id.0 as usize) else { return };
+        let end = now + ASKED_AGAIN;
+        if let Some(last) = end.checked_sub(self.rules.idle).filter(|last| *last < flow.last) {
+            flow.last = last;
+            self.wheel.arm(id.0, end);
+        }
     }
 
     pub fn remove(&mut self, id: FlowId) -> Option<Ended<T>> {

@@ -227,6 +227,11 @@ impl Outcome {
         self.started
     }
 
+    /// The session was over at this time, unless its clock stands already.
+    pub fn stop_clock_at(&mut self, at: Instant) {
+        self.stopped.get_or_insert(at);
+    }
+
     /// Stops the session's clock if it still runs, and returns the time when it was stopped.
     pub fn stop_clock(&mut self) -> Instant {
         *self.stopped.get_or_insert_with(Instant::now)

@@ -216,3 +216,33 @@ fn an_empty_table_gives_its_memory_back() {
     send(&mut table, "192.0.2.1:1", now);
     assert!(table.expire(now + 2 * IDLE).is_some());
 }
+
+#[test]
+fn a_refused_flow_with_replies_due_ends_soon_unless_its_client_asks_again() {
+    let now = start();
+    let rules = Rules { replies: Replies::Exactly(1), ..rules(3, 10) };
+    let mut table = FlowTable::new(rules, now);
+    for client in ["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"] {
+        send(&mut table, client, now);
+    }
+    for client in ["192.0.2.1:1", "192.0.2.2:1"] {
+        let refused = id(&table, client);
+        table.handle_refusal(refused, now + Duration::from_millis(1));
+    }
+    // It goes to another backend, and its reply is due anew.
+    send(&mut table, "192.0.2.2:1", now + Duration::from_secs(1));
+    assert_eq!(table.expire(now + Duration::from_secs(5)), None);
+    let ended = table.expire(now + ASKED_AGAIN + Duration::from_secs(1)).unwrap();
+    assert_eq!((ended.value.as_str(), ended.due), ("192.0.2.1:1", 1));
+    assert_eq!(table.expire(now + ASKED_AGAIN + Duration::from_secs(1)), None);
+    assert_eq!(table.len(), 2);
+    while table.expire(now + 2 * IDLE).is_some() {}
+    assert!(table.is_empty());
+    // A flow of any number of replies goes on.
+    let later = now + 3 * IDLE;
+    table.set_rules(Rules { replies: Replies::Any, ..rules }, later);
+    send(&mut table, "192.0.2.1:1", later);
+    let refused = id(&table, "192.0.2.1:1");
+    table.handle_refusal(refused, later);
+    assert_eq!(table.expire(later + IDLE / 2), None);
+}

@@ -240,6 +240,18 @@ fn a_refusal_is_told_also_where_no_reply_is_due() {
 }
 
 #[test]
+fn a_refused_flow_ends_soon_and_lasted_until_the_refusal() {
+    let nobody = port::free();
+    let pool = format!("backends = [\"127.0.0.1:{nobody}\"]");
+    let server = Server::start(&config("replies = 1\nidle-timeout = \"300s\"", &pool));
+    let client = Client::new(&server.address("dns"));
+    client.send(b"a question");
+    server.stdout.wait_for(" udp - connect-failed ", secs(40));
+    let worst = listener(&server)["latency"]["p99_ms"].as_f64().unwrap();
+    assert!(worst < 3000.0, "{worst} ms: the wait for the client is none of its duration");
+}
+
+#[test]
 fn a_half_open_backend_that_owes_no_reply_gets_its_share_again() {
     let (other, port) = (Echo::start(), port::free());
     let address = format!("127.0.0.1:{port}");

@@ -1,6 +1,7 @@
 //! One flow: its socket to a backend, its permits, and its outcome.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use logic::udp::{Ended, Hearing, Progress, Replies};
 use state::ending::Ending;
@@ -21,6 +22,8 @@ pub(super) struct Flow {
     pub(super) socket: BackendSocket,
     pub(super) outcome: Outcome,
     pub(super) hearing: Hearing,
+    /// When its backend refused a datagram last.
+    pub(super) refused: Option<Instant>,
     pub(super) memory: Memory,
     /// PROXY header before each datagram to the backend; empty for none.
     pub(super) header: Box<[u8]>,
@@ -79,6 +82,10 @@ pub(super) fn end(ended: Ended<Flow>, why: End) -> BackendSocket {
         Replies::Exactly(_) => ended.due > 0,
     };
     let is_refused = flow.hearing == Hearing::Refused;
+    if let Some(refused) = flow.refused.filter(|_| is_refused && why == End::Timeout) {
+        // Then it was over; what followed was a wait for the client.
+        flow.outcome.stop_clock_at(refused);
+    }
     flow.outcome.end(match why {
         End::Complete => Ending::Ok,
         End::Evicted => Ending::FlowEvicted,

@@ -168,6 +168,7 @@ impl Server {
             socket,
             outcome,
             hearing: Hearing::default(),
+            refused: None,
             memory: Memory::Due,
             header,
             _in_flight: chosen.slot,
@@ -416,7 +417,7 @@ impl Server {
                 // The error is that of an earlier datagram: this one was not sent yet.
                 Some(cause) if refusals < MOST_REFUSALS => {
                     refusals += 1;
-                    self.note_refusal(id, cause);
+                    self.note_refusal(id, cause, now);
                     self.relocate(id, now);
                 }
                 Some(_) | None => {
@@ -428,10 +429,11 @@ impl Server {
     }
 
     /// The network or the host of the backend has refused a datagram of this flow.
-    pub(super) fn note_refusal(&mut self, id: FlowId, cause: Cause) {
+    pub(super) fn note_refusal(&mut self, id: FlowId, cause: Cause, now: Instant) {
         let worker = self.worker.clone();
         let Some(flow) = self.table.get_mut(id) else { return };
         flow.hearing.handle_refusal();
+        flow.refused = Some(now);
         if let Some((pool, index)) = flow.backend() {
             upstream::note_failure(&worker, pool, index, cause);
         }

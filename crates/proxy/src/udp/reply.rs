@@ -66,7 +66,8 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Left::Nothing,
             Err(error) => {
                 if let Some(cause) = connect::udp_cause(error) {
-                    self.note_refusal(id, cause);
+                    self.note_refusal(id, cause, now);
+                    self.table.handle_refusal(id, now);
                 }
                 return Left::Perhaps;
             }
