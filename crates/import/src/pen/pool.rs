@@ -190,11 +190,6 @@ fn backends(emitter: &mut Emitter, section: &mut Section, servers: &[(String, Se
                 }
                 (_, weight) => weight,
             };
-            if weight == 0 {
-                let place = if server.said_at.is_empty() { address } else { &server.said_at };
-                let text = format!("{address} has no weight: with -W it gets no client, in Pen and here");
-                comments.push(emitter.note(Effect::Changed, place, &text));
-            }
             if weight != 1 {
                 words.push(format!("weight = {weight}"));
             }
