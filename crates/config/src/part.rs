@@ -43,7 +43,7 @@ impl Loaded {
     /// Returns the variable of the environment that a value came from.
     pub fn variable_at(&self, path: &str) -> Option<&str> {
         let path = Path::parse(path).ok()?;
-        self.variable_of(self.find(&path).ok()?.node)
+        variable_of(&self.nodes, find(&self.root, &path).ok()?.node)
     }
 
     /// Returns the index of the value at a path.
