@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Default path in packages.
-const USUAL: &str = "/var/lib/penstock";
+pub const USUAL: &str = "/var/lib/penstock";
 
 /// Returns the directory of a process: the configured one; without one, the default path, if it is there and `file`
 /// configures the process. A process without a file is one of many on a machine, for a try or a test, with the same names
