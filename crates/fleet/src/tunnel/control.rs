@@ -71,6 +71,16 @@ fn silent(process: Option<u32>) -> String {
 /// # Errors
 /// The socket belongs to another user, and nothing was sent; or no valid answer came in time.
 pub async fn ask(places: &Places, tunnel: &str, asked: Asked) -> Result<Option<Status>, AskError> {
+    match ask_once(places, tunnel, asked).await {
+        // It was killed while it started a program: until execve(2) the child holds the socket, which nobody reads.
+        Err(AskError::Io { source, .. }) if source.kind() == io::ErrorKind::ConnectionReset => {
+            ask_once(places, tunnel, asked).await
+        }
+        answered => answered,
+    }
+}
+
+async fn ask_once(places: &Places, tunnel: &str, asked: Asked) -> Result<Option<Status>, AskError> {
     named(tunnel)?;
     let places = &places_of_run(places, tunnel);
     let Some(stream) = reach(places, tunnel).await? else {
