@@ -85,7 +85,8 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
     if let Err(taken @ Unpinned::Taken(_)) = Pins::open_existing(&name) {
         return Err(format!("{taken}: it forwards what comes to this address on {interface}"));
     }
-    let beside = Beside::look(interface, index, &name);
+    let owner = lock(&stale::START).owner.clone();
+    let beside = Beside::look(interface, index, &name, owner.as_deref());
     for rung in rungs {
         let hooks: &[Hook] = match rung {
             Rung::Xdp => &[Hook::Xdp],

@@ -9,9 +9,6 @@ use std::collections::BTreeSet;
 use logic::dsr::path::Rung;
 use sys::bpf::{self, Named};
 
-use super::stale;
-use crate::lock::lock;
-
 /// What is on an interface, without the programs that this start replaces.
 #[derive(Debug, Default)]
 pub(super) struct Beside {
@@ -22,12 +19,15 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// Looks at an interface for a service of this name. What cannot be found out is taken as nothing.
-    pub(super) fn look(interface: &str, index: u32, name: &str) -> Self {
+    /// Looks at an interface for a service of this name, of this instance of penstock. What cannot be found out is taken as
+    /// nothing.
+    pub(super) fn look(interface: &str, index: u32, name: &str, owner: Option<&str>) -> Self {
         let named = bpf::named();
-        let (owner, own) = (lock(&stale::START).owner.clone(), bpf::directory_of(name));
+        let own = bpf::directory_of(name);
         // The configuration has been looked at: its own services go together.
-        let is_ours = |one: &&Named| owner.is_some() && one.owner == owner || own.as_ref() == Some(&one.path);
+        let is_ours = |one: &&Named| {
+            owner.is_some() && one.owner.as_deref() == owner || own.as_ref() == Some(&one.path)
+        };
         let ours: BTreeSet<u32> = named.iter().filter(is_ours).map(|one| one.number).collect();
         let told = |number: u32| match named.iter().find(|one| one.number == number) {
             Some(one) => format!("program {number} of a penstock ({})", one.path.display()),
