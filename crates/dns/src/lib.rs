@@ -21,7 +21,7 @@ mod update;
 pub use ask::Silence;
 pub use authority::{Authorities, Server, ZoneKeys};
 pub use resolver::{Anchor, Answer, Resolver, ResolverFault};
-pub use roll::{Roll, RollFault, Waiting};
+pub use roll::{Roll, RollFault, Services, Waiting};
 pub use service::{Unseen, chain};
 pub use signed::{SignedFault, SignedServer};
 pub use update::{Primary, Push, PushFault, Write};

@@ -2,12 +2,14 @@
 //! server until no cache can be without it; then the key may be used; then the record of the old key goes.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use access::keys::{Gate, Glance, Kind, Others, Owner, Seen, Set, Shown, Step};
+use access::keys::{Gate, Glance, Kind, Others, Owner, Seen, Set, Shown, Step, fits};
 use thiserror::Error;
 
 use crate::authority::{Authorities, Server, ZoneKeys};
+use crate::service::chain;
 use crate::signed::SignedServer;
 use crate::update::{Primary, Push, PushFault, Write};
 
@@ -46,6 +48,8 @@ pub enum Waiting {
 
 /// Pause between two looks at servers and services.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Time limit of one handshake with a service.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// Time limit of one push.
 const PUSH_LIMIT: Duration = Duration::from_secs(30);
 
@@ -98,8 +102,11 @@ impl Roll {
         let began = Instant::now();
         let mut lacking: Vec<String> = Vec::new();
         let mut told = None;
-        // The wait itself must fit: a TTL of a day is no fault.
-        while began.elapsed() < self.limit + self.gate.wait() {
+        // Since when it is not everywhere. The wait itself is no fault, though a TTL may be a day; records that come and go are.
+        let mut missing_since = Some(began);
+        let limit = self.limit;
+        let is_late = |since: Option<Instant>| since.is_some_and(|since| since.elapsed() >= limit);
+        while !is_late(missing_since) && began.elapsed() < 4 * (self.limit + self.gate.wait()) {
             let mut glances = Vec::new();
             lacking.clear();
             for ((owner, kind), records) in &self.wanted {
@@ -122,8 +129,14 @@ impl Roll {
             }
             let (waiting, pause) = match self.gate.servers(&glances, Instant::now()) {
                 Step::Go => return Ok(()),
-                Step::Wait(rest) => (Waiting::Until(rest), rest.min(PAUSE)),
-                Step::NotEverywhere => (Waiting::For(lacking.clone()), PAUSE),
+                Step::Wait(rest) => {
+                    missing_since = None;
+                    (Waiting::Until(rest), rest.min(PAUSE))
+                }
+                Step::NotEverywhere => {
+                    missing_since = missing_since.or(Some(Instant::now()));
+                    (Waiting::For(lacking.clone()), PAUSE)
+                }
             };
             let key = match &waiting {
                 Waiting::For(servers) => Some(servers.clone()),
@@ -139,17 +152,20 @@ impl Roll {
         Err(RollFault::NotVisible { limit: self.limit, wait: self.gate.wait(), lacking })
     }
 
-    /// Waits until every address shows the new key, then removes the records of other keys. `look` asks all addresses; with
-    /// each comes its name.
+    /// Waits until every address shows the new key, then removes the records of other keys.
     ///
     /// # Errors
     /// The old key is still shown at the limit: then its record stays.
-    pub async fn left(&mut self, look: impl AsyncFn() -> Vec<(String, Shown)>) -> Result<(), RollFault> {
+    pub async fn left(&mut self, services: &Services<'_>) -> Result<(), RollFault> {
         let began = Instant::now();
         let mut by: Vec<String> = Vec::new();
         while began.elapsed() < self.limit {
-            let shown = look().await;
-            by = shown.iter().filter(|(_, shown)| *shown != Shown::New).map(|(at, _)| at.clone()).collect();
+            let shown = self.look(services).await;
+            by = shown
+                .iter()
+                .filter(|(_, shown)| *shown != Shown::New)
+                .map(|(at, _)| at.to_string())
+                .collect();
             let shown: Vec<Shown> = shown.into_iter().map(|(_, shown)| shown).collect();
             if self.gate.services(&shown, Instant::now()) == Step::Go {
                 self.push(Others::Remove).await?;
@@ -161,8 +177,35 @@ impl Roll {
         Err(RollFault::NotLeft { limit: self.limit, by })
     }
 
-    /// The records of the new key.
-    pub fn wanted(&self) -> &BTreeMap<(Owner, Kind), Set> {
-        &self.wanted
+    /// Asks every address for its certificate.
+    async fn look(&self, services: &Services<'_>) -> Vec<(SocketAddr, Shown)> {
+        let mut found = Vec::new();
+        for ((owner, _), records) in &self.wanted {
+            let Some((port, host)) = owner.service() else { continue };
+            let addresses: Vec<SocketAddr> = match services {
+                Services::At(addresses) => addresses.to_vec(),
+                Services::OfNames(authorities) => {
+                    let addresses = authorities.addresses(&host).await;
+                    addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+                }
+            };
+            for address in addresses {
+                let shown = match chain(address, &host.to_string(), HANDSHAKE_LIMIT).await {
+                    Ok(chain) if fits(records, &chain) => Shown::New,
+                    Ok(_) => Shown::Old,
+                    Err(_) => Shown::Silent,
+                };
+                found.push((address, shown));
+            }
+        }
+        found
     }
+}
+
+/// Where the service of a new certificate is.
+pub enum Services<'a> {
+    /// At these addresses, for all names.
+    At(&'a [SocketAddr]),
+    /// At the addresses of its names.
+    OfNames(&'a Authorities),
 }

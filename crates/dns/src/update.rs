@@ -85,10 +85,14 @@ impl Primary {
             }
         }
         let mut done: Vec<Change> = Vec::new();
-        for _ in 0..TRIES {
+        for attempt in 0..TRIES {
             let mut changes = Vec::new();
             for ((owner, kind), wanted) in push.wanted {
-                let present = self.present(owner, *kind).await?;
+                let mut present = self.present(owner, *kind).await?;
+                if attempt > 0 && self.is_of_wildcard(owner, *kind, &present).await? {
+                    // The name itself has none, and what it had by the wildcard is as if it were removed.
+                    present.data.clear();
+                }
                 changes.extend(difference((owner, *kind), wanted, &present, push.others, push.ttl));
             }
             if write == Write::DryRun || changes.is_empty() {
@@ -161,6 +165,19 @@ impl Primary {
         let records: Vec<&Record> = name::matching(&answer.answers, &name, kind).collect();
         let ttl = records.iter().map(|record| record.ttl).max();
         Ok(PresentSet { data: name::data(records), ttl })
+    }
+
+    /// Whether a wildcard of the zone gives the records: then another name beside this one has them too.
+    async fn is_of_wildcard(
+        &self,
+        owner: &Owner,
+        kind: Kind,
+        present: &PresentSet,
+    ) -> Result<bool, PushFault> {
+        let Some(parent) = owner.parent().filter(|_| !present.data.is_empty()) else { return Ok(false) };
+        let beside = Owner::parse(&format!("penstock-{}.{parent}", std::process::id()));
+        let Ok(beside) = beside else { return Ok(false) };
+        Ok(self.present(&beside, kind).await?.data == present.data)
     }
 
     async fn apply(&self, zone: &Owner, changes: &[&Change]) -> Result<Applied, PushFault> {

@@ -9,6 +9,7 @@ use crate::output::Failure;
 mod check;
 mod push;
 mod records;
+mod roll;
 mod services;
 mod wanted;
 
@@ -29,6 +30,7 @@ enum Command {
     Records(records::Arguments),
     Push(push::Arguments),
     Check(check::Arguments),
+    Roll(roll::Arguments),
 }
 
 const EXAMPLES: &str = "\
@@ -43,6 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Records(arguments) => records::run(arguments),
         Command::Push(arguments) => push::run(arguments),
         Command::Check(arguments) => check::run(arguments),
+        Command::Roll(arguments) => roll::run(arguments),
     }
 }
 

@@ -7,3 +7,4 @@ mod clients;
 mod domain;
 mod push;
 mod records;
+mod roll;
