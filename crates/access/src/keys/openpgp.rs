@@ -1,16 +1,18 @@
 //! OpenPGP keys for the DNS (RFC 9580): read from a file, and written in their smallest form for one mail address.
 //!
 //! A key is a sequence of packets, and the smallest form is a choice of them: the primary key, the user ID of the address, the
-//! subkeys, and of each the newest signature by the primary key. Signatures are not verified: whoever finds a key in the
-//! DNS does that, and a signature that does not hold only makes the record useless.
+//! subkeys, and of each the newest signature by the primary key. A signature that does not hold is none: anybody can add a
+//! user ID to a key of somebody else.
 
 use thiserror::Error;
 
 use super::owner::{Owner, OwnerFault};
 use packet::{Packet, Signature, Tag};
+use verify::Subject;
 
 mod armor;
 mod packet;
+mod verify;
 
 /// Reason why there is no key for the DNS.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -31,8 +33,12 @@ pub enum KeyFault {
     OtherAddress { key: String, address: String, has: String },
     #[error("the user ID of {0} is revoked")]
     RevokedAddress(String),
-    #[error("the user ID of {0} has no signature of its own key")]
+    #[error("the user ID of {0} has no signature of its own key that holds")]
     Unsigned(String),
+    #[error(
+        "the key {0} is of an algorithm whose signatures are not checked here: RSA, NIST curves and Ed25519 are"
+    )]
+    Algorithm(String),
     #[error("the key {0} is revoked: remove its record from the DNS")]
     Revoked(String),
     #[error("the key {0} has expired")]
@@ -165,6 +171,9 @@ impl Key {
     /// The key as small as it can be for this address. `now` is seconds of Unix time.
     pub fn minimal(&self, address: &Address, now: u64) -> Result<Vec<u8>, KeyFault> {
         let name = super::record::hex(&self.fingerprint).to_uppercase();
+        if !verify::is_known(&self.primary.packet) {
+            return Err(KeyFault::Algorithm(name));
+        }
         if self.own(&self.primary).any(|(_, signature)| signature.kind == KEY_REVOCATION) {
             return Err(KeyFault::Revoked(name));
         }
@@ -217,9 +226,15 @@ impl Key {
         Ok(chosen.iter().flat_map(|packet| packet.whole.iter().copied()).collect())
     }
 
-    /// Signatures of a part that name this key as their issuer.
+    /// Signatures of a part that this key has made.
     fn own<'k>(&'k self, part: &'k Part) -> impl Iterator<Item = &'k (Packet, Signature)> {
-        part.signatures.iter().filter(|(_, signature)| signature.is_by(&self.fingerprint))
+        let subject = match part.packet.tag {
+            Tag::UserId => Subject::User(&part.packet),
+            Tag::Subkey => Subject::Subkey(&part.packet),
+            _ => Subject::Key,
+        };
+        let named = part.signatures.iter().filter(|(_, signature)| signature.is_by(&self.fingerprint));
+        named.filter(move |(_, signature)| verify::holds(&self.primary.packet, subject, signature))
     }
 
     fn last_part(&mut self) -> &mut Part {

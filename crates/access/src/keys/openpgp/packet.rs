@@ -118,10 +118,29 @@ impl Packet {
             6 => 4,
             _ => return None,
         };
-        let mut signature =
-            Signature { kind: *kind, created: 0, key_expires: None, fingerprint: None, key_id: None };
+        let hash = *self.body.get(3)?;
         let (hashed, rest) = area(rest, width)?;
-        let (unhashed, _) = area(rest, width)?;
+        let (unhashed, rest) = area(rest, width)?;
+        // Two bytes of the hash, and in version 6 a salt.
+        let rest = rest.get(2..)?;
+        let (salt, data) = match version {
+            6 => {
+                let (length, rest) = rest.split_first()?;
+                rest.split_at_checked(usize::from(*length))?
+            }
+            _ => (&[][..], rest),
+        };
+        let mut signature = Signature {
+            kind: *kind,
+            hash,
+            hashed: self.body.get(..4 + width + hashed.len())?.to_vec(),
+            salt: salt.to_vec(),
+            data: data.to_vec(),
+            created: 0,
+            key_expires: None,
+            fingerprint: None,
+            key_id: None,
+        };
         signature.add(hashed, Area::Hashed)?;
         signature.add(unhashed, Area::Unhashed)?;
         Some(signature)
@@ -132,6 +151,13 @@ impl Packet {
 #[derive(Clone, Debug)]
 pub(super) struct Signature {
     pub(super) kind: u8,
+    /// Number of the hash algorithm.
+    pub(super) hash: u8,
+    /// The part of the packet that is signed.
+    pub(super) hashed: Vec<u8>,
+    pub(super) salt: Vec<u8>,
+    /// The signature itself, by its algorithm.
+    pub(super) data: Vec<u8>,
     pub(super) created: u32,
     /// Seconds from the making of the key to its end.
     pub(super) key_expires: Option<u32>,

@@ -1,23 +1,48 @@
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+
 use super::*;
 
 fn packet(tag: u8, body: &[u8]) -> Vec<u8> {
     [&[0xc0 | tag, 255], &(body.len() as u32).to_be_bytes()[..], body].concat()
 }
 
-fn key_body(last: u8) -> Vec<u8> {
-    vec![4, 0, 0, 0, 100, 22, last]
+fn pair(last: u8) -> Ed25519KeyPair {
+    Ed25519KeyPair::from_seed_unchecked(&[last; 32]).unwrap()
 }
 
-/// A signature by the key with this fingerprint, with the time of the end of the key if it is not 0.
-fn signed(kind: u8, by: &[u8], created: u8, ends: u8) -> Vec<u8> {
+/// A key of version 4 and algorithm 27 (Ed25519), made at second 100.
+fn key_body(last: u8) -> Vec<u8> {
+    [&[4, 0, 0, 0, 100, 27][..], pair(last).public_key().as_ref()].concat()
+}
+
+/// What is signed besides the primary key.
+enum About<'a> {
+    Key,
+    User(&'a [u8]),
+    Subkey(u8),
+}
+
+/// A signature by the key `by` in the name of the key `named`, with the time of the end of the key if it is not 0.
+fn signed(kind: u8, (key, by): (u8, u8), about: &About<'_>, created: u8, ends: u8) -> Vec<u8> {
     let mut hashed = vec![5, 2, 0, 0, 0, created];
     if ends != 0 {
         hashed.extend([5, 9, 0, 0, 0, ends]);
     }
     hashed.extend([22, 33, 4]);
-    hashed.extend(by);
-    let body = [&[4, kind, 22, 8, 0, hashed.len() as u8], &hashed[..], &[0, 0, 1, 2, 0, 1, 1]].concat();
-    packet(2, &body)
+    hashed.extend(fingerprint(by));
+    let head = [&[4, kind, 27, 8, 0, hashed.len() as u8], &hashed[..]].concat();
+    let key_part = |body: Vec<u8>| [&[0x99, 0, body.len() as u8], &body[..]].concat();
+    let mut message = key_part(key_body(key));
+    match about {
+        About::Key => {}
+        About::User(user) => message.extend([&[0xb4, 0, 0, 0, user.len() as u8], *user].concat()),
+        About::Subkey(last) => message.extend(key_part(key_body(*last))),
+    }
+    message.extend(&head);
+    message.extend([4, 0xff, 0, 0, 0, head.len() as u8]);
+    let signature = pair(by).sign(digest(&SHA256, &message).as_ref());
+    packet(2, &[&head[..], &[0, 0, 1, 2], signature.as_ref()].concat())
 }
 
 fn fingerprint(last: u8) -> Vec<u8> {
@@ -32,26 +57,30 @@ fn minimal(packets: &[Vec<u8>], address: &str, now: u64) -> Result<Vec<u8>, KeyF
 
 #[test]
 fn smallest_form_has_the_address_asked_for_and_the_newest_signatures_of_the_key_itself() {
-    let (own, other) = (fingerprint(1), fingerprint(2));
-    let (old, new) = (signed(0x13, &own, 1, 0), signed(0x13, &own, 2, 0));
+    let (alice, bob) = (About::User(ALICE), About::User(b"bob@example.org"));
+    let (old, new) = (signed(0x13, (1, 1), &alice, 1, 0), signed(0x13, (1, 1), &alice, 2, 0));
+    let foreign = signed(0x10, (1, 2), &alice, 9, 0);
+    let of_bob = signed(0x13, (1, 1), &bob, 2, 0);
     let (primary, alice, bob) = (packet(6, &key_body(1)), packet(13, ALICE), packet(13, b"bob@example.org"));
-    let (subkey, bound) = (packet(14, &key_body(3)), signed(0x18, &own, 1, 0));
-    let (revoked, revocation) = (packet(14, &key_body(4)), signed(0x28, &own, 1, 0));
+    let (subkey, bound) = (packet(14, &key_body(3)), signed(0x18, (1, 1), &About::Subkey(3), 1, 0));
+    let revoked = packet(14, &key_body(4));
+    let (bound_too, revocation) =
+        (signed(0x18, (1, 1), &About::Subkey(4), 1, 0), signed(0x28, (1, 1), &About::Subkey(4), 1, 0));
     let packets = [
         primary.clone(),
         packet(12, &[1]),
         alice.clone(),
         old,
-        signed(0x10, &other, 9, 0),
+        foreign,
         new.clone(),
         bob,
-        new.clone(),
+        of_bob,
         packet(17, &[1]),
         new.clone(),
         subkey.clone(),
         bound.clone(),
         revoked,
-        bound.clone(),
+        bound_too,
         revocation,
     ];
     let wanted = [primary, alice, new, subkey, bound].concat();
@@ -62,8 +91,9 @@ fn smallest_form_has_the_address_asked_for_and_the_newest_signatures_of_the_key_
 
 #[test]
 fn keys_that_nobody_should_use_are_refused() {
-    let own = fingerprint(1);
-    let (primary, alice, signature) = (packet(6, &key_body(1)), packet(13, ALICE), signed(0x13, &own, 1, 50));
+    let about = About::User(ALICE);
+    let (primary, alice) = (packet(6, &key_body(1)), packet(13, ALICE));
+    let signature = signed(0x13, (1, 1), &about, 1, 50);
     let at = |packets: &[&Vec<u8>], now| {
         let packets: Vec<_> = packets.iter().map(|packet| (*packet).clone()).collect();
         minimal(&packets, "alice@example.org", now)
@@ -71,12 +101,20 @@ fn keys_that_nobody_should_use_are_refused() {
     assert!(at(&[&primary, &alice, &signature], 149).is_ok());
     let expired = at(&[&primary, &alice, &signature], 150);
     assert!(matches!(expired, Err(KeyFault::Expired(_))), "{expired:?}");
-    let revoked = at(&[&primary, &signed(0x20, &own, 1, 0), &alice, &signature], 0);
+    let revoked = at(&[&primary, &signed(0x20, (1, 1), &About::Key, 1, 0), &alice, &signature], 0);
     assert!(matches!(revoked, Err(KeyFault::Revoked(_))), "{revoked:?}");
-    let withdrawn = at(&[&primary, &alice, &signature, &signed(0x30, &own, 2, 0)], 0);
+    let withdrawn = at(&[&primary, &alice, &signature, &signed(0x30, (1, 1), &about, 2, 0)], 0);
     assert!(matches!(withdrawn, Err(KeyFault::RevokedAddress(_))), "{withdrawn:?}");
-    let foreign = at(&[&primary, &alice, &signed(0x13, &fingerprint(2), 1, 0)], 0);
+    let foreign = at(&[&primary, &alice, &signed(0x13, (1, 2), &about, 1, 0)], 0);
     assert!(matches!(foreign, Err(KeyFault::Unsigned(_))), "{foreign:?}");
+    // A user ID that somebody else added, with a signature that is of another user ID.
+    let added = packet(13, b"eve@example.org");
+    let forged = minimal(&[primary.clone(), added, signature.clone()], "eve@example.org", 0);
+    assert!(matches!(forged, Err(KeyFault::Unsigned(_))), "{forged:?}");
+    let mut unknown = key_body(1);
+    unknown[5] = 17;
+    let unknown = minimal(&[packet(6, &unknown), alice.clone(), signature.clone()], "alice@example.org", 0);
+    assert!(matches!(unknown, Err(KeyFault::Algorithm(_))), "{unknown:?}");
     assert_eq!(read(&packet(5, &key_body(1))).unwrap_err(), KeyFault::Secret);
     assert_eq!(read(&packet(6, &[3, 0, 0, 0, 0, 1])).unwrap_err(), KeyFault::Version(3));
     assert_eq!(read(&alice).unwrap_err(), KeyFault::NoKey);
@@ -87,8 +125,8 @@ fn keys_that_nobody_should_use_are_refused() {
 
 #[test]
 fn files_cut_at_every_byte_are_no_panic() {
-    let own = fingerprint(1);
-    let whole = [packet(6, &key_body(1)), packet(13, ALICE), signed(0x13, &own, 1, 0)].concat();
+    let signature = signed(0x13, (1, 1), &About::User(ALICE), 1, 0);
+    let whole = [packet(6, &key_body(1)), packet(13, ALICE), signature].concat();
     for at in 0..whole.len() {
         try_all(&whole[..at]);
         for bit in 0..8 {
