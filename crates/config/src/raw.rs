@@ -34,7 +34,7 @@ mod tunnel;
 use crate::de::{At, Key, Named};
 use crate::types::{FastClose, ProtocolName};
 pub(crate) use acl::RawAcl;
-pub(crate) use acme::{RawAcme, RawDnsUpdates};
+pub(crate) use acme::{RawAcme, RawAcmeTlsa, RawDnsUpdates};
 pub(crate) use bandwidth::{RawBandwidth, RawRouteBandwidth};
 pub(crate) use clients::RawClientCertificates;
 pub(crate) use control::{RawKerberos, RawRoles};

@@ -27,6 +27,7 @@ mod account;
 mod client;
 mod dns;
 mod fault;
+mod gate;
 pub mod helper;
 mod hooks;
 mod kept;
@@ -344,8 +345,8 @@ impl Job {
         reason: Reason,
     ) -> Result<Done, (Fault, Option<Duration>)> {
         // At most `ORDERS_AT_ONCE` orders of a section run in parallel.
-        let Ok(_place) = self.section.places.acquire().await else { return Ok(Done::Elsewhere) };
-        let _turn = self.section.turns.turn(Purpose::Order, OF_ORDER).await;
+        let Ok(place) = self.section.places.acquire().await else { return Ok(Done::Elsewhere) };
+        let turn = self.section.turns.turn(Purpose::Order, OF_ORDER).await;
         let files = self.files.clone();
         let locked = on_disk(move || files.begin());
         let alone = |fault| (fault, None);
@@ -354,10 +355,14 @@ impl Job {
         if self.held().await.map(|bundle| bundle.leaf) != before.map(|bundle| bundle.leaf.clone()) {
             return Ok(Done::Elsewhere);
         }
+        let settings = &self.section.settings;
+        if let Some(text) = self.staged(before).await {
+            drop((turn, place));
+            return self.install(text, before).await.map_err(alone);
+        }
         let Some(account) = self.section.account().await? else {
             return Ok(Done::Elsewhere);
         };
-        let settings = &self.section.settings;
         let wanted = Wanted {
             certificate: &self.certificate,
             challenge: &settings.challenge,
@@ -379,13 +384,46 @@ impl Job {
         };
         let (text, retry_after) = client::with_retry_after(order::order(&account, &wanted, &answers)).await;
         let text = text.map_err(|fault| (fault, retry_after))?;
+        drop((turn, place));
+        self.install(text, before).await.map_err(alone)
+    }
+
+    /// The certificate that was issued before and waits for its TLSA record.
+    async fn staged(&self, before: Option<&Bundle>) -> Option<String> {
+        self.section.settings.tlsa.as_ref()?;
+        let (files, names) = (self.files.clone(), self.certificate.names.clone());
+        let text = on_disk(move || Ok(files.staged(&names, SystemTime::now()))).await.ok().flatten()?;
+        let leaf = Bundle::read(text.as_bytes()).ok()?.leaf;
+        before.is_none_or(|before| before.leaf != leaf).then_some(text)
+    }
+
+    /// Puts an issued certificate in use; with TLSA records, through the gate.
+    async fn install(&self, text: String, before: Option<&Bundle>) -> Result<Done, Fault> {
+        let mut passed = None;
+        if let Some(settings) = &self.section.settings.tlsa {
+            let (files, staged) = (self.files.clone(), text.clone());
+            on_disk(move || files.stage(&staged)).await?;
+            let tell = |what: String| self.state.events.record(Level::Info, &self.subject, what);
+            let before = match before {
+                Some(_) => gate::Before::Certificate,
+                None => gate::Before::Nothing,
+            };
+            passed = gate::pass(settings, &text, before, tell).await?;
+        }
         let files = self.files.clone();
         let until = on_disk(move || {
             files.install(&text).map_err(Fault::not_installed)?;
+            files.unstage();
             Ok(files.bundle().map(|bundle| bundle.facts.not_after))
         });
-        let until = until.await.map_err(alone)?.map(timestamp).unwrap_or_default();
+        let until = until.await?.map(timestamp).unwrap_or_default();
         self.state.events.record(Level::Info, &self.subject, format!("issued: valid until {until}"));
+        if let Some(passed) = passed
+            && let Err(fault) = passed.left().await
+        {
+            let message = format!("the record of the old certificate is left: {fault}");
+            self.state.events.record(Level::Warning, &self.subject, message);
+        }
         Ok(Done::Issued)
     }
 

@@ -143,6 +143,9 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
         if let AcmeChallenge::Dns01(dns) = &acme.challenge {
             add(format!("acme.{name}.dns.key-file"), &dns.key_file, Access::Read);
         }
+        if let Some(tlsa) = &acme.tlsa {
+            add(format!("acme.{name}.tlsa.key-file"), &tlsa.key_file, Access::Read);
+        }
         let account = acme.external_account.iter();
         account
             .for_each(|it| add(format!("acme.{name}.external-account.key-file"), &it.key_file, Access::Read));

@@ -9,11 +9,11 @@ use super::parser::{Parser, Zero};
 use super::refused::Refused;
 use crate::de::At;
 use crate::quote::quote;
-use crate::raw::{OneOrMany, RawAcme, RawConfig, RawDnsUpdates};
+use crate::raw::{OneOrMany, RawAcme, RawAcmeTlsa, RawConfig, RawDnsUpdates};
 use crate::tree::{NodeId, Nodes};
 use crate::types::{
-    Acme, AcmeCertificate, AcmeChallenge, AcmeSource, BindAddress, DnsCommand, DnsUpdates, ExternalAccount,
-    Listener, TlsSettings, certificates_directory,
+    Acme, AcmeCertificate, AcmeChallenge, AcmeSource, AcmeTlsa, BindAddress, DnsCommand, DnsUpdates,
+    ExternalAccount, Listener, TlsSettings, certificates_directory,
 };
 use text::nearest::nearest;
 
@@ -55,6 +55,10 @@ impl Parser<'_> {
             Some(contact) => self.texts(contact, mailbox),
         };
         let challenge = self.challenge(at.id, raw);
+        let tlsa = match &raw.tlsa {
+            Some(tlsa) => self.acme_tlsa(tlsa).map(Some),
+            None => Some(None),
+        };
         let ca = match &raw.ca {
             Some(path) => self.file(path).map(Some),
             None => Some(None),
@@ -83,11 +87,42 @@ impl Parser<'_> {
             directory: directory?,
             contacts: contacts?,
             challenge: challenge?,
+            tlsa: tlsa?,
             ca: ca?,
             profile: profile?,
             external_account: external_account?,
             certificates: certificates?,
             state: self.acme.state.as_ref()?.join(name),
+        })
+    }
+
+    fn acme_tlsa(&mut self, tlsa: &At<RawAcmeTlsa>) -> Option<AcmeTlsa> {
+        let raw = &tlsa.value;
+        let server = raw.server.as_ref().and_then(|server| self.read(server, dns_server));
+        let key_file = raw.key_file.as_ref().and_then(|path| self.file(path));
+        let services = raw.services.as_ref().and_then(|list| {
+            if list.value.is_empty() {
+                let message = "this list is empty: there is no port for the records";
+                drop(self.report.at(self.nodes, list.id, message));
+                return None;
+            }
+            let all: Vec<_> = list.value.iter().map(|entry| self.read(entry, service)).collect();
+            all.into_iter().collect()
+        });
+        let servers = match &raw.servers {
+            Some(list) => {
+                let all: Vec<_> = list.value.iter().map(|entry| self.read(entry, dns_server)).collect();
+                all.into_iter().collect()
+            }
+            None => Some(Vec::new()),
+        };
+        let limit = self.time(&raw.time_limit, Zero::Refused, LONGEST_LIMIT);
+        Some(AcmeTlsa {
+            server: server?,
+            key_file: key_file?,
+            services: services?,
+            servers: servers?,
+            limit: limit?,
         })
     }
 
@@ -348,6 +383,18 @@ fn word(text: &str) -> Result<Box<str>, Refused> {
 
 /// Longest time between an update and the look at it.
 const LONGEST_WAIT: Duration = Duration::from_secs(10 * 60);
+
+/// Longest wait for a record at all servers.
+const LONGEST_LIMIT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Reads the address of a service.
+fn service(text: &str) -> Result<SocketAddr, Refused> {
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() != 0 => Ok(address),
+        _ => Err(Refused::new("is not an address with a port")
+            .in_general("such as \"192.0.2.10:443\" or \"[2001:db8::10]:443\"")),
+    }
+}
 
 /// Whether the challenge of a section allows wildcards (RFC 8555 section 7.1.3).
 #[derive(Clone, Copy, PartialEq, Eq)]

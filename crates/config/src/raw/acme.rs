@@ -32,6 +32,10 @@ pub(crate) struct RawAcme {
     /// `key-file`, or `command`. At the name server, a name whose `_acme-challenge` is a CNAME has its record at the target.
     #[schemars(extend("x-default" = "needed with `dns-01`"))]
     pub(crate) dns: Key<RawDnsUpdates>,
+    /// TLSA records of the certificates: a renewed one is used only when its record was visible at every server of the zone for
+    /// twice the TTL, and the record of the old one is removed after that has left. Until then the old one stays in use.
+    #[schemars(extend("x-default" = "none"))]
+    pub(crate) tlsa: Key<RawAcmeTlsa>,
     /// File with the CA certificates that may sign the authority's own HTTPS certificate.
     #[schemars(extend("x-default" = "those that the system trusts"))]
     pub(crate) ca: Key<PathText>,
@@ -52,6 +56,28 @@ pub(crate) struct RawExternalAccount {
     /// File with the HMAC key from the authority, in base64url.
     #[schemars(extend("x-required" = true, "examples" = ["/etc/penstock/eab.key"]))]
     pub(crate) key_file: Key<PathText>,
+}
+
+/// `tlsa`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawAcmeTlsa {
+    /// Address of the zone's primary server; the port is 53 if none is given.
+    #[schemars(extend("x-required" = true, "examples" = ["192.0.2.53"]))]
+    pub(crate) server: Key<String>,
+    /// File with the key that signs the updates (TSIG, RFC 8945), as `tsig-keygen` writes it.
+    #[schemars(extend("x-required" = true, "examples" = ["/etc/penstock/dns.key"]))]
+    pub(crate) key_file: Key<PathText>,
+    /// Addresses where clients find the certificates. Their ports get the records (`_443._tcp.NAME`); the record of the old
+    /// certificate is removed after each address shows the new one.
+    #[schemars(extend("x-required" = true, "x-list-example" = "[\"192.0.2.10:443\"]"))]
+    pub(crate) services: Key<Vec<At<String>>>,
+    /// Servers of the zone to look at; the port is 53 if none is given.
+    #[schemars(extend("x-default" = "those of its NS records", "x-list-example" = "[\"192.0.2.53\", \"192.0.2.54\"]"))]
+    pub(crate) servers: Key<Vec<At<String>>>,
+    /// Time limit of the wait for the record, beyond twice its TTL.
+    #[schemars(extend("default" = "15m"))]
+    pub(crate) time_limit: Key<DurationText>,
 }
 
 /// `dns`

@@ -16,6 +16,8 @@ pub struct Acme {
     pub contacts: Vec<String>,
     /// Kind of validation.
     pub challenge: AcmeChallenge,
+    /// TLSA records of the certificates, and the gate before a new one; `None`: it is used at once.
+    pub tlsa: Option<AcmeTlsa>,
     /// File with the CAs of the authority's own certificate; `None`: the CAs of the system.
     pub ca: Option<PathBuf>,
     /// Profile of the certificates.
@@ -82,6 +84,21 @@ pub struct DnsUpdates {
     pub key_file: PathBuf,
     /// Time from an update until the authority is told: the zone's other servers get it later.
     pub wait: Duration,
+}
+
+/// TLSA records of the certificates of a section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeTlsa {
+    /// Primary server of the zone.
+    pub server: SocketAddr,
+    /// File with the TSIG key.
+    pub key_file: PathBuf,
+    /// Addresses of the service, at least one.
+    pub services: Vec<SocketAddr>,
+    /// Servers of the zone to look at; empty: those of its NS records.
+    pub servers: Vec<SocketAddr>,
+    /// Time limit of the wait, beyond twice the TTL.
+    pub limit: Duration,
 }
 
 impl AcmeChallenge {

@@ -1,6 +1,7 @@
 //! Keys in the DNS: what is printed, pushed and checked, against real name servers and real programs that use the records.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod acme;
 mod bind;
 mod check;
 mod clients;

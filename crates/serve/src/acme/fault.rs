@@ -23,6 +23,9 @@ pub(super) enum Fault {
     /// The name server could not be asked, or did not answer.
     #[error("the name server {server} does not {doing}: {}", short(why))]
     DnsUnavailable { server: SocketAddr, doing: &'static str, why: String },
+    /// The new certificate may not be used yet, or the record of the old one is left.
+    #[error("the TLSA record: {0}")]
+    Tlsa(String),
     /// The command of dns-01 failed.
     #[error("the command {program} does not {doing}: {}", short(why))]
     Command { program: String, doing: &'static str, why: String },

@@ -18,12 +18,17 @@ use super::fault::Fault;
 
 const LARGEST: u64 = 1024 * 1024;
 
+/// A certificate that ends sooner is not worth a wait.
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     directory: PathBuf,
     /// File with key and chain that listeners serve.
     bundle: PathBuf,
     progress: PathBuf,
+    /// Certificate that was issued and waits for its TLSA record.
+    staged: PathBuf,
     lock: PathBuf,
     /// First line of the certificate file, which names the authority.
     origin: String,
@@ -55,6 +60,7 @@ impl Files {
             directory: settings.state.clone(),
             bundle: settings.certificates_directory().join(format!("{name}.pem")),
             progress: settings.state.join(format!("{name}.json")),
+            staged: settings.state.join(format!("{name}.next")),
             lock: settings.state.join(format!("{name}.lock")),
             wish: logic::balance::hash_bytes(0, wish.as_bytes()),
         }
@@ -91,6 +97,26 @@ impl Files {
             self.probe()?;
         }
         Ok(locked)
+    }
+
+    /// Keeps a certificate that may not be used yet: a restart must not order it again.
+    pub(super) fn stage(&self, text: &str) -> Result<(), Fault> {
+        write(&self.staged, format!("{}{text}", self.origin).as_bytes())
+    }
+
+    /// Reads the certificate that waits, if it is for these names and valid for a day or more.
+    pub(super) fn staged(&self, names: &[String], now: SystemTime) -> Option<String> {
+        let text = String::from_utf8(file::read(&self.staged, LARGEST).ok()?).ok()?;
+        let text = text.strip_prefix(&self.origin)?;
+        let facts = Bundle::read(text.as_bytes()).ok()?.facts;
+        let is_fresh = facts.not_after > now + DAY;
+        (is_fresh && names.iter().all(|name| facts.names.contains(name))).then(|| text.to_owned())
+    }
+
+    /// Removes the certificate that waited.
+    pub(super) fn unstage(&self) {
+        // If it stays, it is the same as the one in use, and the next renewal replaces it.
+        let _ = fs::remove_file(&self.staged);
     }
 
     /// Checks that the directory has space for a certificate before the order: an order whose certificate cannot be
@@ -207,6 +233,7 @@ mod tests {
             directory: directory.into(),
             contacts: Vec::new(),
             challenge: AcmeChallenge::Http01,
+            tlsa: None,
             ca: None,
             profile: None,
             external_account: None,
