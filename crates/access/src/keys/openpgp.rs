@@ -4,49 +4,17 @@
 //! subkeys, and of each the newest signature by the primary key. A signature that does not hold is none: anybody can add a
 //! user ID to a key of somebody else.
 
-use thiserror::Error;
-
 use super::owner::{Owner, OwnerFault};
+use fault::MOST_PACKETS;
 use packet::{Packet, Signature, Tag};
 use verify::Subject;
 
 mod armor;
+mod fault;
 mod packet;
 mod verify;
 
-/// Reason why there is no key for the DNS.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum KeyFault {
-    #[error("the ASCII armor is broken: {0}")]
-    Armor(&'static str),
-    #[error("byte {0} is not the start of an OpenPGP packet, or the file is cut off there")]
-    Packet(usize),
-    #[error("it is no OpenPGP public key")]
-    NoKey,
-    #[error("it holds a SECRET key: export the public one with gpg --export")]
-    Secret,
-    #[error("it has a key of version {0}; 4 and 6 are known")]
-    Version(u8),
-    #[error("it holds more than {MOST_PACKETS} packets")]
-    TooMany,
-    #[error("the key {key} has no user ID with the address {address}; it has {has}")]
-    OtherAddress { key: String, address: String, has: String },
-    #[error("the user ID of {0} is revoked")]
-    RevokedAddress(String),
-    #[error("the user ID of {0} has no signature of its own key that holds")]
-    Unsigned(String),
-    #[error(
-        "the key {0} is of an algorithm whose signatures are not checked here: RSA, NIST curves and Ed25519 are"
-    )]
-    Algorithm(String),
-    #[error("the key {0} is revoked: remove its record from the DNS")]
-    Revoked(String),
-    #[error("the key {0} has expired")]
-    Expired(String),
-}
-
-/// A file with more is no file of keys for the DNS.
-const MOST_PACKETS: usize = 10_000;
+pub use fault::KeyFault;
 
 /// A mail address. The case of the local part is kept: RFC 7929 section 3 has the hash of it as it is written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,7 +2,7 @@
 
 use base64ct::{Base64, Encoding};
 
-use super::KeyFault;
+use super::fault::KeyFault;
 
 const BEGIN: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 const BEGIN_SECRET: &str = "-----BEGIN PGP PRIVATE KEY BLOCK-----";

@@ -2,7 +2,7 @@
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 
-use super::KeyFault;
+use super::fault::KeyFault;
 
 /// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
