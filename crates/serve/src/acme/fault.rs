@@ -81,6 +81,7 @@ impl Fault {
             | Self::Dns { .. }
             | Self::Command { .. }
             | Self::Records(_)
+            | Self::Tlsa(_)
             | Self::Late { .. }
             | Self::Unusable(_)
             | Self::NotInstalled(_)
