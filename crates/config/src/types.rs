@@ -39,9 +39,8 @@ mod tls;
 mod udp;
 
 pub(crate) use acme::certificates_directory;
-pub use acme::{Acme, AcmeCertificate, AcmeChallenge, DnsCommand, DnsUpdates, ExternalAccount};
-pub use control::{Kerberos, RemoteControl, TlsStart};
 pub use acme::{Acme, AcmeCertificate, AcmeChallenge, AcmeTlsa, DnsCommand, DnsUpdates, ExternalAccount};
+pub use control::{Kerberos, RemoteControl, TlsStart};
 pub use dns_name::DnsName;
 pub use dsr::DsrSettings;
 pub use fast_close::FastClose;
