@@ -191,7 +191,7 @@ fn code(store: &mut Store, arguments: &CodeArguments, by: By) -> Result<(), Fail
             said.push_str(&qr::draw(&uri).unwrap_or_default());
         }
         said.push_str(&format!("{}\n", &*uri));
-        said.push_str(&format!("try it: penstock otp verify --user {}\n", shell::quote(user)));
+        said.push_str(&format!("try it: penstock otp verify --user {}\n", shell::word(user)));
     }
     print(&said)
 }
