@@ -12,7 +12,7 @@ use state::listen::{filter, questions, questions_and_long};
 use sys::bpf::coarse_now;
 use sys::packet::{Instruction, send_frame, send_frames};
 
-use super::sending::Fate;
+use super::packets::Fate;
 use super::sockets::has_room;
 use super::{Server, TICK};
 use crate::accept::CloseSignal;
