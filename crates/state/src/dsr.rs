@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use logic::dsr::explain::Explanation;
 use logic::dsr::packet::Flow;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
 
 use crate::lock::lock;
 
@@ -18,14 +20,16 @@ use trace::Traces;
 /// Questions that may wait for one service.
 pub const WAITING: usize = 8;
 
-/// Asks a worker what it would do with the next packet of a flow.
-pub struct Question {
-    pub flow: Flow,
-    pub answer: oneshot::Sender<Explanation>,
+/// What the worker of a service is asked.
+pub enum Question {
+    /// What it would do with the next packet of a flow.
+    Explain { flow: Flow, answer: oneshot::Sender<Explanation> },
+    /// To follow what operators have changed of backends, and to say so.
+    Follow { done: oneshot::Sender<()> },
 }
 
 /// One address of a `dsr` listener.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct ServiceReport {
     /// NAME of `[listener.NAME]`.
     pub listener: String,
@@ -140,6 +144,34 @@ impl Services {
     /// Sorted by listener and address.
     pub fn all(&self) -> Vec<Served> {
         lock(&self.all).values().cloned().collect()
+    }
+
+    /// Waits until all services follow what operators have changed of backends before this call. Returns the addresses of
+    /// those that have not said so in time.
+    pub async fn followed_within(&self, limit: Duration) -> Vec<String> {
+        let deadline = Instant::now() + limit;
+        let desks: Vec<_> =
+            lock(&self.all).iter().map(|((_, address), (_, desk))| (address.clone(), desk.clone())).collect();
+        let mut asked = Vec::new();
+        for (address, desk) in desks {
+            let (done, followed) = oneshot::channel();
+            // One that ends forgets the question, and gives no new flows.
+            asked.push(match timeout_at(deadline, desk.send(Question::Follow { done })).await {
+                Ok(_) => (address, Some(followed)),
+                Err(_) => (address, None),
+            });
+        }
+        let mut late = Vec::new();
+        for (address, followed) in asked {
+            let is_late = match followed {
+                Some(followed) => timeout_at(deadline, followed).await.is_err(),
+                None => true,
+            };
+            if is_late {
+                late.push(address);
+            }
+        }
+        late
     }
 
     /// What the services say of a backend of a pool: listener, address and result of the probes.

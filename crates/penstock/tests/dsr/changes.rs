@@ -47,8 +47,6 @@ fn drained_download(network: &Network, path: &str) {
     let (address, other) = if which == "2" { ("10.77.0.14:80", "3") } else { ("10.77.0.15:80", "2") };
     let drained = server.said(&["drain", address]);
     assert!(drained.contains("draining: no new flows; ") && drained.contains("remembered"), "{drained}");
-    // The path hears of the mark at once, and the answer does not wait for it.
-    eventually("a new connection goes elsewhere", secs(10), || (network.visit(VIP) == other).then_some(()));
     assert!((0..50).all(|_| network.visit(VIP) == other), "new connections go elsewhere");
     assert_eq!(download.0.try_wait().unwrap(), None, "the download goes on");
     eventually("its flow is counted", secs(10), || {
@@ -61,6 +59,60 @@ fn drained_download(network: &Network, path: &str) {
     let ready = server.ctl(&["ready", address]);
     assert!(ready.status.success(), "{ready:?}");
     eventually("it takes connections again", secs(10), || (network.visit(VIP) == which).then_some(()));
+}
+
+/// Stops one thread of a process until its input ends.
+const STOP: &str = r#"
+import ctypes, os, sys
+SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+thread, libc = int(sys.argv[1]), ctypes.CDLL(None)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+assert libc.ptrace(SEIZE, thread, None, None) == 0 and libc.ptrace(INTERRUPT, thread, None, None) == 0
+os.waitpid(thread, WALL)
+print("stopped", end="", flush=True)
+sys.stdin.read()
+libc.ptrace(DETACH, thread, None, None)
+"#;
+
+#[test]
+fn the_answer_of_drain_waits_for_the_worker_and_says_if_it_does_not_follow() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    for path in ["tc", "af_packet"] {
+        let server = network.balancer(&on(path).replace("workers = 2", "workers = 1"));
+        for which in ["2", "3"] {
+            eventually("both serve", secs(20), || {
+                let output = network.curl(&["-m", "1", &format!("http://{VIP}/")]);
+                (output.stdout == which.as_bytes()).then_some(())
+            });
+        }
+        let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+        let worker = threads.map(|thread| thread.unwrap().path()).find(|thread| {
+            std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim() == "worker-0")
+        });
+        let worker = worker.unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+        let mut stop = std::process::Command::new("python3")
+            .args(["-c", STOP, &worker])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut output, mut said) = (stop.stdout.take().unwrap(), [0; 7]);
+        output.read_exact(&mut said).unwrap();
+        let answer = server.said(&["drain", "10.77.0.14:80"]);
+        drop(stop.stdin.take());
+        assert!(stop.wait().unwrap().success());
+        let warning = "the worker of 10.77.0.100:80 has not followed within 1 s";
+        assert!(answer.contains(warning), "{path}: {answer}");
+        let answer = server.said(&["ready", "10.77.0.14:80"]);
+        assert!(!answer.contains("followed"), "{path}: {answer}");
+        let answer = server.said(&["drain", "10.77.0.14:80"]);
+        assert!(!answer.contains("followed"), "{path}: {answer}");
+        assert!((0..50).all(|_| network.visit(VIP) == "3"), "{path}");
+    }
 }
 
 #[test]

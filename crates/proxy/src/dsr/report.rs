@@ -5,7 +5,10 @@ use std::time::Instant;
 
 use logic::dsr::Standing;
 use logic::dsr::explain::Entry;
+use logic::dsr::explain::{Entry, Explanation};
 use logic::dsr::packet::shown;
+use logic::dsr::packet::{Flow, shown};
+use logic::dsr::{Director, Standing};
 use logic::health::{State as HealthState, VerdictOutcome};
 use state::dsr::{BackendOfService, Question, ServiceReport, VipReport};
 use sys::bpf::coarse_now;
@@ -74,8 +77,21 @@ impl Server {
 
     /// Answers a question of an operator.
     pub(super) fn answer(&mut self, question: Question) {
-        let flow = &question.flow;
-        let explained = match &self.kernel {
+        match question {
+            Question::Explain { flow, answer } => {
+                // Who has asked may have left.
+                let _ = answer.send(self.explain(&flow));
+            }
+            Question::Follow { done } => {
+                self.set_backends(Instant::now());
+                self.tell_program();
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn explain(&mut self, flow: &Flow) -> Explanation {
+        match &self.kernel {
             None => self.director.explain(flow, Instant::now()),
             Some(kernel) => {
                 let found = kernel.attached.shared().look_up_flow(&self.director.flow_key(flow));
@@ -86,9 +102,7 @@ impl Server {
                 };
                 self.director.explain_in_kernel(flow, entry, coarse_now())
             }
-        };
-        // Who has asked may have left.
-        let _ = question.answer.send(explained);
+        }
     }
 }
 

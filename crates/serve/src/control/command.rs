@@ -78,12 +78,24 @@ pub(super) fn not_stored(state: &State, answer: String, format: Format) -> Strin
         true => "penstock ctl status says why",
         false => "no store has ended within 1 s; the next one that succeeds has it",
     };
-    let warning = format!("not stored yet: a restart now would not have it ({why})");
+    warned(answer, format, &format!("not stored yet: a restart now would not have it ({why})"))
+}
+
+/// Adds a warning to an answer: these services have not followed yet.
+pub(super) fn not_followed(late: &[String], answer: String, format: Format) -> String {
+    let warning = format!(
+        "the worker of {} has not followed within 1 s: until it does, new flows of dsr go where they went before",
+        late.join(", ")
+    );
+    warned(answer, format, &warning)
+}
+
+fn warned(answer: String, format: Format, warning: &str) -> String {
     match (format, serde_json::from_str(&answer)) {
         (Format::Json, Ok(Value::Object(mut object))) => {
             let warning = match object.get("warning").and_then(Value::as_str) {
                 Some(earlier) => format!("{earlier}; {warning}"),
-                None => warning,
+                None => warning.to_owned(),
             };
             object.insert("warning".to_owned(), json!(warning));
             Value::Object(object).to_string()

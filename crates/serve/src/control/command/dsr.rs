@@ -72,7 +72,7 @@ pub(super) async fn explain(front: &Front, flow: Flow) -> Result<ExplainReport, 
             ANSWER_TIME.as_secs()
         )
     };
-    desk.try_send(Question { flow, answer }).map_err(|_| busy())?;
+    desk.try_send(Question::Explain { flow, answer }).map_err(|_| busy())?;
     let explained = timeout(ANSWER_TIME, answered).await.map_err(|_| busy())?.map_err(|_| busy())?;
     Ok(ExplainReport::read(&flow, service, explained))
 }

@@ -1,5 +1,6 @@
-//! Answers that wait until the state of the process is stored, so that a restart has what they say. One store is for all
-//! commands that have arrived together, so that many of them a second cost few stores.
+//! Answers that wait until the state of the process is stored, so that a restart has what they say, and until the services of
+//! `dsr` listeners follow it. One store is for all commands that have arrived together, so that many of them a second cost
+//! few stores.
 
 use std::sync::Arc;
 
@@ -55,19 +56,25 @@ impl Held {
         self.bytes
     }
 
-    /// Waits for the store, and appends the answers to `wire`.
+    /// Waits for the store and the services, and appends the answers to `wire`.
     pub(super) async fn store(&mut self, wire: &mut Vec<u8>) {
         if self.answers.is_empty() {
             return;
         }
-        let stored = self.state.kept.stored_within(STORE_TIME).await;
+        let followed = self.state.services.followed_within(STORE_TIME);
+        let (stored, late) = tokio::join!(self.state.kept.stored_within(STORE_TIME), followed);
         self.bytes = 0;
         for answer in self.answers.drain(..) {
-            wire.append(&mut match (answer, stored) {
-                (Answer::Behind(framed), _) => framed,
-                (Answer::Marked(text, _), StoredWithin::Yes) => framing::answer(&text),
-                (Answer::Marked(text, format), StoredWithin::No) => {
-                    framing::answer(&command::not_stored(&self.state, text, format))
+            wire.append(&mut match answer {
+                Answer::Behind(framed) => framed,
+                Answer::Marked(mut text, format) => {
+                    if stored == StoredWithin::No {
+                        text = command::not_stored(&self.state, text, format);
+                    }
+                    if !late.is_empty() {
+                        text = command::not_followed(&late, text, format);
+                    }
+                    framing::answer(&text)
                 }
             });
         }
@@ -83,6 +90,38 @@ mod tests {
 
     use super::*;
     use crate::report::fixture;
+
+    #[tokio::test]
+    async fn an_answer_waits_until_the_services_follow_and_says_which_one_does_not() {
+        let state = fixture::front("backends = ['10.0.0.1:80']").state.clone();
+        let (desk, mut questions) = tokio::sync::mpsc::channel(1);
+        let report = state::dsr::ServiceReport { address: "192.0.2.10:80".into(), ..Default::default() };
+        state.services.publish(report, &desk);
+        let answer = async |format, text: &str| {
+            let mut held = Held::new(state.clone());
+            held.push_marked(text.to_owned(), format);
+            let mut wire = Vec::new();
+            held.store(&mut wire).await;
+            String::from_utf8(wire).unwrap()
+        };
+        let serving = async {
+            match questions.recv().await {
+                Some(state::dsr::Question::Follow { done }) => done.send(()).unwrap(),
+                _ => panic!("it is asked to follow"),
+            }
+            questions
+        };
+        let (said, questions) = tokio::join!(answer(Format::Text, "drained"), serving);
+        assert!(!said.contains("followed"), "{said}");
+        // It does not answer any more: the first question waits, and the second one finds no room.
+        for _ in 0..2 {
+            let said = answer(Format::Json, "{}").await;
+            assert!(said.contains("the worker of 192.0.2.10:80 has not followed within 1 s"), "{said}");
+        }
+        drop(questions);
+        let said = answer(Format::Text, "drained").await;
+        assert!(!said.contains("followed"), "it has ended: {said}");
+    }
 
     #[tokio::test]
     async fn what_a_client_that_is_gone_has_changed_is_stored_and_not_by_the_timer() {
