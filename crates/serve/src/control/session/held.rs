@@ -111,7 +111,8 @@ mod tests {
             }
             questions
         };
-        let (said, questions) = tokio::join!(answer(Format::Text, "drained"), serving);
+        let both = async { tokio::join!(answer(Format::Text, "drained"), serving) };
+        let (said, questions) = timeout(Duration::from_secs(20), both).await.unwrap();
         assert!(!said.contains("followed"), "{said}");
         // It does not answer any more: the first question waits, and the second one finds no room.
         for _ in 0..2 {
