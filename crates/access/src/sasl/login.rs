@@ -232,6 +232,8 @@ impl Login {
 
 fn acts_as_himself(name: &str, as_whom: Option<&str>) -> Result<(), Refusal> {
     match as_whom {
+        // RFC 4422: an empty authorization identity is that of the credentials.
+        Some("") => Ok(()),
         Some(other) if other != name => {
             Err(Refusal::ActAsOther { name: name.to_owned(), as_whom: other.to_owned() })
         }

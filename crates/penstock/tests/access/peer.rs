@@ -169,7 +169,7 @@ impl Peer {
             true => (BindingFlag::Uses(TLS_EXPORTER.to_owned()), self.exporter()),
             false => (BindingFlag::Cannot, Vec::new()),
         };
-        self.scram_with(mechanism, name, password, None, flag, &data)
+        self.scram_with(mechanism, name, password, None, (flag, &data))
     }
 
     pub(crate) fn scram_with(
@@ -178,8 +178,7 @@ impl Peer {
         name: &str,
         password: &str,
         authzid: Option<&str>,
-        flag: BindingFlag,
-        data: &[u8],
+        (flag, data): (BindingFlag, &[u8]),
     ) -> String {
         let client = Client::new(name, authzid, flag, data, "fyko+d2lbbFgONRv9qkxdawL").unwrap();
         let first = Base64::encode_string(client.first.as_bytes());
