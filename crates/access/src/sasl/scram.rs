@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_wrong_password_and_an_impostor_are_noticed() {
-        let challenge = |credential| {
+        let challenge = |credential: &Credential| {
             let client = client();
             let first = ClientFirst::parse(client.first.as_bytes()).unwrap();
             (client, first.challenge(credential, SERVER, None))

@@ -257,7 +257,7 @@ fn read(file: &Path) -> Result<(Option<String>, Users), Failure> {
 /// Replaces the file, with the owner that it has: the server runs as another user than root.
 fn write(file: &Path, text: &str, before: Option<&str>) -> Result<(), Failure> {
     let written = Replacement::make(file, text.as_bytes(), before.map(str::as_bytes)).and_then(|new| {
-        fs::set_permissions(new.path(), fs::Permissions::from_mode(0o600))?;
+        fs::set_permissions(new.beside(), fs::Permissions::from_mode(0o600))?;
         new.take_place()
     });
     written.map_err(|error| {

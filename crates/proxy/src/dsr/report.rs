@@ -4,11 +4,8 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use logic::dsr::Standing;
-use logic::dsr::explain::Entry;
 use logic::dsr::explain::{Entry, Explanation};
-use logic::dsr::packet::shown;
 use logic::dsr::packet::{Flow, shown};
-use logic::dsr::{Director, Standing};
 use logic::health::{State as HealthState, VerdictOutcome};
 use state::dsr::{BackendOfService, Question, ServiceReport, VipReport};
 use sys::bpf::coarse_now;

@@ -275,7 +275,7 @@ impl Replacement {
     }
 
     /// The new file, before it takes its place.
-    pub(in crate::cmd) fn path(&self) -> &Path {
+    pub(in crate::cmd) fn beside(&self) -> &Path {
         &self.beside
     }
 
