@@ -45,8 +45,8 @@ mod tests {
             (command.role)(arguments)
         };
         let view = [
-            "status", "backends", "certs", "clients", "sessions", "health", "events", "why", "help", "history",
-            "dsr",
+            "status", "backends", "certs", "clients", "sessions", "health", "events", "why", "help",
+            "history", "dsr",
         ];
         for name in view.into_iter().filter(|name| !["history", "dsr"].contains(name)) {
             assert_eq!((role(name, &[]), role(name, &["a", "b"])), (Role::View, Role::View), "{name}");
