@@ -132,6 +132,8 @@ fn forget_oldest<K: Eq + Hash + Clone, V>(table: &mut HashMap<K, V>, at: impl Fn
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use access::Mechanism;
 use access::policy::Policy;
 
-use super::{BindAddress, TlsSettings};
+use super::bind_address::BindAddress;
+use super::tls::TlsSettings;
 
 /// `listen` of `[control]`, with all that belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
