@@ -51,7 +51,7 @@ fn undo_goes_back_change_by_change_and_an_undo_can_be_undone() {
     let nothing = ledger.to_undo(None, Extent::One, &operator(0)).unwrap_err();
     assert_eq!(
         words(&nothing),
-        "there is no change to undo: change 1 was undone by 8, and `undo 8` serves it again"
+        "there is no change to undo: change 2 was undone by 8, and `undo 8` serves it again"
     );
     let missing = ledger.to_undo(Some(99), Extent::One, &operator(0)).unwrap_err();
     assert_eq!(words(&missing), "there is no change 99: the history has 1 to 8");
