@@ -268,7 +268,7 @@ mod tests {
         let file = directory.path().join("key");
         let text = format!(
             "[listener.video]\nbind = \"192.0.2.10:80\"\nprotocol = \"dsr\"\ninterface = \"eth1\"\npool = \"app\"\n\
-             hash-key-file = \"{}\"\n[pool.app]\nbackends = [\"192.0.2.21:80\"]\n",
+             hash-key-file = \"{}\"\n[pool.app]\nbackends = [\"192.0.2.21:80\"]\nbalance = \"maglev\"\n",
             file.display()
         );
         let source = config::Source { name: "test.toml".into(), text };

@@ -81,7 +81,7 @@ fn broken_messages_end_in_a_refusal_and_the_next_client_is_served() {
         let next = Peer::connect(&site, None).scram("SCRAM-SHA-256", "ann", "pencil");
         assert!(next.starts_with("235 "), "after {message:?}: {next}");
     }
-    site.logged("the user name");
+    site.logged("n= was expected");
 }
 
 #[test]
