@@ -326,7 +326,7 @@ roles = { operate = ["group:ops"] }
     /// Certificates for `listen`, as `tls` of a listener. With `client-certificates` clients can log in by `EXTERNAL`.
     #[schemars(extend("x-default" = "none; needed with `listen`"))]
     pub(crate) tls: Key<RawTls>,
-    /// When TLS begins: at once, or by the command `STARTTLS`, as some clients want it. Nobody logs in before.
+    /// When TLS begins: at once, or by the command `STARTTLS`, as some clients want it. No client logs in before.
     #[schemars(extend("default" = "implicit", "enum" = ["implicit", "starttls"]))]
     pub(crate) tls_start: Key<String>,
     /// File of users with passwords and roles, which `penstock user` writes. It is read at each log-in; others than its owner
@@ -334,11 +334,11 @@ roles = { operate = ["group:ops"] }
     #[schemars(extend("x-default" = "none", "examples" = ["/etc/penstock/users"]))]
     pub(crate) users: Key<PathText>,
     /// Mechanisms that clients may use, the best first: `"EXTERNAL"`, `"GS2-KRB5-PLUS"`, `"SCRAM-SHA-256-PLUS"`, `"GS2-KRB5"`, `"SCRAM-SHA-256"`. Those ending in
-    /// `-PLUS` are bound to the TLS connection, so that nobody in the middle can use them. Only what works is offered.
+    /// `-PLUS` are bound to the TLS connection, so that an attacker in the middle cannot use them. Only what works is offered.
     #[schemars(extend("x-default" = "all of them", "examples" = [["SCRAM-SHA-256-PLUS"]]))]
     pub(crate) mechanisms: Key<Vec<At<String>>>,
     /// Log-ins by Kerberos (`GS2-KRB5`, MIT Kerberos 1.19 or newer). A log-in that is not bound to its connection needs
-    /// `process.state-directory` too, so that nobody can use its token again.
+    /// `process.state-directory` too, so that its token cannot be used again.
     #[schemars(extend("x-default" = "none"))]
     pub(crate) kerberos: Key<RawKerberos>,
     /// Who may do what, beside the roles in the file `users`.

@@ -1,4 +1,4 @@
-//! A thread that serves many callers with one write: whoever comes while the disk writes for others goes with the next write.
+//! A thread that serves many callers with one write: a caller that comes while the disk writes for others goes with the next write.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};

@@ -14,7 +14,7 @@ use crate::error::StoreError;
 /// Longest key file that is read.
 const LONGEST: u64 = 1024;
 
-/// Reads a key file that nobody else may read.
+/// Reads a key file that only its owner may read.
 pub fn read_key(path: &Path) -> Result<Key, StoreError> {
     let io = |doing| StoreError::io(doing, path);
     let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;

@@ -1,5 +1,5 @@
 //! The store of tokens on a disk. `crates/access/src/otp/ledger.rs` decides; here is what makes a decision durable before
-//! anybody is told of it, and what lets two processes (the daemon and a command) use one store.
+//! a client is told of it, and what lets two processes (the daemon and a command) use one store.
 //!
 //! - `crates/credentials/src/store.rs`: batches of changes under a lock, and the journal that has them
 //! - `crates/credentials/src/file.rs`: the journal on the disk: appended, or replaced as a whole

@@ -105,7 +105,7 @@ where
         match (durable, decided) {
             (Ok(()), Some(decided)) => finish(Ok(decided)),
             (Err(error), _) => finish(Err(error)),
-            // Nobody asked it to decide.
+            // It was not asked to decide.
             (Ok(()), None) => {}
         }
     }
@@ -144,7 +144,7 @@ impl Store {
         Self::open(place)
     }
 
-    /// Opens a store and reads it. It must be whole, but for a last line that nobody was told of.
+    /// Opens a store and reads it. It must be whole, but for a last line that no client was told of.
     pub fn open(place: Place) -> Result<Self, StoreError> {
         let path = place.directory.join("journal");
         if !path.exists() {

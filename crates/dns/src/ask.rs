@@ -75,7 +75,7 @@ async fn datagram(server: SocketAddr, message: &[u8]) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; 4096];
     loop {
         let length = socket.recv(&mut buffer).await?;
-        // Whoever guesses the port must guess the identifier too.
+        // An attacker who guesses the port must guess the identifier too.
         if buffer.get(..2) == message.get(..2) {
             buffer.truncate(length);
             return Ok(buffer);

@@ -73,7 +73,7 @@ impl Authorities {
     /// Finds the zone of a name: the nearest name at or above it with an SOA record.
     ///
     /// # Errors
-    /// Nobody knows a zone; with the reason.
+    /// No server knows a zone; with the reason.
     pub async fn zone_of(&self, owner: &Owner) -> Result<Owner, String> {
         let mut at = Some(owner.clone());
         let mut why = None;

@@ -1,4 +1,4 @@
-//! The certificates that a TLS service shows, whoever made them: TLSA records judge them.
+//! The certificates that a TLS service shows, of any issuer: TLSA records judge them.
 
 use std::io;
 use std::net::SocketAddr;

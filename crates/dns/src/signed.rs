@@ -35,7 +35,7 @@ pub enum SignedFault {
     Malformed(String),
     #[error("its answer is for another question")]
     OtherQuestion,
-    /// Somebody on the path may have made the answer.
+    /// A machine on the path may have made the answer.
     #[error("its answer is not signed with the key: {0}")]
     Unsigned(String),
     /// What the server says of our signature (RFC 8945 section 5.2).

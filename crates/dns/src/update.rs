@@ -53,14 +53,14 @@ pub enum PushFault {
     )]
     Alias { owner: Owner, target: String },
     #[error(
-        "somebody else changes the same records at the same time: {TRIES} times the zone was not as it was read before"
+        "another program changes the same records at the same time: {TRIES} times the zone was not as it was read before"
     )]
     Raced,
     #[error("the server said that it is done, and has other records: {0}")]
     NotProved(String),
 }
 
-/// Tries of a change before somebody else's changes at the same records are told.
+/// Tries of a change before changes of other programs at the same records are told.
 const TRIES: usize = 3;
 /// Size of an update at which a new one is begun. A message over TCP has at most 65,535 bytes.
 const FULL: usize = 50_000;

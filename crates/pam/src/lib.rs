@@ -1,5 +1,5 @@
 //! `pam_penstock.so`: asks the daemon over a Unix socket whether what a user typed is good. It has no secret, no thread and no
-//! dependency: it is loaded into sshd, sudo and login. Whatever goes wrong is a refusal, within two seconds.
+//! dependency: it is loaded into sshd, sudo and login. Any fault is a refusal, within two seconds.
 //!
 //! - `crates/pam/src/options.rs`: the words behind the module in a file of pam.d
 //! - `crates/pam/src/typed.rs`: what of the typed text is the password, and what the OTP
@@ -52,7 +52,7 @@ fn authenticate(handle: &Handle, words: &[String]) -> Return {
     let options = match Options::read(words) {
         Ok(options) => options,
         Err(word) => {
-            handle.log(&format!("unknown option {word}: nobody is let in until it is taken away"));
+            handle.log(&format!("unknown option {word}: no user is let in until it is taken away"));
             return Return::ServiceError;
         }
     };

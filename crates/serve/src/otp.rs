@@ -2,7 +2,7 @@
 //!
 //! Other validation servers are asked by `crates/serve/src/otp/peers.rs`, PAM modules by `crates/serve/src/otp/socket.rs`.
 //! `crates/access/src/otp/validation.rs` has the protocol, `crates/access/src/otp/ledger.rs` the decisions, and
-//! `crates/credentials/src/desk.rs` the thread that makes them durable before anybody is answered.
+//! `crates/credentials/src/desk.rs` the thread that makes them durable before a client is answered.
 
 mod peers;
 mod socket;

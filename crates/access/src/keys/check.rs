@@ -271,12 +271,12 @@ impl Judge<'_> {
         };
         match signature {
             Signature::Absent => {
-                let text = "its answer has no signature (RRSIG): sign the zone with DNSSEC, or nobody can believe it";
+                let text = "its answer has no signature (RRSIG): sign the zone with DNSSEC, or no validator believes it";
                 self.tell(Severity::Bad, Problem::Unsigned, place, text.to_owned());
             }
             Signature::Unproved => {}
             Signature::Wrong => {
-                let text = "the signature in its answer does not hold: it or somebody on the path lies, or it has an old zone";
+                let text = "the signature in its answer does not hold: the server or a machine on the path lies, or it has an old zone";
                 self.tell(Severity::Bad, Problem::Bogus, place, text.to_owned());
             }
             Signature::Expired(end) => {

@@ -21,7 +21,7 @@ pub enum Others {
 }
 
 /// A change of the records of one name and type. `before` is what the server must still have, so that a change by
-/// somebody else in between is seen.
+/// another program in between is seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub owner: Owner,

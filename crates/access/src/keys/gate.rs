@@ -11,7 +11,7 @@ pub enum Glance {
     Visible(u32),
     /// It answers without the record.
     Lacking,
-    /// It does not answer, or not for this zone: nobody knows what it tells others.
+    /// It does not answer, or not for this zone: what it tells others is not known.
     Silent,
 }
 

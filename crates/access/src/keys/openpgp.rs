@@ -1,8 +1,8 @@
 //! OpenPGP keys for the DNS (RFC 9580): read from a file, and written in their smallest form for one mail address.
 //!
 //! A key is a sequence of packets, and the smallest form is a choice of them: the primary key, the user ID of the address, the
-//! subkeys, and of each the newest signature by the primary key. A signature that does not hold is none: anybody can add a
-//! user ID to a key of somebody else.
+//! subkeys, and of each the newest signature by the primary key. A signature that does not hold is none: any person can add a
+//! user ID to a key of another one.
 
 use super::owner::{Owner, OwnerFault};
 use fault::MOST_PACKETS;

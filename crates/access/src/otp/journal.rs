@@ -1,5 +1,5 @@
 //! Lines of a journal: each holds a record and a signature over it and over all lines before it. A line that was cut off at
-//! the end is told from damage: nobody got an answer for the first, while the second may hide a counter that was used.
+//! the end is told from damage: no client got an answer for the first, while the second may hide a counter that was used.
 
 use std::str;
 

@@ -1,5 +1,5 @@
-//! All tokens and API clients of a store, and the records that change them. Whoever keeps the records must make them durable
-//! before it tells anybody that an OTP was good.
+//! All tokens and API clients of a store, and the records that change them. The program that keeps the records must make them
+//! durable before it tells a client that an OTP was good.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

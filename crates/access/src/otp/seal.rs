@@ -1,5 +1,5 @@
 //! Secrets at rest: sealed with AES-256-GCM by a key that is in a file of its own, and bound to the token they belong to.
-//! The same key signs the journal, so that nobody without it can add a token or change its owner.
+//! The same key signs the journal, so that no program without it can add a token or change its owner.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::hmac;

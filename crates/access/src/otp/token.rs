@@ -138,7 +138,7 @@ pub enum Refusal {
         /// The token.
         id: String,
     },
-    /// The token belongs to somebody else.
+    /// The token belongs to another user.
     #[error("token {id} does not belong to this user")]
     NotTheirs {
         /// The token.

@@ -14,7 +14,7 @@ const LONGEST_TYPE: usize = 64;
 pub enum BindingFlag {
     /// `n`: the client cannot use them.
     Cannot,
-    /// `y`: the client can, and has seen no -PLUS mechanism at the server. If the server had offered one, somebody between
+    /// `y`: the client can, and has seen no -PLUS mechanism at the server. If the server had offered one, an attacker between
     /// them has removed it.
     NotOffered,
     /// `p=`: the client uses bindings of this type.
@@ -159,7 +159,7 @@ pub enum PlusOffer {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindingRefusal {
     #[error(
-        "the client saw no -PLUS mechanism, but it was offered: somebody between us has removed it from the list"
+        "the client saw no -PLUS mechanism, but it was offered: an attacker between us has removed it from the list"
     )]
     Downgrade,
     #[error("the client chose a -PLUS mechanism and uses no channel bindings")]

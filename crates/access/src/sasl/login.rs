@@ -44,7 +44,7 @@ pub enum Refusal {
     Krb5(#[from] Krb5Refusal),
     #[error("the authorization identity {0}")]
     Authzid(NameError),
-    #[error("\"{name}\" asks to act as \"{as_whom}\": everybody may act as himself only")]
+    #[error("\"{name}\" asks to act as \"{as_whom}\": each user may act as himself only")]
     ActAsOther { name: String, as_whom: String },
     #[error("there is no user of this name")]
     UnknownUser,

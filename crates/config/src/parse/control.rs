@@ -57,7 +57,8 @@ impl Parser<'_> {
         let (listen_at, listen, tls, users, kerberos) = (listen, address?, tls?, users?, kerberos?);
         if users.is_none() && kerberos.is_none() && tls.client_certificates.is_none() {
             let hint = "add users = \"/etc/penstock/users\", kerberos, or client-certificates to tls";
-            let message = "nobody could log in: there are neither users nor Kerberos nor client certificates";
+            let message =
+                "no operator could log in: there are neither users nor Kerberos nor client certificates";
             drop(self.report.at(self.nodes, listen_at.id, message).hint(hint));
             return None;
         }
@@ -74,7 +75,7 @@ impl Parser<'_> {
             raw.kerberos.as_ref().map(|key| key.id),
         ];
         for id in keys.into_iter().flatten() {
-            let message = "does nothing without listen: nobody can log in over the network";
+            let message = "does nothing without listen: no operator can log in over the network";
             drop(self.report.at_key(self.nodes, id, message).warning());
         }
     }
@@ -117,7 +118,7 @@ impl Parser<'_> {
             None => {
                 if !self.nodes.is_broken(control.id, "tls") {
                     let hint = "add tls = { certificates = \"/etc/penstock/certs\" }";
-                    let message = "tls is missing: nobody logs in without encryption";
+                    let message = "tls is missing: no operator logs in without encryption";
                     drop(self.report.at_key(self.nodes, control.id, message).hint(hint));
                 }
                 None

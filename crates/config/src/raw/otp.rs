@@ -14,7 +14,7 @@ pub(crate) struct RawOtp {
     /// Directory of the store. `penstock otp init` makes it; only the user of the process may write to it.
     #[schemars(extend("default" = "/var/lib/penstock/otp"))]
     pub(crate) store: Key<PathText>,
-    /// File with the key that seals the secrets in the store. Nobody but the user of the process may read it.
+    /// File with the key that seals the secrets in the store. Only the user of the process may read it.
     #[schemars(extend("default" = "/etc/penstock/otp.key"))]
     pub(crate) key_file: Key<PathText>,
     /// HTTP listeners that answer requests for `/wsapi/2.0/verify`, the validation protocol 2.0 of Yubico, themselves: for
@@ -22,12 +22,12 @@ pub(crate) struct RawOtp {
     /// `penstock otp client add` makes the numbers and keys of clients.
     #[schemars(extend("default" = json!([]), "examples" = [["web"]]))]
     pub(crate) listeners: Key<Vec<At<String>>>,
-    /// Unix socket on which PAM modules (`pam_penstock.so`) ask. Root and the user of the process may ask about everybody,
+    /// Unix socket on which PAM modules (`pam_penstock.so`) ask. Root and the user of the process may ask about every user,
     /// others about themselves. Without this key there is none.
     #[schemars(extend("examples" = ["/run/penstock/auth.sock"]))]
     pub(crate) socket: Key<PathText>,
     /// Other validation servers with the same tokens, each as `"10.0.0.2:8080"`: an HTTP listener without TLS that is named in
-    /// `listeners` there, on a network that nobody else can change. Each server tells the others which OTP it accepted
+    /// `listeners` there, on a network that no other machine can change. Each server tells the others which OTP it accepted
     /// (`/wsapi/2.0/sync`, as YK-VAL has it), so that an OTP is good once, whichever of them is asked.
     #[schemars(extend("default" = json!([]), "examples" = [["10.0.0.2:8080", "10.0.0.3:8080"]]))]
     pub(crate) peers: Key<Vec<At<String>>>,

@@ -15,9 +15,9 @@ pub struct RemoteControl {
     pub tls: TlsSettings,
     /// When TLS begins.
     pub start: TlsStart,
-    /// File of users; `None`: nobody logs in with a password.
+    /// File of users; `None`: no operator logs in with a password.
     pub users: Option<PathBuf>,
-    /// Kerberos; `None`: nobody logs in with a ticket.
+    /// Kerberos; `None`: no operator logs in with a ticket.
     pub kerberos: Option<Kerberos>,
     /// Mechanisms that may be used if the rest of the configuration makes them possible.
     pub mechanisms: Vec<Mechanism>,

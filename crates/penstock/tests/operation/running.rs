@@ -194,10 +194,10 @@ fn too_few_threads_are_a_clear_error() {
     }
     let backend = Scripted::answering("x");
     let setup = Setup::new(&config(&backend.address, "[process]\nworkers = 2\nuser = \"nobody\""));
-    // Two workers, and the eight threads that serve beside them.
+    // Two workers, and the nine threads that serve beside them.
     let output = setup.through(["prlimit", "--nproc=3:3"]).output();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("error: cannot start 10 threads: ") && said.contains("TasksMax"), "{said}");
+    assert!(said.contains("error: cannot start 11 threads: ") && said.contains("TasksMax"), "{said}");
     assert!(!said.contains("panicked"), "{said}");
 }
 

@@ -1,7 +1,7 @@
 //! Control over the network: `control.listen`. A client logs in by SASL in the grammar of SMTP (RFC 4954) over TLS, then speaks
 //! as at the control socket.
 //!
-//! It shares the thread of the control socket, with slots and a limit of CPU time of its own: whoever floods this port delays
+//! It shares the thread of the control socket, with slots and a limit of CPU time of its own: a client that floods this port delays
 //! neither traffic nor those at the socket.
 //!
 //! - `crates/serve/src/control/remote/conversation.rs`: one client, from its connection to its log-in.

@@ -157,7 +157,7 @@ fn slot(door: &Arc<Door>, peer: Credentials) -> Option<Slot> {
     Some(Slot { door: door.clone(), user: peer.uid })
 }
 
-/// Root, and the user of this process, may ask about everybody.
+/// Root, and the user of this process, may ask about every user.
 fn is_trusted(peer: Credentials) -> bool {
     peer.uid == 0 || peer.uid == geteuid().as_raw()
 }
@@ -188,7 +188,7 @@ async fn answer(question: Question, peer: Credentials, door: &Door) -> Said {
         let own = tokio::task::spawn_blocking(move || User::from_name(&name)).await;
         let is_own = matches!(own, Ok(Ok(Some(own))) if own.uid.as_raw() == peer.uid);
         if !is_own || keys.is_some() {
-            tracing::warn!(subject = "otp", "{who}: user {} may not ask about somebody else", peer.uid);
+            tracing::warn!(subject = "otp", "{who}: user {} may not ask about another user", peer.uid);
             return Said::Unable;
         }
     }

@@ -1,5 +1,5 @@
 //! What a program of an operator does without: it has no listeners of the front door and keeps its user, but it talks to
-//! machines that it does not trust, holds keys, and starts programs that may need the rights of whoever started it.
+//! machines that it does not trust, holds keys, and starts programs that may need the rights of the user who started it.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;

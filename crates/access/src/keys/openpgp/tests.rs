@@ -107,7 +107,7 @@ fn keys_that_nobody_should_use_are_refused() {
     assert!(matches!(withdrawn, Err(KeyFault::RevokedAddress(_))), "{withdrawn:?}");
     let foreign = at(&[&primary, &alice, &signed(0x13, (1, 2), &about, 1, 0)], 0);
     assert!(matches!(foreign, Err(KeyFault::Unsigned(_))), "{foreign:?}");
-    // A user ID that somebody else added, with a signature that is of another user ID.
+    // A user ID that another person added, with a signature that is of another user ID.
     let added = packet(13, b"eve@example.org");
     let forged = minimal(&[primary.clone(), added, signature.clone()], "eve@example.org", 0);
     assert!(matches!(forged, Err(KeyFault::Unsigned(_))), "{forged:?}");

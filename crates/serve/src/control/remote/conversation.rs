@@ -154,7 +154,7 @@ async fn until_tls(plain: Plain) -> Result<Plain, Over> {
                 return Err(Over);
             }
             Ok(Command::Auth { .. }) => {
-                "538 5.7.11 nobody logs in without encryption: STARTTLS\r\n".to_owned()
+                "538 5.7.11 no client logs in without encryption: STARTTLS\r\n".to_owned()
             }
             Err(NoCommand::Arguments | NoCommand::NotBase64) => "501 5.5.4 wrong arguments\r\n".to_owned(),
             Err(NoCommand::Unknown) => "530 5.7.0 begin TLS first: STARTTLS\r\n".to_owned(),

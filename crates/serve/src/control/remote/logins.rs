@@ -46,7 +46,7 @@ impl Logins {
         Ok(Self { secret, backoff: Mutex::default(), read: Mutex::default() })
     }
 
-    /// Returns the users, or why there are none: then nobody logs in with a password.
+    /// Returns the users, or why there are none: then no operator logs in with a password.
     pub(in crate::control) fn users(&self, remote: &RemoteControl) -> Result<Arc<Users>, String> {
         let Some(path) = &remote.users else { return Ok(Arc::default()) };
         let stamp = stamp(path);
