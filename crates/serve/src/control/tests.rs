@@ -346,14 +346,17 @@ fn a_new_client_gets_the_place_of_the_one_that_was_silent_for_longest() {
     for client in &mut clients {
         assert_eq!(client.ask("help").0, "ok");
     }
-    let mut extra: Vec<_> = (0..30).map(|_| Client::connect(&server)).collect();
-    for client in &mut extra {
+    // Each asks at once: one that is silent from its beginning loses its slot before those that have asked.
+    let extra = |_| {
+        let mut client = Client::connect(&server);
         assert_eq!(client.ask("help").0, "ok");
-    }
+        client
+    };
+    let mut extra: Vec<_> = (0..30).map(extra).collect();
     for client in &mut clients[..30] {
         assert_eq!(client.line(), "", "it was the oldest");
     }
-    for client in &mut clients[30..] {
+    for client in clients[30..].iter_mut().chain(&mut extra) {
         assert_eq!(client.ask("help").0, "ok");
     }
     assert_eq!(server.front.state.control_evicted.load(std::sync::atomic::Ordering::Relaxed), 30);
