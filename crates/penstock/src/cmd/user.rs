@@ -19,7 +19,7 @@ use crate::output::{Failure, plain, print};
 
 /// Users who may control a server over the network: passwords, groups, roles
 ///
-/// Changes the file that `users` of [control] in the server's configuration names; the server reads it at each log-in. It
+/// Changes the file that `users` of `[control]` in the server's configuration names; the server reads it at each log-in. It
 /// has no password, only what checks one (SCRAM-SHA-256, the form of `gsasl --mkpasswd`).
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]

@@ -17,7 +17,7 @@ const PORT: u16 = 4040;
 
 #[derive(Debug, Args)]
 pub(super) struct Host {
-    /// Server on another machine, at `listen` of its [control] [default port: 4040]
+    /// Server on another machine, at `listen` of its `[control]` [default port: 4040]
     #[arg(long, value_name = "HOST[:PORT]", global = true, conflicts_with_all = ["socket", "config"])]
     host: Option<String>,
     /// Name of the user at that server [default: the variable USER]
