@@ -4,27 +4,11 @@
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
+use super::bpf_refused::{Refused, starter};
 use super::network::{Network, SERVERS, VIP, config};
 use super::paths::stop;
 
 const NO_CHECKS: &str = "health = \"off\"";
-
-/// bpf(2) with the command BPF_LINK_CREATE fails with EINVAL, as before Linux 5.7.
-const NO_LINKS: &str = r#"
-import ctypes, os, struct, sys
-BPF, LINK_CREATE, FIRST_ARGUMENT, EINVAL = 321, 28, 16, 22
-def step(code, if_true, if_false, value):
-    return struct.pack("HBBI", code, if_true, if_false, value)
-program = step(0x20, 0, 0, 0) + step(0x15, 0, 3, BPF) + step(0x20, 0, 0, FIRST_ARGUMENT)
-program += step(0x15, 0, 1, LINK_CREATE) + step(6, 0, 0, 0x50000 | EINVAL) + step(6, 0, 0, 0x7fff0000)
-kept = ctypes.create_string_buffer(program)
-class Filter(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_void_p)]
-wanted = Filter(len(program) // 8, ctypes.addressof(kept))
-libc = ctypes.CDLL(None)
-assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(wanted)) == 0
-os.execvp(sys.argv[1], sys.argv[1:])
-"#;
 
 fn path(server: &Server) -> serde_json::Value {
     server.ctl_json(&["status"])["listeners"][0]["paths"][0].clone()
@@ -47,7 +31,7 @@ fn a_kernel_without_links_for_tc_is_told_and_the_service_goes_on() {
     let _servers = SERVERS.map(|server| network.nginx(server));
     // A filter of system calls takes new privileges away: the process stays root.
     let config = config(&format!("\"{VIP}:80\""), "", NO_CHECKS).replace("user = \"nobody\"\n", "");
-    let server = network.setup_through(&config, ["python3", "-c", NO_LINKS]).start();
+    let server = network.setup_through(&config, ["python3", "-c", &starter(Refused::LinkCreate)]).start();
     serves(&network, VIP);
     let path = path(&server);
     match path["path"].as_str() {

@@ -4,6 +4,7 @@
 mod backend_host;
 mod balancer;
 mod beside;
+mod bpf_refused;
 mod changes;
 mod commit_confirm;
 mod counted;

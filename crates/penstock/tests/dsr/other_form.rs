@@ -6,25 +6,9 @@ use nix::sys::signal::Signal;
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
+use super::bpf_refused::{Refused, starter};
 use super::network::{Network, SERVERS, VIP, config};
 use super::survival::link;
-
-/// bpf(2) with the command BPF_LINK_UPDATE fails with EPERM.
-const NO_REPLACEMENT: &str = r#"
-import ctypes, os, struct, sys
-BPF, LINK_UPDATE, FIRST_ARGUMENT, EPERM = 321, 29, 16, 1
-def step(code, if_true, if_false, value):
-    return struct.pack("HBBI", code, if_true, if_false, value)
-program = step(0x20, 0, 0, 0) + step(0x15, 0, 3, BPF) + step(0x20, 0, 0, FIRST_ARGUMENT)
-program += step(0x15, 0, 1, LINK_UPDATE) + step(6, 0, 0, 0x50000 | EPERM) + step(6, 0, 0, 0x7fff0000)
-kept = ctypes.create_string_buffer(program)
-class Filter(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_void_p)]
-wanted = Filter(len(program) // 8, ctypes.addressof(kept))
-libc = ctypes.CDLL(None)
-assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(wanted)) == 0
-os.execvp(sys.argv[1], sys.argv[1:])
-"#;
 
 #[test]
 #[cfg(target_arch = "x86_64")]
@@ -55,7 +39,7 @@ fn a_program_whose_maps_have_another_form_goes_on_until_its_successor_is_in_its_
     let wrapped = text.replace("@DIR@", network.directory.path().to_str().unwrap());
     let space = network.space();
     let output = testing::server::Setup::new(&wrapped)
-        .through(["nsenter", &space, "python3", "-c", NO_REPLACEMENT])
+        .through(["nsenter", &space, "python3", "-c", &starter(Refused::LinkUpdate)])
         .output();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("CAP_BPF"), "{said}");

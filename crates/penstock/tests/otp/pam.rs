@@ -168,6 +168,21 @@ fn in_place_of_system_files(directory: &Path, script: &str) -> Command {
     command
 }
 
+/// A directory whose `system` has the rules of PAM for a service: the module, and permission for the rest.
+fn system_files(daemon: &Daemon, service: &str) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let rules = directory.path().join("system/pam.d");
+    fs::create_dir_all(&rules).unwrap();
+    let text = format!(
+        "auth required {} socket={}\naccount required pam_permit.so\nsession required pam_permit.so\n",
+        module().display(),
+        daemon.socket().display()
+    );
+    fs::write(rules.join(service), text).unwrap();
+    directory
+}
+
 #[test]
 fn sudo_asks_for_an_otp() {
     if root("puts files in place of those in /etc, for sudo") == Root::LeftOut {
@@ -176,16 +191,8 @@ fn sudo_asks_for_an_otp() {
     let daemon = daemon();
     let user = testing::sshd::ordinary_user();
     daemon.tokens.said(&["give", "cccccccccccb", &user], "");
-    let directory = tempfile::tempdir().unwrap();
-    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let directory = system_files(&daemon, "sudo");
     let system = directory.path().join("system");
-    fs::create_dir_all(system.join("pam.d")).unwrap();
-    let rules = format!(
-        "auth required {} socket={}\naccount required pam_permit.so\nsession required pam_permit.so\n",
-        module().display(),
-        daemon.socket().display()
-    );
-    fs::write(system.join("pam.d/sudo"), rules).unwrap();
     fs::write(system.join("sudoers"), format!("Defaults !lecture\n{user} ALL=(ALL) ALL\n")).unwrap();
     fs::set_permissions(system.join("sudoers"), fs::Permissions::from_mode(0o440)).unwrap();
     let sudo = |otp: &str| {
@@ -212,16 +219,8 @@ fn sshd_asks_for_an_otp_by_keyboard_interactive() {
     let daemon = daemon();
     let user = testing::sshd::ordinary_user();
     daemon.tokens.said(&["give", "cccccccccccb", &user], "");
-    let directory = tempfile::tempdir().unwrap();
-    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let directory = system_files(&daemon, "sshd");
     let at = |name: &str| directory.path().join(name);
-    fs::create_dir_all(at("system/pam.d")).unwrap();
-    let rules = format!(
-        "auth required {} socket={}\naccount required pam_permit.so\nsession required pam_permit.so\n",
-        module().display(),
-        daemon.socket().display()
-    );
-    fs::write(at("system/pam.d/sshd"), rules).unwrap();
     let port = testing::port::free();
     let config = format!(
         "Port {port}\nListenAddress 127.0.0.1\nHostKey {0}/host\nPidFile none\nUsePAM yes\nStrictModes no\n\

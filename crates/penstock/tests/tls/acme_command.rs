@@ -43,22 +43,29 @@ fn status(process: u32, name: &str) -> String {
     line.unwrap().to_owned()
 }
 
-#[test]
-fn a_command_adds_and_removes_the_record_outside_the_sandbox() {
-    let names = Updatable::start("");
-    let pebble = pebble(&names);
-    let directory = tempfile::tempdir().unwrap();
-    let hook = script(
-        &directory.path().join("hook"),
+/// A command that gives records to the name server. `begin` comes before, with the arguments of the command; behind it they are
+/// `present` or `cleanup`, the name, and the value.
+fn hook(directory: &Path, names: &Updatable, begin: &str) -> String {
+    script(
+        &directory.join("hook"),
         &format!(
-            "echo \"$*\" >>$D/calls; cat /proc/self/status >$D/status; env >$D/environment\n\
-             case $2 in present) what=\"add $3 60 TXT $4\" ;; *) what=\"delete $3 TXT $4\" ;; esac\n\
+            "{begin}\n\
+             case $1 in present) what=\"add $2 60 TXT $3\" ;; *) what=\"delete $2 TXT $3\" ;; esac\n\
              printf 'server {} {}\\n%s\\nsend\\n' \"$what\" | nsupdate -k {}",
             names.address.ip(),
             names.address.port(),
             names.key("penstock").display()
         ),
-    );
+    )
+}
+
+#[test]
+fn a_command_adds_and_removes_the_record_outside_the_sandbox() {
+    let names = Updatable::start("");
+    let pebble = pebble(&names);
+    let directory = tempfile::tempdir().unwrap();
+    let begin = "echo \"$*\" >>$D/calls; cat /proc/self/status >$D/status; env >$D/environment; shift";
+    let hook = hook(directory.path(), &names, begin);
     let text = config(&pebble, &format!("command = [\"{hook}\", \"first word\"]"));
     let server = Setup::new(&text).env("SECRET_OF_SERVE", "x").start();
     eventually("a certificate", secs(40), || served(&server, "any.a.example"));
@@ -149,18 +156,9 @@ fn an_order_that_a_reload_aborts_leaves_no_record_of_a_command() {
     let pebble = pebble(&names);
     let directory = tempfile::tempdir().unwrap();
     // The first command waits, and the reload comes meanwhile.
-    let hook = script(
-        &directory.path().join("hook"),
-        &format!(
-            "echo \"$1 $3\" >>$D/calls\n\
-             if [ $1 = present ] && mkdir $D/first 2>/dev/null; then until [ -e $D/go ]; do sleep 0.02; done; fi\n\
-             case $1 in present) what=\"add $2 60 TXT $3\" ;; *) what=\"delete $2 TXT $3\" ;; esac\n\
-             printf 'server {} {}\\n%s\\nsend\\n' \"$what\" | nsupdate -k {}",
-            names.address.ip(),
-            names.address.port(),
-            names.key("penstock").display()
-        ),
-    );
+    let begin = "echo \"$1 $3\" >>$D/calls\n\
+         if [ $1 = present ] && mkdir $D/first 2>/dev/null; then until [ -e $D/go ]; do sleep 0.02; done; fi";
+    let hook = hook(directory.path(), &names, begin);
     let text = config(&pebble, &format!("command = [\"{hook}\"]"));
     let server = Server::start(&text);
     let calls = || fs::read_to_string(directory.path().join("calls")).unwrap_or_default();
