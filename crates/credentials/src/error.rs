@@ -62,11 +62,11 @@ pub enum StoreError {
         /// Where and what.
         why: String,
     },
-    #[error("another process has held the lock of {} for {seconds} s", .path.display())]
+    #[error("another process has held the lock of {0} for {seconds} s: try again, or find it with `fuser -v {0}/lock`", .path.display())]
     Locked {
         /// The directory.
         path: PathBuf,
-        /// How long this process waited.
+        /// Time for which this process waited for the lock.
         seconds: u64,
     },
     #[error("the disk of {} is full: no OTP is accepted until there is room", .path.display())]

@@ -72,7 +72,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Puts a new journal in the place of one, or where there was none, in one step.
+    /// Replaces the journal, or makes the first one, by rename(2): a reader sees the old one or the new one whole.
     pub(crate) fn replace(path: &Path, lines: &[u8]) -> Result<Self, StoreError> {
         let directory = path.parent().unwrap_or(Path::new("."));
         let new = directory.join("journal.new");

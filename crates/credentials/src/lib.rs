@@ -4,20 +4,20 @@
 //! - `crates/credentials/src/store.rs`: batches of changes under a lock, and the journal that has them
 //! - `crates/credentials/src/file.rs`: the journal on the disk: appended, or replaced as a whole
 //! - `crates/credentials/src/key_file.rs`: the key that seals secrets
-//! - `crates/credentials/src/desk.rs`: a thread that serves many callers with one write
+//! - `crates/credentials/src/group_commit.rs`: a thread that serves many callers with one write
 //!
 //! A store is a directory with the files `journal` and `lock`. Every change is a line of the journal. An answer "good" goes out
 //! only after fsync(2) of its line: a crash at any moment accepts no OTP twice. If the disk is full or fails, nothing is good
 //! until a whole new journal could be written.
 
-mod desk;
 mod error;
 mod file;
+mod group_commit;
 mod key_file;
 mod store;
 
-pub use desk::{Busy, Desk};
 pub use error::StoreError;
+pub use group_commit::{Busy, GroupCommit};
 pub use key_file::{random, read_key, write_key};
 pub use store::{Job, Place, Store, job};
 

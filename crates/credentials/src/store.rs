@@ -59,7 +59,7 @@ enum Shape {
     /// It may.
     Good,
     /// Its last line is not whole: it must be replaced first.
-    Ragged,
+    Torn,
     /// What is known of it may be wrong, or a write failed: it must be read again from its start.
     Unknown,
 }
@@ -78,16 +78,16 @@ pub fn job<T: Send + 'static>(
     decide: impl FnOnce(&mut Ledger, u64) -> (T, Vec<Record>) + Send + 'static,
     finish: impl FnOnce(Result<T, Arc<StoreError>>) + Send + 'static,
 ) -> Box<dyn Job> {
-    Box::new(Deed { decide: Some(decide), decided: None, finish })
+    Box::new(Closures { decide: Some(decide), decided: None, finish })
 }
 
-struct Deed<D, T, F> {
+struct Closures<D, T, F> {
     decide: Option<D>,
     decided: Option<T>,
     finish: F,
 }
 
-impl<D, T, F> Job for Deed<D, T, F>
+impl<D, T, F> Job for Closures<D, T, F>
 where
     D: FnOnce(&mut Ledger, u64) -> (T, Vec<Record>) + Send,
     T: Send,
@@ -222,7 +222,7 @@ impl Store {
     fn catch_up(&mut self) -> Result<(), StoreError> {
         let seen = match self.shape {
             Shape::Unknown => Seen::Replaced,
-            Shape::Good | Shape::Ragged => self.journal.look()?,
+            Shape::Good | Shape::Torn => self.journal.look()?,
         };
         let bytes = match seen {
             Seen::More(bytes) => bytes,
@@ -258,7 +258,7 @@ impl Store {
                 self.journal.length += (bytes.len() - torn) as u64;
                 self.shape = match (tail, self.shape) {
                     (Tail::Clean, Shape::Good | Shape::Unknown) => Shape::Good,
-                    _ => Shape::Ragged,
+                    _ => Shape::Torn,
                 };
                 Ok(())
             }

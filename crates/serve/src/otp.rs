@@ -2,7 +2,7 @@
 //!
 //! Other validation servers are asked by `crates/serve/src/otp/peers.rs`, PAM modules by `crates/serve/src/otp/socket.rs`.
 //! `crates/access/src/otp/validation.rs` has the protocol, `crates/access/src/otp/ledger.rs` the decisions, and
-//! `crates/credentials/src/desk.rs` the thread that makes them durable before a client is answered.
+//! `crates/credentials/src/group_commit.rs` the thread that makes them durable before a client is answered.
 
 mod peers;
 mod socket;
@@ -18,7 +18,7 @@ use access::otp::validation::{self, Answer, Asked, Counters, Echo, Level as Want
 use access::otp::yubico::Otp;
 use config::Config;
 use config::types;
-use credentials::{Desk, Job, Place, Store, StoreError, job};
+use credentials::{GroupCommit, Job, Place, Store, StoreError, job};
 use logic::peers::Peer;
 use state::State;
 use state::events::{Level, RateLimitedEvent};
@@ -83,22 +83,23 @@ impl Doors {
         let store = Store::open(place).map_err(|error| error.to_string())?;
         let count = store.ledger().tokens().count();
         let known = peers::known(store.ledger());
-        let desk = Desk::start(store).map_err(|error| format!("cannot start a thread: {error}"))?;
+        let commits = GroupCommit::start(store).map_err(|error| format!("cannot start a thread: {error}"))?;
         let message = format!("store {} with {}", otp.store.display(), text::units::count(count, "token"));
         self.state.events.record(Level::Info, SUBJECT, message);
-        let peers = Arc::new(Peers::start(&otp.validators, &known, &desk, &self.state));
+        let peers = Arc::new(Peers::start(&otp.validators, &known, &commits, &self.state));
         let socket = otp.auth_socket.as_deref();
-        let socket = socket.map(|path| AuthSocket::start(path, desk.clone(), self.state.clone())).transpose();
+        let socket =
+            socket.map(|path| AuthSocket::start(path, commits.clone(), self.state.clone())).transpose();
         let socket = socket.map_err(|error| format!("otp.socket: {error}"))?;
         let (state, busy_told) = (self.state.clone(), RateLimitedEvent::default());
-        let verifier = Verifier { desk, state, peers, settings: otp.clone(), busy_told };
+        let verifier = Verifier { commits, state, peers, settings: otp.clone(), busy_told };
         Ok(Served { settings: otp.clone(), verifier: Arc::new(verifier), _socket: socket })
     }
 }
 
 /// Answers for the tokens of a store.
 pub struct Verifier {
-    desk: Desk,
+    commits: GroupCommit,
     state: Arc<State>,
     peers: Arc<Peers>,
     settings: types::Otp,
@@ -130,7 +131,7 @@ impl Verifier {
             Ok(asked) => asked,
             Err(status) => return give(reply, &Answer::only(status).text(&echo, now(), None)),
         };
-        let (state, desk, peers) = (self.state.clone(), self.desk.clone(), self.peers.clone());
+        let (state, commits, peers) = (self.state.clone(), self.commits.clone(), self.peers.clone());
         let percent = match asked.level {
             Wanted::Usual => self.settings.sync_level,
             Wanted::Fast => 1,
@@ -138,7 +139,7 @@ impl Verifier {
             Wanted::Percent(percent) => percent,
         };
         let limit = asked.wait.unwrap_or(self.settings.sync_timeout);
-        let deed = job(
+        let work = job(
             move |ledger, now| decide(ledger, &asked, now / 1000),
             move |decided: Result<Decided, Arc<StoreError>>| match decided {
                 Ok(Decided { mut answer, key, detail, news }) => {
@@ -150,7 +151,7 @@ impl Verifier {
                         give(reply, &answer.text(&echo, now(), key.as_deref().map(Vec::as_slice)));
                     };
                     let Some(news) = news.filter(|_| !peers.is_empty()) else { return tell(&answer) };
-                    peers.ask(news, percent, limit, desk, move |verdict| {
+                    peers.ask(news, percent, limit, commits, move |verdict| {
                         (answer.status, answer.level) = match verdict {
                             Verdict::Agreed(percent) => (Status::Ok, Some(percent)),
                             Verdict::Replayed => (Status::ReplayedOtp, None),
@@ -169,7 +170,7 @@ impl Verifier {
                 }
             },
         );
-        self.submit(deed);
+        self.submit(work);
     }
 
     /// Another server tells what it accepted, and hears what was known here before.
@@ -188,7 +189,7 @@ impl Verifier {
             let (before, record) = followed.map_or((None, None), |(before, record)| (Some(before), record));
             (before.map(|last| sync::State { name: told.name, last, modified }), Vec::from_iter(record))
         };
-        let deed = job(decide, move |known: Result<Option<sync::State>, Arc<StoreError>>| match known {
+        let work = job(decide, move |known: Result<Option<sync::State>, Arc<StoreError>>| match known {
             Ok(Some(before)) => give(reply, &before.answer()),
             Ok(None) => {
                 tracing::debug!("otp: another server tells of token {name}, which is not enrolled here");
@@ -199,12 +200,12 @@ impl Verifier {
                 refuse(reply, Status::BackendError);
             }
         });
-        self.submit(deed);
+        self.submit(work);
     }
 
     /// A reply that is dropped with its job is answered with BACKEND_ERROR.
-    fn submit(&self, deed: Box<dyn Job>) {
-        if self.desk.submit(deed).is_err() && self.busy_told.may(self.state.started.elapsed()) {
+    fn submit(&self, work: Box<dyn Job>) {
+        if self.commits.submit(work).is_err() && self.busy_told.may(self.state.started.elapsed()) {
             self.state.events.record(Level::Warning, SUBJECT, "too many requests wait for the store");
         }
     }
@@ -219,7 +220,7 @@ fn decide(ledger: &mut Ledger, asked: &Asked, now: u64) -> (Decided, Vec<Record>
         Err(status) => return refused(status, None, None),
     };
     if let Err(status) = asked.prove(key.as_deref().map(Vec::as_slice), Unsigned::Answered) {
-        // Not signed with the key: whoever sent this may want to learn what it signs.
+        // Not signed with the key: the sender may want to learn what the key signs.
         return refused(status, key, None);
     }
     let otp = match Otp::read(&asked.otp) {

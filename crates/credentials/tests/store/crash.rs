@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use credentials::{Desk, Store, job};
+use credentials::{GroupCommit, Store, job};
 
 use super::{enrol, last, otp, place};
 
@@ -27,12 +27,12 @@ fn name(thread: u32) -> String {
 #[test]
 fn presents_otps_until_it_is_killed() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
-    let desk = Desk::start(Store::open(place(Path::new(&directory))).unwrap()).unwrap();
+    let commits = GroupCommit::start(Store::open(place(Path::new(&directory))).unwrap()).unwrap();
     let begin: Vec<u32> =
         std::env::var(BEGIN).unwrap().split(',').map(|number| number.parse().unwrap()).collect();
     std::thread::scope(|scope| {
         for (thread, begin) in (0..).zip(begin) {
-            let desk = &desk;
+            let commits = &commits;
             scope.spawn(move || {
                 for number in begin.. {
                     let (tell, told) = mpsc::channel();
@@ -43,7 +43,7 @@ fn presents_otps_until_it_is_killed() {
                         Ok((_, record)) => (true, vec![record]),
                         Err(_) => (false, Vec::new()),
                     };
-                    desk.submit(job(decide, move |done| tell.send(done.unwrap()).unwrap())).unwrap();
+                    commits.submit(job(decide, move |done| tell.send(done.unwrap()).unwrap())).unwrap();
                     let word = if told.recv().unwrap() { "good" } else { "bad" };
                     // One write: lines of threads do not mix.
                     std::io::stdout()

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use access::otp::ledger::Accepted;
 use access::otp::token::{Kind, Refusal, Standing, Token};
 use access::otp::yubico::{Counter, Otp, Press, Secret};
-use credentials::{Desk, Place, Store, StoreError, job};
+use credentials::{GroupCommit, Place, Store, StoreError, job};
 
 fn secret() -> Secret {
     Secret::new([1; 16], [2; 6])
@@ -177,7 +177,7 @@ fn a_journal_is_replaced_by_a_short_one_before_it_grows_without_end() {
     let store = Store::create(place(directory.path()), None).unwrap();
     let mut other = Store::open(place(directory.path())).unwrap();
     enrol(&mut other, "cccc");
-    let desk = Desk::start(store).unwrap();
+    let commits = GroupCommit::start(store).unwrap();
     let (tell, told) = mpsc::channel();
     let journal = directory.path().join("otp/journal");
     let (mut largest, mut shrank) = (0, 0);
@@ -189,7 +189,7 @@ fn a_journal_is_replaced_by_a_short_one_before_it_grows_without_end() {
                     Ok((_, record)) => (true, vec![record]),
                     Err(_) => (false, Vec::new()),
                 };
-            desk.submit(job(decide, move |done| tell.send(done.unwrap()).unwrap())).unwrap();
+            commits.submit(job(decide, move |done| tell.send(done.unwrap()).unwrap())).unwrap();
         }
         assert!(told.iter().take(500).all(|good| good), "{batch}");
         let length = fs::metadata(&journal).unwrap().len();

@@ -10,7 +10,7 @@ use access::otp::ledger::Ledger;
 use access::otp::sync::{self, Poll, Verdict};
 use access::otp::token::{Kind, Last};
 use bytes::Bytes;
-use credentials::{Desk, job};
+use credentials::{GroupCommit, job};
 use http::Request;
 use http::header::HOST;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -97,7 +97,7 @@ impl Peers {
     pub(super) fn start(
         addresses: &[SocketAddr],
         known: &BTreeMap<String, News>,
-        desk: &Desk,
+        commits: &GroupCommit,
         state: &Arc<State>,
     ) -> Self {
         let peer = |address: &SocketAddr| {
@@ -105,7 +105,8 @@ impl Peers {
             Arc::new(Peer { address: *address, idle, missed })
         };
         let all: Vec<_> = addresses.iter().map(peer).collect();
-        let catch_up = |peer: &Arc<Peer>| tokio::spawn(catch_up(peer.clone(), desk.clone(), state.clone()));
+        let catch_up =
+            |peer: &Arc<Peer>| tokio::spawn(catch_up(peer.clone(), commits.clone(), state.clone()));
         let catching_up = all.iter().map(catch_up).collect();
         Self { all, runtime: Handle::current(), catching_up }
     }
@@ -121,20 +122,21 @@ impl Peers {
         news: News,
         percent: u8,
         limit: Duration,
-        desk: Desk,
+        commits: GroupCommit,
         tell: impl FnOnce(Verdict) + Send + 'static,
     ) {
         let mut poll = Poll::new(news.last.clone(), self.all.len(), percent);
         let (answers, mut answered) = mpsc::channel(self.all.len().max(1));
         for peer in &self.all {
-            let (peer, news, answers, desk) = (peer.clone(), news.clone(), answers.clone(), desk.clone());
+            let (peer, news, answers, commits) =
+                (peer.clone(), news.clone(), answers.clone(), commits.clone());
             self.runtime.spawn(async move {
                 let answer = peer.tell(&news).await.ok();
                 match &answer {
-                    Some(state) => follow(&desk, state),
+                    Some(state) => follow(&commits, state),
                     None => peer.missed(news),
                 }
-                // Whoever waited may have heard enough.
+                // The request that waited may have its answer already.
                 let _ = answers.send(answer).await;
             });
         }
@@ -235,7 +237,7 @@ impl Peer {
 }
 
 /// Takes over what another server knows better.
-fn follow(desk: &Desk, theirs: &sync::State) {
+fn follow(commits: &GroupCommit, theirs: &sync::State) {
     let Some(last) = theirs.last.clone() else { return };
     let name = theirs.name.clone();
     let decide = move |ledger: &mut Ledger, now: u64| {
@@ -243,11 +245,11 @@ fn follow(desk: &Desk, theirs: &sync::State) {
         ((), record.into_iter().collect())
     };
     // If it fails, the next answer tells it again.
-    let _ = desk.submit(job(decide, drop));
+    let _ = commits.submit(job(decide, drop));
 }
 
 /// Tells a server what it missed, as long as this process has it among its peers.
-async fn catch_up(peer: Arc<Peer>, desk: Desk, state: Arc<State>) {
+async fn catch_up(peer: Arc<Peer>, commits: GroupCommit, state: Arc<State>) {
     let subject = format!("otp.peers.{}", peer.address);
     let mut pause = AGAIN;
     loop {
@@ -256,7 +258,7 @@ async fn catch_up(peer: Arc<Peer>, desk: Desk, state: Arc<State>) {
         for news in missed {
             match peer.tell(&news).await {
                 Ok(theirs) => {
-                    follow(&desk, &theirs);
+                    follow(&commits, &theirs);
                     let mut missed = lock(&peer.missed);
                     if missed.get(&news.name).is_some_and(|now| now.last.counter() <= news.last.counter()) {
                         missed.remove(&news.name);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use access::otp::ledger::{Accepted, Ledger, Record};
 use access::otp::token::Refusal;
 use access::otp::yubico::Otp;
-use credentials::{Desk, StoreError, job};
+use credentials::{GroupCommit, StoreError, job};
 use nix::unistd::{User, geteuid};
 use serde::Deserialize;
 use state::State;
@@ -55,17 +55,17 @@ impl Drop for AuthSocket {
 
 impl AuthSocket {
     /// Begins to answer at a path. Call it in the runtime.
-    pub(super) fn start(path: &Path, desk: Desk, state: Arc<State>) -> Result<Self, String> {
+    pub(super) fn start(path: &Path, commits: GroupCommit, state: Arc<State>) -> Result<Self, String> {
         let (listener, file) = listen_unix(path, MODE).map_err(|error: ListenUnixError| error.to_string())?;
         let listener = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
         let listener = listener.map_err(|error| error.to_string())?;
-        let door = Arc::new(Door { desk, state, open: Mutex::default() });
+        let door = Arc::new(Door { commits, state, open: Mutex::default() });
         Ok(Self { task: tokio::spawn(accept(listener, door)), _file: SocketPath(file) })
     }
 }
 
 struct Door {
-    desk: Desk,
+    commits: GroupCommit,
     state: Arc<State>,
     /// Open connections of each user.
     open: Mutex<HashMap<u32, usize>>,
@@ -196,10 +196,10 @@ async fn answer(question: Question, peer: Credentials, door: &Door) -> Said {
     let nonce = format!("pam{:032x}", fastrand::u128(..));
     let decide =
         move |ledger: &mut Ledger, now: u64| judge(ledger, &user, &otp, keys.as_deref(), &nonce, now / 1000);
-    let deed = job(decide, move |result: Result<Result<Accepted, Refusal>, Arc<StoreError>>| {
+    let work = job(decide, move |result: Result<Result<Accepted, Refusal>, Arc<StoreError>>| {
         drop(tell.send(result))
     });
-    if door.desk.submit(deed).is_err() {
+    if door.commits.submit(work).is_err() {
         return Said::Unable;
     }
     match told.await {

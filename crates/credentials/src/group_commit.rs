@@ -13,13 +13,13 @@ const WAITING: usize = 4096;
 /// Largest number of jobs in one write.
 const BATCH: usize = 1024;
 
-/// Time after which a busy desk lets other processes have the lock, and for how long.
+/// Time after which a busy thread lets other processes have the lock, and for how long.
 const TURN: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// A handle for callers. The thread ends with the last one.
 #[derive(Clone)]
-pub struct Desk {
+pub struct GroupCommit {
     jobs: SyncSender<Box<dyn Job>>,
 }
 
@@ -28,7 +28,7 @@ pub struct Desk {
 #[error("too many requests wait for the store")]
 pub struct Busy;
 
-impl Desk {
+impl GroupCommit {
     /// Starts the thread of a store.
     pub fn start(store: Store) -> io::Result<Self> {
         let (jobs, taken) = sync_channel(WAITING);
@@ -44,9 +44,9 @@ impl Desk {
     }
 }
 
-impl std::fmt::Debug for Desk {
+impl std::fmt::Debug for GroupCommit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Desk(..)")
+        f.write_str("GroupCommit(..)")
     }
 }
 
