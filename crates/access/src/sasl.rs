@@ -1,7 +1,7 @@
 //! SASL (RFC 4422) for both sides, without I/O: EXTERNAL, SCRAM-SHA-256 and GS2-KRB5, the last two with and without channel
 //! bindings.
 //!
-//! - `crates/access/src/sasl/login.rs`: the side of the server, whatever the mechanism.
+//! - `crates/access/src/sasl/login.rs`: the side of the server, for every mechanism.
 //! - `crates/access/src/sasl/scram.rs`: SCRAM-SHA-256 for both sides; what is stored of a password is in
 //!   `crates/access/src/sasl/credential.rs`.
 //! - `crates/access/src/sasl/krb5.rs`: the frame of GS2-KRB5 around the tokens of GSSAPI, which another program part makes.

@@ -1,4 +1,4 @@
-//! Whatever a client sends, a log-in is refused or right: cut messages, changed bytes, noise, 64 KiB.
+//! A log-in is refused or right, for every message of a client: cut messages, changed bytes, noise, 64 KiB.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::num::NonZeroU32;

@@ -16,7 +16,7 @@ use crate::signed;
 pub enum Silence {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("nothing within {} s, over UDP and TCP", .0.as_secs())]
+    #[error("no answer within {} s, over UDP and TCP", .0.as_secs())]
     TimedOut(Duration),
     #[error("its answer is malformed: {0}")]
     Malformed(String),

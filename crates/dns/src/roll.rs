@@ -94,10 +94,11 @@ impl Roll {
         Primary::new(self.server.clone(), PUSH_LIMIT).push(&push, Write::Yes).await.map(|_| ())
     }
 
-    /// Waits until the new key may be used. `tell` is called when what is waited for changes.
+    /// Waits until every server of the zone shows the new record for twice its TTL: then the new key may be used. `tell` is called at the
+    /// beginning, and when another server is waited for.
     ///
     /// # Errors
-    /// It is not so within the limit. The old key must stay in use.
+    /// A server does not show the record within the limit. The old key must stay in use.
     pub async fn visible(&mut self, mut tell: impl FnMut(&Waiting)) -> Result<(), RollFault> {
         let began = Instant::now();
         let mut lacking: Vec<String> = Vec::new();

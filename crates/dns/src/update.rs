@@ -56,7 +56,7 @@ pub enum PushFault {
         "another program changes the same records at the same time: {TRIES} times the zone was not as it was read before"
     )]
     Raced,
-    #[error("the server said that it is done, and has other records: {0}")]
+    #[error("the server accepted the change, but answers with other records: {0}")]
     NotProved(String),
 }
 

@@ -220,7 +220,7 @@ pub(crate) fn connect_within(path: &Path, limit: Duration) -> io::Result<UnixStr
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was opened a moment ago, and nobody else knows it.
+    // SAFETY: the descriptor was opened a moment ago, and no other owner knows it.
     let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let time = Time { _seconds: limit.as_secs().cast_signed(), _microseconds: limit.subsec_micros().into() };
     // SAFETY: the buffer has the size that is said. 1 is SOL_SOCKET, 21 is SO_SNDTIMEO.

@@ -227,7 +227,7 @@ struct Relay<'a> {
 impl Relay<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         let Self { client, backend, totals, pipes, upward, downward, watch, .. } = self;
-        // Of what one wake-up brings nobody knows which came first: by `fast-close`, the end that was delivered. That a
+        // Which came first, of what one wake-up brings, is not known: by `fast-close`, the end that was delivered. That a
         // side takes no more bytes is known before its end if an earlier wake-up brought it.
         let (deaf, gone) = (upward.failed(), downward.failed());
         let up = upward.poll(cx, Leg { from: client, to: backend, total: &totals.up, pipes }, downward);

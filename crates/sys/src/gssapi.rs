@@ -491,7 +491,7 @@ fn borrowed(bytes: &[u8]) -> Buffer {
     Buffer { length: bytes.len(), value: bytes.as_ptr().cast_mut().cast() }
 }
 
-/// Bindings without addresses (RFC 5801 section 5.1).
+/// Channel bindings for GSSAPI: application data alone, the address fields are empty (RFC 5801 section 5.1).
 fn bindings(application_data: &[u8]) -> Bindings {
     Bindings {
         initiator_type: 0,

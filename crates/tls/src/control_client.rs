@@ -26,7 +26,7 @@ pub struct Settings {
 pub enum ConnectError {
     #[error("{0} is no name of a server")]
     Name(String),
-    #[error("the CAs: {0}")]
+    #[error("the certificates of CAs cannot be used: {0}")]
     Authority(String),
     #[error("{}: {why}", .path.display())]
     Identity { path: PathBuf, why: String },

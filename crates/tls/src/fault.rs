@@ -167,7 +167,7 @@ fn in_the_way(path: &Path) -> Option<String> {
     Some(format!("{who} may not read it: {}", ownership(path, &of)))
 }
 
-/// What a user may change about a path. Nobody gives others a right to `/`, which everybody may enter where a machine is sound.
+/// What a user may change about a path. No user gets a right to `/` by it: every user may enter `/` on a sound machine.
 fn ownership(path: &Path, of: &std::fs::Metadata) -> String {
     if path.parent().is_none() {
         return format!("it has mode {:04o}", of.permissions().mode() & 0o7777);

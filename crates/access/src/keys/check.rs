@@ -42,7 +42,7 @@ pub enum Signature {
 /// What the validating path says: signatures from the trust anchor down, checked by this program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proved {
-    /// Nobody was asked.
+    /// No server was asked.
     NotAsked,
     Secure(Set),
     /// The zone is not signed, or not by its parent.

@@ -193,9 +193,9 @@ pub enum Unfit {
         /// What was given.
         id: u32,
     },
-    #[error("the store is full: it has {MOST_TOKENS} tokens or {MOST_CLIENTS} API clients")]
+    #[error("the store is full: it has {MOST_TOKENS} tokens or {MOST_CLIENTS} API clients; remove one first")]
     Full,
-    #[error("{owner} has {MOST_OF_ONE} tokens, which is the limit for one user")]
+    #[error("{owner} has {MOST_OF_ONE} tokens, which is the limit for one user; remove one first")]
     TooManyOfOne {
         /// The user.
         owner: String,

@@ -113,18 +113,18 @@ pub struct Poll {
 /// What the answers say so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Not enough yet.
+    /// Servers must still answer.
     Wait,
-    /// So many percent of the servers agree, which is enough.
+    /// This percentage of the servers agrees, which is enough.
     Agreed(u8),
     /// A server had accepted this OTP, or a later one.
     Replayed,
-    /// So many percent agree, and no more answers come.
+    /// Every server has answered or failed; this percentage of them agrees, which is not enough.
     TooFew(u8),
 }
 
 impl Poll {
-    /// Asks so many `servers`, of which `percent` must agree that `sent` is news.
+    /// Begins with the number of `servers` that are asked; `percent` of them must say that `sent` is newer than what they know.
     #[must_use]
     pub fn new(sent: Last, servers: usize, percent: u8) -> Self {
         let needed = (servers * usize::from(percent.min(100))).div_ceil(100);

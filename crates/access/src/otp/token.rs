@@ -167,7 +167,7 @@ pub enum Refusal {
         counter: Option<Counter>,
     },
     /// The same OTP with the same nonce: the request itself came twice.
-    #[error("token {id}: this request came before")]
+    #[error("token {id}: a request with this OTP and nonce was answered before")]
     ReplayedRequest {
         /// The token.
         id: String,

@@ -62,7 +62,7 @@ impl Scenario for Tcp {
              fast the relay is."
                 .to_owned(),
             "Memory is that of the relay's processes (PSS), not of the kernel's sockets, for which each connection \
-             costs about the same with everybody."
+             costs about the same with every relay."
                 .to_owned(),
         ];
         Ok(plan)

@@ -72,7 +72,7 @@ fn silent(process: Option<u32>) -> String {
 /// The socket belongs to another user, and nothing was sent; or no valid answer came in time.
 pub async fn ask(places: &Places, tunnel: &str, asked: Asked) -> Result<Option<Status>, AskError> {
     match ask_once(places, tunnel, asked).await {
-        // It was killed while it started a program: until execve(2) the child holds the socket, which nobody reads.
+        // It was killed while it started a program: until execve(2) the child holds the socket, and does not read from it.
         Err(AskError::Io { source, .. }) if source.kind() == io::ErrorKind::ConnectionReset => {
             ask_once(places, tunnel, asked).await
         }

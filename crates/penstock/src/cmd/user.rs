@@ -133,7 +133,7 @@ fn put(file: &Path, add: &Add) -> Result<(), Failure> {
     if users.key().is_none() {
         users.set_key(random()?);
     }
-    // Whatever the server would refuse is refused here.
+    // What the server would refuse is refused here.
     let new = users.to_string();
     if let Err(error) = Users::parse(&new) {
         return Err(Failure::usage(format_args!("user {}: {}", plain(&add.name), error.fault)));

@@ -72,7 +72,7 @@ impl Client {
         Ok(Client { stream, path: path.to_owned(), timeout, buffer: Vec::new(), used: 0 })
     }
 
-    /// Goes on with a connection over which somebody has logged in. `name` is that of the server, in messages.
+    /// Goes on with a connection over which an operator has logged in. `name` is that of the server, in messages.
     pub(super) fn over(stream: Link, name: &str, timeout: Duration) -> Self {
         Client { stream, path: PathBuf::from(name), timeout, buffer: Vec::new(), used: 0 }
     }

@@ -176,7 +176,7 @@ impl Remote {
         let works = |mechanism: &Mechanism| match mechanism {
             Mechanism::External => self.tls.identity.is_some(),
             Mechanism::ScramSha256Plus | Mechanism::Gs2Krb5Plus => can_bind,
-            // Whoever can bind and is offered it must do so.
+            // A client that can bind and is offered it must do so.
             Mechanism::Gs2Krb5 => {
                 self.mechanism.is_some() || !can_bind || !is_offered(&Mechanism::Gs2Krb5Plus)
             }
@@ -203,7 +203,7 @@ impl Remote {
     fn flag(&self, is_plus: bool, exporter: Option<&[u8; 32]>) -> (BindingFlag, Vec<u8>) {
         match exporter {
             Some(data) if is_plus => (BindingFlag::Uses(TLS_EXPORTER.to_owned()), data.to_vec()),
-            // The server notices if somebody has taken its -PLUS mechanism from the list.
+            // The server notices if an attacker has taken its -PLUS mechanism from the list.
             Some(_) if self.mechanism.is_none() => (BindingFlag::NotOffered, Vec::new()),
             _ => (BindingFlag::Cannot, Vec::new()),
         }

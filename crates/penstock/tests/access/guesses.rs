@@ -1,4 +1,4 @@
-//! Those who guess passwords wait, and keep nobody else out.
+//! Clients that guess passwords wait, and keep no other client out.
 
 use std::net::TcpStream;
 use std::time::Instant;

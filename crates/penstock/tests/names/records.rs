@@ -27,7 +27,7 @@ fn sshfp_lines_are_those_of_ssh_keygen() {
     let generic = home.said(&["dns", "records", "--hosts", "--form", "generic", "--ttl", "60"]);
     assert!(generic.starts_with("web1.example.test. 60 IN TYPE44 \\# 34 0102"), "{generic}");
 
-    // A key that nobody proved must not become one that the DNS vouches for.
+    // A key that no operator proved must not become one that the DNS vouches for.
     let sshd = testing::sshd::Sshd::start();
     let (address, port) = (sshd.address.to_string(), sshd.port.to_string());
     home.said(&[

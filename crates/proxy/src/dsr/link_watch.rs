@@ -21,7 +21,7 @@ impl LinkWatch {
     /// The last answer, while a new one is asked for. `None`: there is none yet, or the interface is gone.
     pub(super) fn look(&mut self, interface: &str) -> Option<Link> {
         if *self.interface != *interface {
-            // An answer about the other one comes to nobody.
+            // An answer about the other one has no receiver.
             *self = Self { interface: interface.into(), ..Self::default() };
         }
         if self.question.as_ref().is_none_or(JoinHandle::is_finished) {

@@ -120,7 +120,7 @@ pub(super) async fn accept(listener: Option<RemoteListener>, shared: Arc<Shared>
         };
         let start = thread_time();
         let party = Party::source(peer.ip());
-        // Whoever has guessed too often is not worth a handshake, and whoever has his share of the slots no wait.
+        // An address that has guessed too often gets no handshake, and one that has its share of the slots does not wait.
         if shared.logins.is_held_off(peer.ip()) || slots.over_share(party).is_some() {
             shared.front.state.control_evicted.fetch_add(1, Relaxed);
             drop(stream);

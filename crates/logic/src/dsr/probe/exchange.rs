@@ -1,5 +1,5 @@
 //! An HTTP request to the VIP of a service, over a connection whose segments are frames of ours: the kernel would send them to
-//! whoever has the VIP. The request is one segment, the answer is read as far as its head; the rest is acknowledged until it
+//! the machine that has the VIP. The request is one segment, the answer is read as far as its head; the rest is acknowledged until it
 //! ends, so that the server sees no broken client, and then the connection is reset.
 
 use std::net::SocketAddr;

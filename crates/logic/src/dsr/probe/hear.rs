@@ -34,7 +34,7 @@ impl Prober {
             Said::Accepted(acknowledged) => match self.begin_exchange(reply, acknowledged) {
                 Some(back) => Heard { change: None, back: Some(back) },
                 None => {
-                    // The server waits for the end of the handshake, also of one that nobody waits for any more.
+                    // The server waits for the end of the handshake, also of one that the check does not wait for any more.
                     let name = self.acknowledged(reply);
                     let back = Some((name, Back::Reset { sequence: acknowledged }));
                     Heard { change: self.handle(reply, moment, jitter), back }

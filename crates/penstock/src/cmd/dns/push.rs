@@ -20,7 +20,7 @@ use crate::threads;
 /// Push the records to the primary server of the zone, with signed updates
 ///
 /// Reads what the server has, changes only what differs, and only records of the names and types of these keys, and only if
-/// nobody else has changed them in between; then asks again. Records of the same name and type that are of no key named here
+/// no other program has changed them in between; then asks again. Records of the same name and type that are of no key named here
 /// are removed, unless --keep-others.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

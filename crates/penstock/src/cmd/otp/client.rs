@@ -40,7 +40,7 @@ struct Add {
     /// Its number [default: the next one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999_999_999))]
     id: Option<u32>,
-    /// Without a key: nothing is signed, so whoever is between this server and the client can change the answer
+    /// Without a key: nothing is signed, so a machine between this server and the client can change the answer
     #[arg(long, conflicts_with = "key_file_of_client")]
     unsigned: bool,
     /// File with a key that the client has already, in base64; - is standard input

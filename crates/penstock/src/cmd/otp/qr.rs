@@ -5,7 +5,7 @@ use qrcodegen::{QrCode, QrCodeEcc};
 /// Light modules around a code.
 const BORDER: i32 = 2;
 
-/// The QR code of a text, dark on light whatever the colours of the terminal; `None` if the text is too long for one.
+/// The QR code of a text, dark on light on a terminal of any colours; `None` if the text is too long for one.
 pub(super) fn draw(text: &str) -> Option<String> {
     let code = QrCode::encode_text(text, QrCodeEcc::Low).ok()?;
     let mut out = String::new();

@@ -139,7 +139,7 @@ async fn until_tls(plain: Plain) -> Result<Plain, Over> {
         let answer = match smtp::command(&line) {
             Ok(Command::Hello(Greeting::Extended)) => smtp::capabilities(NAME, TlsOffer::Offered, &[]),
             Ok(Command::Hello(Greeting::Plain)) => format!("250 {NAME}\r\n"),
-            // Somebody in the middle may have put bytes behind the command that would count as encrypted.
+            // An attacker in the middle may have put bytes behind the command that would count as encrypted.
             Ok(Command::StartTls) if !wire.input.is_empty() => {
                 wire.send("554 5.5.0 bytes behind STARTTLS\r\n").await?;
                 return Err(Over);
