@@ -30,7 +30,7 @@ pub enum StoreError {
         /// Its permissions.
         mode: u32,
     },
-    #[error("the key file {} belongs to user {owner}, not to {own} or root", .path.display())]
+    #[error("the key file {0} belongs to user {owner}, not to {own} or root (chown {own} {0})", .path.display())]
     KeyOwner {
         /// The file.
         path: PathBuf,

@@ -10,6 +10,9 @@ use crate::error::StoreError;
 /// Largest journal that is read: a store of the most tokens has less, and it is replaced long before.
 const LARGEST: u64 = 1 << 30;
 
+/// The owner of the directory, whom root does not trust, may have put a link or a pipe in the place of a file.
+const NO_LINK: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
+
 /// An open journal, read up to a place.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -33,7 +36,8 @@ pub(crate) enum Seen {
 impl Journal {
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let io = |doing| StoreError::io(doing, path);
-        let file = OpenOptions::new().read(true).append(true).open(path).map_err(io("open"))?;
+        let file = OpenOptions::new().read(true).append(true).custom_flags(NO_LINK).open(path);
+        let file = file.map_err(io("open"))?;
         let facts = file.metadata().map_err(io("look at"))?;
         Ok(Self { path: path.to_owned(), file, inode: (facts.dev(), facts.ino()), length: 0 })
     }
@@ -51,6 +55,10 @@ impl Journal {
         }
         if facts.len() < self.length {
             return Ok(Seen::Shorter);
+        }
+        if facts.len() - self.length > LARGEST {
+            let why = format!("it has more than {LARGEST} bytes");
+            return Err(StoreError::Damaged { path: self.path.clone(), why });
         }
         if facts.len() == self.length {
             return Ok(Seen::More(Vec::new()));
@@ -77,7 +85,12 @@ impl Journal {
         let directory = path.parent().unwrap_or(Path::new("."));
         let new = directory.join("journal.new");
         let io = |doing| StoreError::io(doing, &new);
-        let mut file = create(&new, Content::Emptied)?;
+        // Left by a crash, or a link that the owner of the directory has placed.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io("remove")(error)),
+            _ => {}
+        }
+        let mut file = create(&new, Content::New)?;
         file.write_all(lines).and_then(|()| file.sync_all()).map_err(io("write"))?;
         fs::rename(&new, path).map_err(io("rename"))?;
         // The name is durable only with its directory.
@@ -93,7 +106,8 @@ impl Journal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Kept,
-    Emptied,
+    /// There must be none.
+    New,
 }
 
 /// Opens a file for writing, with mode 0600 if it is made. Made by root, it belongs to the owner of its directory: the daemon
@@ -101,13 +115,19 @@ pub(crate) enum Content {
 pub(crate) fn create(path: &Path, content: Content) -> Result<File, StoreError> {
     let io = |doing| StoreError::io(doing, path);
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(content == Content::Emptied).mode(0o600);
+    options.read(true).write(true).mode(0o600).custom_flags(NO_LINK);
+    match content {
+        Content::Kept => options.create(true).truncate(false),
+        Content::New => options.create_new(true),
+    };
     let file = options.open(path).map_err(io("make"))?;
     if nix::unistd::geteuid().is_root() {
         let directory = path.parent().unwrap_or(Path::new("."));
         let owner = fs::metadata(directory).map_err(io("look at the directory of"))?;
         let own = file.metadata().map_err(io("look at"))?;
-        if (own.uid(), own.gid()) != (owner.uid(), owner.gid()) {
+        // Root gives away nothing but a file that is in this directory alone: its owner could have linked another one to here.
+        let is_ours = own.is_file() && own.nlink() == 1;
+        if is_ours && (own.uid(), own.gid()) != (owner.uid(), owner.gid()) {
             let given = std::os::unix::fs::fchown(&file, Some(owner.uid()), Some(owner.gid()));
             given.map_err(io("give away"))?;
         }

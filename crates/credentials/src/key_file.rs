@@ -28,7 +28,8 @@ pub fn read_key(path: &Path) -> Result<Key, StoreError> {
     if mode & 0o077 != 0 {
         return Err(StoreError::KeyOpen { path: path.to_owned(), mode });
     }
-    if owner != own && owner != 0 {
+    // Root may use the key of the user that its server runs as.
+    if owner != own && owner != 0 && own != 0 {
         return Err(StoreError::KeyOwner { path: path.to_owned(), owner, own });
     }
     let mut text = Zeroizing::new(String::new());

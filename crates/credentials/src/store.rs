@@ -1,7 +1,7 @@
 //! Batches of changes under a lock, and the journal that has them.
 
-use std::fs::{self, File, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -117,7 +117,7 @@ impl Store {
     pub fn create(place: Place, owner: Option<&str>) -> Result<Self, StoreError> {
         let directory = &place.directory;
         let path = directory.join("journal");
-        if path.exists() {
+        if is_there(&path)? {
             return Err(StoreError::Exists { path: directory.clone() });
         }
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
@@ -126,14 +126,14 @@ impl Store {
             give(directory, name)?;
         }
         let owner = private(directory)?;
-        let key = match place.key_file.exists() {
+        let key = match is_there(&place.key_file)? {
             true => key_file::read_key(&place.key_file)?,
             false => key_file::write_key(&place.key_file, owner)?,
         };
         let lock = file::create(&directory.join("lock"), Content::Kept)?;
         hold(&lock, directory)?;
         // Another process may have been quicker.
-        if path.exists() {
+        if is_there(&path)? {
             return Err(StoreError::Exists { path: directory.clone() });
         }
         let (mut chain, mut lines) = (Chain::default(), Vec::new());
@@ -147,7 +147,7 @@ impl Store {
     /// Opens a store and reads it. It must be whole, but for a last line that no client was told of.
     pub fn open(place: Place) -> Result<Self, StoreError> {
         let path = place.directory.join("journal");
-        if !path.exists() {
+        if !is_there(&path)? {
             return Err(StoreError::Missing { path: place.directory });
         }
         private(&place.directory)?;
@@ -339,13 +339,20 @@ fn private(directory: &Path) -> Result<Option<(u32, u32)>, StoreError> {
 
 /// Gives a directory to a user.
 fn give(directory: &Path, name: &str) -> Result<(), StoreError> {
-    let io = StoreError::io("give away", directory);
+    let io = || StoreError::io("give away", directory);
     let user = match User::from_name(name) {
         Ok(Some(user)) => user,
         Ok(None) => return Err(StoreError::NoUser { name: name.to_owned() }),
-        Err(error) => return Err(io(error.into())),
+        Err(error) => return Err(io()(error.into())),
     };
-    std::os::unix::fs::chown(directory, Some(user.uid.as_raw()), Some(user.gid.as_raw())).map_err(io)
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_DIRECTORY;
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(directory).map_err(io())?;
+    std::os::unix::fs::fchown(&opened, Some(user.uid.as_raw()), Some(user.gid.as_raw())).map_err(io())
+}
+
+/// Whether there is a file. That it may not be looked at is not the same as that there is none.
+fn is_there(path: &Path) -> Result<bool, StoreError> {
+    path.try_exists().map_err(StoreError::io("look at", path))
 }
 
 /// Milliseconds since 1970.

@@ -24,6 +24,10 @@ pub(crate) fn read(path: &Path, user: &str) -> io::Result<Keys> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
+    // A user behind the end that is read would count as one without keys.
+    if file.metadata()?.len() > LONGEST {
+        return Err(io::Error::other(format!("it has more than {LONGEST} bytes")));
+    }
     of(BufReader::new(file.take(LONGEST)), user)
 }
 

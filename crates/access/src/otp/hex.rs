@@ -4,7 +4,8 @@
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> =
         text.chars().map(|c| c.to_digit(16).and_then(|digit| digit.try_into().ok())).collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
+    // They may be those of a key.
+    let digits = digits.map(zeroize::Zeroizing::new).filter(|digits| digits.len() % 2 == 0)?;
     Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 

@@ -68,7 +68,9 @@ impl Key {
     /// Seals a secret of `owner`. Each call needs a new random `nonce`.
     #[must_use]
     pub fn seal(&self, owner: &str, secret: &[u8], nonce: [u8; NONCE_BYTES]) -> String {
-        let mut sealed = secret.to_vec();
+        // With room for the tag: a vector that moves would leave the secret behind.
+        let mut sealed = Vec::with_capacity(secret.len() + AES_256_GCM.tag_len());
+        sealed.extend_from_slice(secret);
         let done = self.sealing.seal_in_place_append_tag(
             Nonce::assume_unique_for_key(nonce),
             Aad::from(owner.as_bytes()),

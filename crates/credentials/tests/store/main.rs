@@ -5,7 +5,7 @@ mod crash;
 mod full;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::mpsc;
 
@@ -199,4 +199,38 @@ fn a_journal_is_replaced_by_a_short_one_before_it_grows_without_end() {
     assert!(shrank > 0 && largest < 2 << 20, "shrank {shrank} times, {largest} bytes");
     assert!(press(&mut other, "cccc", 19_999).unwrap().is_err());
     assert!(press(&mut other, "cccc", 20_000).unwrap().is_ok());
+}
+
+#[test]
+fn root_uses_the_store_of_another_user_and_follows_no_link_of_that_user() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("left out: only root makes a store for another user");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let place = place(directory.path());
+    drop(Store::create(place.clone(), Some("nobody")).unwrap());
+    drop(Store::open(place.clone()).unwrap());
+    // What that user might put in the place of a file.
+    let target = directory.path().join("of root");
+    for name in ["lock", "journal"] {
+        fs::write(&target, "secret").unwrap();
+        let path = place.directory.join(name);
+        let kept = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        assert!(matches!(Store::open(place.clone()), Err(StoreError::Io { .. })), "{name}");
+        assert_eq!(fs::metadata(&target).unwrap().uid(), 0, "{name}");
+        assert_eq!(fs::read(&target).unwrap(), b"secret", "{name}");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, kept).unwrap();
+        std::os::unix::fs::chown(
+            &path,
+            Some(nix::unistd::User::from_name("nobody").unwrap().unwrap().uid.as_raw()),
+            None,
+        )
+        .unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    drop(Store::open(place).unwrap());
 }
