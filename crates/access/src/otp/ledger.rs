@@ -262,7 +262,7 @@ impl Ledger {
         self.clients.get(&id)
     }
 
-    /// Names of the tokens of a user.
+    /// The tokens of a user.
     pub fn of_owner(&self, owner: &str) -> impl Iterator<Item = &Token> {
         self.owners.get(owner).into_iter().flatten().filter_map(|id| self.tokens.get(id))
     }
@@ -430,7 +430,7 @@ impl Ledger {
     }
 
     /// Judges the OTP of a YubiKey by its public name alone. Of two that come at once, the second one is a replay: a good one
-    /// is used up from here on, whether its record becomes durable or not.
+    /// is used up at once; if its record cannot be written, the ledger is read again from the disk.
     pub fn press(&mut self, otp: &Otp, nonce: &str, now: u64) -> Result<(Accepted, Record), Refusal> {
         let token = self.tokens.get(&otp.name).ok_or(Refusal::UnknownToken)?;
         let last = token.judge_press(&self.key, otp, nonce)?;
@@ -454,7 +454,7 @@ impl Ledger {
             return self.press(&otp, nonce, now);
         }
         let code = Code::read(typed).ok_or(Refusal::NotAnOtp)?;
-        let mut refused = Refusal::UnknownToken;
+        let (mut refused, mut wrong) = (Refusal::UnknownToken, Vec::new());
         for id in self.owners.get(user).into_iter().flatten() {
             let Some(token) = self.tokens.get_mut(id) else { continue };
             if matches!(token.kind, Kind::Yubico { .. }) {
@@ -465,9 +465,20 @@ impl Ledger {
                     let id = id.clone();
                     return Ok(self.accept(id, moved, now));
                 }
-                // That a code was used before says more than that it is not one of another token.
-                Err(why) if matches!(refused, Refusal::Replayed { .. }) => drop(why),
-                Err(why) => refused = why,
+                Err(why) => {
+                    if matches!(why, Refusal::WrongCode { .. }) {
+                        wrong.push(id.clone());
+                    }
+                    // That a code was used before says more than that it is not one of another token.
+                    if !matches!(refused, Refusal::Replayed { .. }) {
+                        refused = why;
+                    }
+                }
+            }
+        }
+        for id in wrong {
+            if let Some(token) = self.tokens.get_mut(&id) {
+                token.count_failure(now);
             }
         }
         Err(refused)
@@ -667,6 +678,23 @@ mod tests {
         assert!(matches!(ledger.prove("alice", "000000", "n", 202), Err(Refusal::TooManyFailures { .. })));
         assert!(ledger.prove("alice", &code(0), "n", 203).is_ok());
         assert!(matches!(ledger.prove("alice", "000000", "n", 203), Err(Refusal::WrongCode { .. })));
+    }
+
+    #[test]
+    fn codes_of_one_token_are_no_failures_of_another_one_of_the_same_user() {
+        let mut ledger = with_code(Kind::Hotp { form: FORM, next: 0 });
+        let sealed = ledger.key().seal("alice-b", &[9; 20], [4; 12]);
+        let kind = Kind::Hotp { form: FORM, next: 0 };
+        let other = Token::new("alice-b".to_owned(), Some("alice".to_owned()), kind, sealed, 1);
+        let record = ledger.enrol(&other).unwrap();
+        ledger.take(record).unwrap();
+        for number in 0..10 {
+            assert!(ledger.prove("alice", &code(number), "n", 200).is_ok());
+        }
+        let key = Arc::clone(ledger.key());
+        let other = ledger.tokens.get_mut("alice-b").unwrap();
+        let refused = other.judge_code(&key, &Code::read("000000").unwrap(), 200);
+        assert!(matches!(refused, Err(Refusal::WrongCode { .. })), "it need not wait: {refused:?}");
     }
 
     #[test]

@@ -93,7 +93,7 @@ pub struct Last {
     pub press: u8,
     /// Clock of the key.
     pub timestamp: u32,
-    /// Word of the request in which it came: the same request is told from a replay.
+    /// Nonce of the request in which it came: the same request is told from a replay.
     pub nonce: String,
 }
 
@@ -272,11 +272,13 @@ impl Token {
                 self.failures = Failures::default();
                 Ok(moved)
             }
-            None => {
-                self.failures.count(now);
-                Err(Refusal::WrongCode { id: self.id.clone() })
-            }
+            None => Err(Refusal::WrongCode { id: self.id.clone() }),
         }
+    }
+
+    /// Counts a wrong code. Of a user with several tokens a code is wrong only when none of them made it.
+    pub fn count_failure(&mut self, now: u64) {
+        self.failures.count(now);
     }
 
     /// Judges two codes in a row, of a token that is out of step.
