@@ -190,8 +190,12 @@ impl Verifier {
             (before.map(|last| sync::State { name: told.name, last, modified }), Vec::from_iter(record))
         };
         let work = job(decide, move |known: Result<Option<sync::State>, Arc<StoreError>>| match known {
-            Ok(Some(before)) => give(reply, &before.answer()),
+            Ok(Some(before)) => {
+                state.restore(SUBJECT);
+                give(reply, &before.answer());
+            }
             Ok(None) => {
+                state.restore(SUBJECT);
                 tracing::debug!("otp: another server tells of token {name}, which is not enrolled here");
                 refuse(reply, Status::BadOtp);
             }

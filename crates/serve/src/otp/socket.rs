@@ -202,7 +202,11 @@ async fn answer(question: Question, peer: Credentials, door: &Door) -> Said {
     if door.commits.submit(work).is_err() {
         return Said::Unable;
     }
-    match told.await {
+    let told = told.await;
+    if matches!(told, Ok(Ok(_))) {
+        door.state.restore("otp");
+    }
+    match told {
         Ok(Ok(Ok(accepted))) => {
             tracing::info!(subject = "otp", "{who}: good, by token {}", plain(&accepted.id));
             Said::Good
