@@ -187,7 +187,11 @@ impl Library {
             // SAFETY: the handle is that of a loaded library, which is never unloaded, and the name is a C string.
             let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
             if found.is_null() {
-                Err(format!("{} is missing in it", name.to_string_lossy()))
+                Err(format!(
+                    "{} is missing in {}: install MIT Kerberos 1.19 or newer",
+                    name.to_string_lossy(),
+                    LIBRARY.to_string_lossy()
+                ))
             } else {
                 Ok(found)
             }
@@ -244,8 +248,14 @@ impl Library {
             )
         };
         self.check("accept the token", status, minor)?;
-        if status & !ERRORS & CONTINUE_NEEDED != 0 {
-            let why = "the token is not the only one that it needs".to_owned();
+        // Beside errors the status says that a token was seen before or is too old, which no context may begin with (RFC 2743
+        // section 2.2.2).
+        let why = match status {
+            COMPLETE => None,
+            CONTINUE_NEEDED => Some("the client must send another token, and Kerberos has one".to_owned()),
+            other => Some(format!("the token was seen before, or is too old (GSS status {other:#x})")),
+        };
+        if let Some(why) = why {
             return Err(GssError { doing: "accept the token", why });
         }
         Ok(Accepted { principal: source.text()?, flags, token: out.bytes().to_vec() })
@@ -397,7 +407,16 @@ impl Initiator {
             )
         };
         library.check("make a token for the service", status, minor)?;
-        let progress = if status & CONTINUE_NEEDED != 0 { Progress::NeedsMore } else { Progress::Complete };
+        let progress = match status {
+            COMPLETE => Progress::Complete,
+            CONTINUE_NEEDED => Progress::NeedsMore,
+            other => {
+                let why = format!(
+                    "the answer of the service was seen before, or is too old (GSS status {other:#x})"
+                );
+                return Err(GssError { doing: "make a token for the service", why });
+            }
+        };
         Ok(Initiated { token: out.bytes().to_vec(), progress, flags })
     }
 }
