@@ -167,6 +167,8 @@ impl ControlSocket {
                     _ = stopped => {}
                 }
             });
+            // Without a wait: a call of GSSAPI cannot be interrupted, and may take as long as the resolver's limit.
+            runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new()
             .name("control".to_owned())

@@ -1,4 +1,4 @@
-//! Commands of SMTP after a log-in: programs for mail, which know its grammar, send them to the end.
+//! Commands of SMTP after a log-in: a mail program still sends some, such as QUIT.
 
 use access::sasl::smtp::{self, Command};
 

@@ -34,7 +34,7 @@ mod conversation;
 pub(super) mod kerberos;
 pub(super) mod logins;
 
-/// Largest number of clients; of one address three quarters. Those that have not logged in lose their slots first.
+/// Largest number of clients; of one address three quarters. Those that have not sent AUTH lose their slots first.
 pub(crate) const SIZE: Size = Size { slots: 64, following: 32 };
 
 /// Descriptors of log-ins: the file of users; of each call of GSSAPI its keys, its configuration and the tokens that were seen.

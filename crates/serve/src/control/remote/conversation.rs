@@ -15,7 +15,7 @@ use access::sasl::{Login, Offer, Refusal, Step};
 use access::{ChannelBinding, Identity, Mechanism};
 use base64ct::{Base64, Encoding};
 use config::types::{RemoteControl, TlsStart};
-use logic::client_slots::ClientActivity;
+use logic::client_slots::{ClientActivity, ClientDecision};
 use state::events::Level;
 use sys::gssapi::Accepted;
 use text::terminal::line;
@@ -32,7 +32,7 @@ use super::super::stream::Stream;
 use super::kerberos;
 use crate::client_slots::ClientSlot;
 
-/// Time limit of a log-in, from the connection on. Clients ask people for passwords before they connect.
+/// Time limit of a log-in, from the connection on; a person may type a password meanwhile.
 const LOG_IN_TIME: Duration = Duration::from_secs(60);
 
 /// Wrong log-ins after which the connection is closed.
@@ -204,7 +204,9 @@ impl Conversation<'_> {
                 Ok(Command::Auth { mechanism, initial }) => {
                     self.slot.set(ClientActivity::Working);
                     let tried = self.authenticate(&mechanism, initial).await?;
-                    self.slot.set(ClientActivity::Waiting);
+                    if self.slot.set(ClientActivity::Waiting) == ClientDecision::GivesWay {
+                        return Err(Over);
+                    }
                     match tried {
                         Ok(admitted) => {
                             let answer =
@@ -263,7 +265,13 @@ impl Conversation<'_> {
                 Ok(Step::Challenge(challenge)) => {
                     self.wire.send(&smtp::challenge(&challenge)).await?;
                     has_spoken |= !challenge.is_empty();
-                    smtp::response(&self.wire.line().await?).and_then(|message| login.response(&message))
+                    // A client that is silent here may lose its slot, as one that has not begun.
+                    if self.slot.set(ClientActivity::Waiting) == ClientDecision::GivesWay {
+                        return Err(Over);
+                    }
+                    let line = self.wire.line().await?;
+                    self.slot.set(ClientActivity::Working);
+                    smtp::response(&line).and_then(|message| login.response(&message))
                 }
                 Ok(Step::NeedsCredential(user)) => {
                     if let Some(wait) = self.shared.logins.wait(self.peer.ip(), &user) {

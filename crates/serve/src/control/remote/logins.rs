@@ -115,7 +115,7 @@ impl Logins {
 
 fn stamp(path: &Path) -> Option<Stamp> {
     let file = std::fs::metadata(path).ok()?;
-    Some((file.dev(), file.ino(), file.len(), file.mtime(), file.mtime_nsec(), file.mode()))
+    Some((file.dev(), file.ino(), file.len(), file.ctime(), file.ctime_nsec(), file.mode()))
 }
 
 fn read_users(path: &Path) -> Result<Arc<Users>, String> {
