@@ -46,7 +46,7 @@ pub enum Refusal {
     Authzid(NameError),
     #[error("\"{name}\" asks to act as \"{as_whom}\": each user may act as himself only")]
     ActAsOther { name: String, as_whom: String },
-    #[error("there is no user of this name")]
+    #[error("there is no user of this name with a password")]
     UnknownUser,
     #[error("the system gives no random bytes")]
     NoRandom,

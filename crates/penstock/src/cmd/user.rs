@@ -244,6 +244,9 @@ fn remove(file: &Path, name: &str) -> Result<(), Failure> {
 fn read(file: &Path) -> Result<(Option<String>, Users), Failure> {
     let shown = plain(&file.display().to_string());
     let bytes = match sys::file::read(file, LARGEST) {
+        Ok(bytes) if bytes.len() as u64 > LARGEST => {
+            return Err(Failure::usage(format_args!("{shown} is larger than 64 MiB")));
+        }
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, Users::default())),
         Err(error) => return Err(Failure::usage(format_args!("cannot read {shown}: {error}"))),

@@ -64,11 +64,25 @@ impl fmt::Display for LogInError {
         match self {
             Self::NoAddress(host, why) => write!(f, "cannot find {host}: {why}"),
             Self::Connect(host, why) => write!(f, "cannot connect to {host}: {why}"),
+            Self::Tls(why @ ConnectError::Handshake { .. }) => write!(
+                f,
+                "{why}\n  hint: --ca FILE names the CA of the server's certificate, --server-name NAME the name in it; --starttls \
+                 is for a server with tls-start = \"starttls\""
+            ),
             Self::Tls(why) => why.fmt(f),
+            Self::Ended(host, why)
+                if matches!(why.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+            {
+                write!(
+                    f,
+                    "no answer from {host} in time\n  hint: --timeout waits longer; --starttls is only for a server with tls-start = \
+                 \"starttls\""
+                )
+            }
             Self::Ended(host, why) => write!(
                 f,
                 "the connection to {host} ended: {why}\n  hint: after several wrong log-ins a server closes at once for a \
-                 time; its log says why"
+                 time, and a log-in has 60 s; its log says why"
             ),
             Self::Other(host, said) => {
                 write!(f, "{host} is no control listener of penstock: it said \"{said}\"")

@@ -282,7 +282,7 @@ impl Replacement {
     /// Replaces the old file at once: at every moment it is whole.
     pub(in crate::cmd) fn take_place(self) -> io::Result<()> {
         if let Some(before) = &self.before {
-            let now = sys::file::read(&self.path, config::MAX_TEXT as u64 + 3)?;
+            let now = sys::file::read(&self.path, (before.len() + MARK.len()) as u64)?;
             if now.strip_prefix(MARK).unwrap_or(&now) != before {
                 return Err(io::Error::other(
                     "another process changed it just now: look at it, and save again",
