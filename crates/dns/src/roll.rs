@@ -119,10 +119,10 @@ impl Roll {
                         Seen::NotServed(_) | Seen::Silent(_) => Glance::Silent,
                     };
                     if !matches!(glance, Glance::Visible(_)) {
-                        let shown = server.shown();
                         let how = if glance == Glance::Silent { " is silent" } else { " lacks it" };
-                        if !lacking.iter().any(|known| known.starts_with(&shown)) {
-                            lacking.push(shown + how);
+                        let server = server.shown() + how;
+                        if !lacking.contains(&server) {
+                            lacking.push(server);
                         }
                     }
                     glances.push(glance);

@@ -421,7 +421,9 @@ impl Job {
         if let Some(passed) = passed
             && let Err(fault) = passed.left().await
         {
-            let message = format!("the record of the old certificate is left: {fault}");
+            let message = format!(
+                "the record of the old certificate is left: {fault}; the next renewal removes it, or `penstock dns push`"
+            );
             self.state.events.record(Level::Warning, &self.subject, message);
         }
         Ok(Done::Issued)

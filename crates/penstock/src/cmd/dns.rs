@@ -52,7 +52,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Reads the address of a name server: `192.0.2.53`, `192.0.2.53:5353`, `2001:db8::53` or `[2001:db8::53]:5353`.
 fn server(text: &str) -> Result<SocketAddr, String> {
     let with_port = text.parse::<SocketAddr>().ok().filter(|address| address.port() != 0);
-    let alone = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let without = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let alone = without.unwrap_or(text).parse::<IpAddr>();
     with_port.or(alone.ok().map(|ip| SocketAddr::new(ip, 53))).ok_or_else(|| {
         "it is not the address of a server: write 192.0.2.53 or 192.0.2.53:53 (a name would have to be looked up in the DNS)".to_owned()
     })

@@ -75,13 +75,15 @@ impl Fault {
         let source = match self {
             Self::Authority { source, .. } => source,
             // The authority has judged nothing, and an operator mends it: the next try is soon.
-            Self::DnsUnavailable { .. } | Self::File { .. } => return OrderFailure::Unavailable,
+            // The same of a certificate that was issued and waits for its record: the next try orders nothing.
+            Self::DnsUnavailable { .. } | Self::Tlsa(_) | Self::File { .. } => {
+                return OrderFailure::Unavailable;
+            }
             Self::Validation { .. }
             | Self::NoChallenge { .. }
             | Self::Dns { .. }
             | Self::Command { .. }
             | Self::Records(_)
-            | Self::Tlsa(_)
             | Self::Late { .. }
             | Self::Unusable(_)
             | Self::NotInstalled(_)

@@ -45,7 +45,8 @@ fn block<'t>(lines: &mut impl Iterator<Item = &'t str>) -> Result<Vec<u8>, KeyFa
         }
         if is_header {
             // Headers end at an empty line; some programs leave both out.
-            is_header = line.contains(": ");
+            // Base64 has no colon; an empty header has nothing behind it.
+            is_header = line.contains(':');
             if is_header || line.is_empty() {
                 continue;
             }

@@ -114,7 +114,7 @@ async fn roll(
     let left = roll.left(&services);
     left.await.map_err(|fault| {
         Failure::runtime(format!(
-            "{}: the new certificate is installed, and both records are left",
+            "{}: the new certificate is installed, and both records are left: `penstock dns push` without the old one removes its record",
             plain(&fault.to_string())
         ))
     })
