@@ -25,8 +25,12 @@ impl Server {
     }
 
     fn look_at_link(&mut self, name: &str, now: Instant) {
-        // One that is gone is told of where the socket is bound.
-        let link = self.interface.and_then(|_| self.link_watch.look(name)).unwrap_or(Link::Up);
+        let link = match self.interface {
+            // What cannot be found out now stays as it was.
+            Some(_) => self.link_watch.look(name).unwrap_or(self.link),
+            // One that is gone is told of where the socket is bound.
+            None => Link::Up,
+        };
         let before = std::mem::replace(&mut self.link, link);
         if link == before {
             return;
