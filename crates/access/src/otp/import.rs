@@ -39,7 +39,7 @@ pub enum Entry {
         press: u8,
         /// Clock of the key.
         timestamp: u32,
-        /// Word of the last request.
+        /// Nonce of the last request.
         nonce: String,
         /// Whether the server accepted this key.
         active: bool,

@@ -86,7 +86,7 @@ pub struct Asked {
     pub client: u32,
     /// The OTP, as it came.
     pub otp: String,
-    /// Word of the request.
+    /// Nonce of the request.
     pub nonce: String,
     /// `timestamp=1`
     pub counters: Counters,
