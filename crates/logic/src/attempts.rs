@@ -24,12 +24,16 @@ text::meanings! {
         BadResponse = "bad-response",
         /// It cannot serve such a request.
         Unsuitable = "unsuitable",
+        /// It closed its HTTP/2 connection before it took the request, or refused the stream.
+        NotProcessed = "not-processed",
+        /// It ended, or stopped, in the middle of its response.
+        Aborted = "aborted",
         /// Penstock had no descriptor, memory or port for the connection.
         Ours = "no-resources",
     }
 }
 
-const ALL: [Fault; 10] = [
+const ALL: [Fault; 12] = [
     Fault::Refused,
     Fault::ConnectTimeout,
     Fault::Unreachable,
@@ -39,6 +43,8 @@ const ALL: [Fault; 10] = [
     Fault::Down,
     Fault::BadResponse,
     Fault::Unsuitable,
+    Fault::NotProcessed,
+    Fault::Aborted,
     Fault::Ours,
 ];
 
@@ -67,6 +73,10 @@ impl Fault {
             Self::Down => "was judged down while it had the session",
             Self::BadResponse => "gave a response that is not valid",
             Self::Unsuitable => "cannot serve such a request",
+            Self::NotProcessed => {
+                "closed its HTTP/2 connection before it took the request, or refused the stream"
+            }
+            Self::Aborted => "ended, or stopped, in the middle of its response",
             Self::Ours => "was not connected to: Penstock had no descriptor, memory or port for it",
         }
     }
@@ -117,6 +127,11 @@ impl Failed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_cause_has_room_in_four_bits() {
+        assert!(ALL.len() < 16);
+    }
 
     #[test]
     fn the_first_three_and_the_last_are_kept_in_four_bytes() {

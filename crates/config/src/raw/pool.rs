@@ -108,8 +108,9 @@ http2 = "on"
     /// of a verified certificate. For `udp` listeners only version 2: each datagram begins with the header.
     #[schemars(extend("enum" = ["v1", "v2"]))]
     pub(crate) send_proxy: Key<String>,
-    /// Largest number of further backends tried for a request that may be repeated: one of which nothing was sent yet, or a
-    /// GET, HEAD, OPTIONS, TRACE, PUT or DELETE (RFC 9110 section 9.2.2). Before a PUT or DELETE is sent elsewhere, its
+    /// Largest number of further backends tried for a request that may be repeated: one of which nothing was sent yet, that
+    /// an HTTP/2 backend did not process (RFC 9113 section 8.7), or a GET, HEAD, OPTIONS, TRACE, PUT or DELETE (RFC 9110
+    /// section 9.2.2); of its body at most 4 KiB may have been read. Before a PUT or DELETE is sent elsewhere, its
     /// connection is reset; a backend that was frozen may execute it later all the same, after newer requests. Where that
     /// must not be, its application compares versions (`If-Match`), or `retries` is 0.
     #[schemars(extend("default" = 2, "minimum" = 0, "maximum" = 100))]

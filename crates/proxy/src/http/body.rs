@@ -10,6 +10,7 @@ use logic::http1::request::{BodyLength, Limits};
 use tls::plain::Ended;
 
 use super::heads::HeadBuffer;
+use super::kept_body::KeptBody;
 use crate::bandwidth::Wait;
 use crate::stream::{Carriage, Stream};
 use crate::timer::Timer;
@@ -113,6 +114,8 @@ pub(super) struct Transfer<'a> {
     pub(super) whole_by: Option<Instant>,
     pub(super) write_timeout: Duration,
     pub(super) read: &'a Cell<u64>,
+    /// Gets the bytes that are read.
+    pub(super) kept: Option<&'a KeptBody>,
     pub(super) written: &'a Cell<u64>,
     /// Receives `grpc-status` of the trailers.
     pub(super) grpc_status: Option<&'a Cell<Option<u8>>>,
@@ -164,7 +167,12 @@ impl Transfer<'_> {
                     return self.finish_until_close().await;
                 }
                 Ok(Ok(0)) => return Err(Broken::SourceClosed),
-                Ok(Ok(count)) => self.read.set(self.read.get() + count as u64),
+                Ok(Ok(count)) => {
+                    self.read.set(self.read.get() + count as u64);
+                    if let Some(kept) = self.kept {
+                        kept.add(&self.buffer);
+                    }
+                }
             }
         }
     }

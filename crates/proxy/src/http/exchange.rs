@@ -19,12 +19,13 @@ use logic::retry::{self, Idempotence, Progress};
 use state::ending::{ClientProtocol, Ending, Received};
 
 use super::destination::{Arrived, Destination, RouteQuestion};
+use super::failure::{self, Failure};
 use super::forwarded::ForwardedHead;
 use super::hold::Hold;
 use super::moving::{Lost, Moving, Others};
 use super::own::answer_ourselves;
 use super::race::{self, Leg, Race, Raced};
-use super::reply::{Attempt, Failure, Finished};
+use super::reply::{Attempt, Finished};
 use super::session::{After, Client, RequestContext, width};
 use super::{RequestId, destination, lost_race, reply};
 use crate::connect::{ConnectFault, Freshness, Shortage};
@@ -280,11 +281,14 @@ impl<'a> Forwarding<'a> {
             // attempt: the request is sent again on a new connection. With HTTP/2 the next one may be kept, too: then
             // the failure counts as an attempt.
             let is_stale =
-                before.reuse == Reuse::Allowed && freshness.is_some_and(|fresh| is_stale(&failure, fresh));
+                before.reuse == Reuse::Allowed && freshness.is_some_and(|fresh| failure.is_stale(fresh));
             if !is_stale {
                 before.failed += 1;
                 outcome.failed.note(chosen.index, failure.fault());
-                self.blame(chosen.index, &failure);
+                // A backend may leave a connection that it has served.
+                if !(failure.is_left() && freshness == Some(Freshness::Kept)) {
+                    self.blame(chosen.index, &failure);
+                }
             }
             let retries = self.pool.settings.retries;
             let attempts = if is_stale { 0 } else { before.failed };
@@ -293,6 +297,10 @@ impl<'a> Forwarding<'a> {
                     == retry::Decision::GiveUp
                 || !is_stale && !retry_budget::spend(worker, self.pool)
             {
+                if is_stale {
+                    // There is no other attempt that it could be left out for.
+                    outcome.failed.note(chosen.index, failure.fault());
+                }
                 if let Some(next) = self.next_pool(Some(&failure)) {
                     return PoolEnd::FallsBack(next);
                 }
@@ -301,7 +309,9 @@ impl<'a> Forwarding<'a> {
             if is_stale {
                 before.reuse = Reuse::Forbidden;
             } else {
-                before.tried.insert(chosen.index);
+                if !failure.is_left() {
+                    before.tried.insert(chosen.index);
+                }
                 other.into_iter().for_each(|other| before.tried.insert(other));
                 left = Some(match failure {
                     Failure::Lost { lost: Lost::Moved, .. } => Left::Moved(chosen.index),
@@ -443,7 +453,7 @@ impl<'a> Forwarding<'a> {
                     begun = Some(Box::new(Begun { read: Cell::new(read), _hold: None }));
                 }
                 Raced::Second { chosen: second, leg, read, hold, loser, first_failed } => {
-                    let stale = first_failed.as_ref().is_some_and(|failure| is_stale(failure, freshness));
+                    let stale = first_failed.as_ref().is_some_and(|failure| failure.is_stale(freshness));
                     if let (Some(failure), false) = (first_failed, stale) {
                         outcome.failed.note(chosen.index, failure.fault());
                         self.blame(chosen.index, &failure);
@@ -661,6 +671,9 @@ impl<'a> Forwarding<'a> {
             Finished::Cut { ending: Ending::BackendAborted, .. } => {
                 upstream::note_failure(self.session.worker, self.pool, chosen.index, Cause::ClosedEarly);
             }
+            Finished::Cut { ending: Ending::BadResponse, .. } => {
+                upstream::note_failure(self.session.worker, self.pool, chosen.index, failure::violation());
+            }
             _ => upstream::note_answer(self.session.worker, self.pool, chosen.index, outcome.status),
         }
         match finished {
@@ -709,12 +722,6 @@ enum AttemptEnd {
         /// Index of the other backend of a race, which had the request as well.
         other: Option<usize>,
     },
-}
-
-/// Tests whether the backend may have closed a kept connection before the request was sent.
-fn is_stale(failure: &Failure, freshness: Freshness) -> bool {
-    freshness == Freshness::Kept
-        && matches!(failure, Failure::Closed { answered: reply::Answered::Nothing, .. })
 }
 
 /// Says how an attempt ended that got no connection.

@@ -53,7 +53,7 @@ async fn wait(worker: &Worker, pool: &PoolPlan, chosen: &Chosen, leg: &Leg, read
         // A kept connection may have been closed before the request came.
         Poll::Ready(_) if leg.freshness == Freshness::Kept => Poll::Ready(Late::Ended),
         Poll::Ready(_) => Poll::Ready(match leg.stream.processing() {
-            Processing::Unknown | Processing::Refused => Late::Closed,
+            Processing::Unknown | Processing::NotProcessed(_) | Processing::Violated => Late::Closed,
             Processing::Unrepresentable(_) | Processing::NoWebSockets => Late::Ended,
         }),
         Poll::Pending if wait.poll_lost(cx).is_some() => Poll::Ready(Late::Ended),

@@ -12,11 +12,12 @@ use logic::hedge::Rule;
 use logic::retry::{Idempotence, Progress};
 
 use super::body;
+use super::failure::{Answered, Failure};
 use super::forwarded::ForwardedHead;
 use super::heads::HeadBuffer;
 use super::hold::Hold;
 use super::moving::{Moving, Others};
-use super::reply::{self, Answered, Failure};
+use super::reply;
 use super::session::{Client, RequestContext, width};
 use crate::connect::{ConnectFault, Freshness};
 use crate::http2::backend::{Asked, Asker};
@@ -105,7 +106,7 @@ impl CopyFault {
         match self {
             Self::Connect(fault) => Some(fault.word()),
             // A kept connection that the backend had closed is no attempt.
-            Self::Failed(Failure::Closed { .. }, Freshness::Kept) => None,
+            Self::Failed(failure, freshness) if failure.is_stale(*freshness) => None,
             Self::Failed(failure, _) => Some(failure.fault()),
         }
     }
@@ -286,7 +287,7 @@ impl<'a> Race<'a> {
                 }
             }
         };
-        if leg.freshness == Freshness::Kept && matches!(failure, Failure::Closed { .. }) {
+        if failure.is_stale(leg.freshness) {
             // The backend had closed the connection.
             given.set(Given::No);
         }
@@ -355,7 +356,7 @@ impl<'a> Race<'a> {
             CopyFault::Connect(ConnectFault::Backend(cause)) => Some(cause.clone()),
             CopyFault::Connect(_) => None,
             // A kept connection that the backend had closed says nothing about the backend.
-            CopyFault::Failed(Failure::Closed { .. }, Freshness::Kept) => None,
+            CopyFault::Failed(failure, freshness) if failure.is_stale(*freshness) => None,
             CopyFault::Failed(failure, _) => failure.blame(),
         };
         if let Some(cause) = cause {

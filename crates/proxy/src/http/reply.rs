@@ -8,11 +8,8 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use config::types::BackendHttp;
-use logic::attempts::Fault;
 use logic::grpc;
-use logic::health::Cause;
 use logic::http1::forward::{self, Answer, ResponseFraming};
-use logic::http1::refusal::Refusal;
 use logic::http1::request::{BodyLength, Parse, Persistence, Version};
 use logic::http1::response::{self, Progress as HeadProgress, ResponseFault, ResponseHead};
 use logic::retry::{Idempotence, Progress};
@@ -21,10 +18,11 @@ use state::ending::Ending;
 
 use super::answer;
 use super::body::{self, Broken, Framing, Reader, Transfer};
+use super::failure::{Answered, Failure};
 use super::heads::HeadBuffer;
-use super::moving::{Lost, Moving};
+use super::kept_body::{Keeping, KeptBody};
+use super::moving::Moving;
 use super::session::{After, Client, RequestContext, persistence};
-use crate::connect::ConnectFault;
 use crate::http2::rules::Processing;
 use crate::live::Totals;
 use crate::outcome::Outcome;
@@ -33,136 +31,8 @@ use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
 use crate::timer::Timer;
 
-/// Largest request body that is kept for another attempt. It must have come with its head.
-const MOST_KEPT: usize = 4 * 1024;
-
 /// Bytes that are read at most from a client that sends before it has its response.
 const READ_AHEAD: usize = 4 * 1024;
-
-/// Whether the client has received bytes of the final response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answered {
-    Nothing,
-    Started,
-}
-
-/// Reason why an attempt gave the client no response.
-#[derive(Debug)]
-pub(super) enum Failure {
-    Connect(ConnectFault),
-    /// The backend closed before its response.
-    Closed {
-        answered: Answered,
-        progress: Progress,
-    },
-    /// The backend did not respond in time.
-    TimedOut {
-        after: Duration,
-        progress: Progress,
-    },
-    /// The backend was judged down or ejected before its response.
-    Lost {
-        lost: Lost,
-        progress: Progress,
-    },
-    /// The backend's response is not valid HTTP.
-    Fault {
-        fault: ResponseFault,
-        progress: Progress,
-    },
-    /// The client's request body could not be read to its end, and there is no response yet.
-    Client(Broken),
-    /// The client's request cannot be expressed in HTTP/2, for this reason.
-    Unrepresentable(Refusal),
-    /// The client asked for a WebSocket, which the backend does not take over HTTP/2.
-    NoWebSockets,
-}
-
-impl Failure {
-    /// The failure of a backend that ended before its response head was complete.
-    pub(super) fn closed(processing: Processing, answered: Answered, progress: Progress) -> Self {
-        match processing {
-            Processing::Unrepresentable(refusal) => Self::Unrepresentable(refusal),
-            Processing::NoWebSockets => Self::NoWebSockets,
-            Processing::Refused => Self::Closed { answered, progress: Progress::NothingSent },
-            Processing::Unknown => Self::Closed { answered, progress },
-        }
-    }
-
-    /// Returns how far the attempt had come.
-    pub(super) fn progress(&self) -> Progress {
-        match self {
-            Self::Connect(_) | Self::Unrepresentable(_) | Self::NoWebSockets => Progress::NothingSent,
-            Self::Closed { progress, .. }
-            | Self::TimedOut { progress, .. }
-            | Self::Lost { progress, .. }
-            | Self::Fault { progress, .. } => *progress,
-            Self::Client(_) => Progress::BodyConsumed,
-        }
-    }
-
-    /// Why the attempt failed, in a word.
-    pub(super) fn fault(&self) -> Fault {
-        match self {
-            Self::Connect(fault) => fault.word(),
-            Self::Closed { .. } => Fault::Closed,
-            Self::TimedOut { .. } | Self::Lost { lost: Lost::TimedOut, .. } => Fault::Timeout,
-            Self::Lost { lost: Lost::Moved, .. } => Fault::Down,
-            Self::Fault { .. } => Fault::BadResponse,
-            Self::Client(_) | Self::Unrepresentable(_) | Self::NoWebSockets => Fault::Unsuitable,
-        }
-    }
-
-    /// Returns the failure of the backend. `None` if the error says nothing about the backend.
-    pub(super) fn blame(&self) -> Option<Cause> {
-        match self {
-            Self::Connect(ConnectFault::Backend(cause)) => Some(cause.clone()),
-            Self::Connect(ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_))
-            | Self::Client(_)
-            | Self::Lost { .. }
-            | Self::Unrepresentable(_)
-            | Self::NoWebSockets => None,
-            Self::Closed { .. } => Some(Cause::ClosedEarly),
-            Self::TimedOut { after, .. } => Some(Cause::NoAnswer { after: *after }),
-            Self::Fault { fault, .. } => Some(Cause::BadResponse(fault.to_string())),
-        }
-    }
-
-    /// Returns status, message and ending for the client.
-    pub(super) fn answer(&self) -> (u16, &'static str, Ending) {
-        match self {
-            Self::Connect(ConnectFault::Backend(Cause::ConnectTimeout { .. })) => {
-                (504, "The server behind this address could not be reached in time.", Ending::ConnectFailed)
-            }
-            Self::Connect(_) => {
-                (502, "The server behind this address could not be reached.", Ending::ConnectFailed)
-            }
-            Self::Closed { .. } => (
-                502,
-                "The server behind this address closed the connection without an answer.",
-                Ending::BackendClosed,
-            ),
-            Self::TimedOut { .. } => {
-                (504, "The server behind this address did not answer in time.", Ending::BackendTimeout)
-            }
-            Self::Lost { .. } => {
-                (504, "The server behind this address has stopped answering.", Ending::BackendDown)
-            }
-            Self::Fault { .. } => (
-                502,
-                "The server behind this address gave an answer that cannot be passed on.",
-                Ending::BadResponse,
-            ),
-            Self::Client(_) => (400, "The request was cut short.", Ending::ClientClosed),
-            Self::Unrepresentable(refusal) => (refusal.status(), unfit(*refusal), Ending::Refused(*refusal)),
-            Self::NoWebSockets => (
-                502,
-                "The server behind this address does not take WebSockets over HTTP/2.",
-                Ending::NoWebSockets,
-            ),
-        }
-    }
-}
 
 /// A response that was sent.
 pub(super) enum Finished {
@@ -207,10 +77,8 @@ struct Message {
 /// State that the two directions of an attempt share; holds the outcome afterwards.
 #[derive(Default)]
 struct Shared {
-    /// The whole request body, if it may be sent again.
-    kept: OnceCell<Vec<u8>>,
-    /// Whether the body is no longer among the bytes that were read ahead.
-    is_taken: Cell<bool>,
+    /// What was read of the request body, while it may be sent again.
+    kept: KeptBody,
     /// The request body has been sent whole, or there is none.
     request_sent: Cell<bool>,
     /// The backend no longer reads the request body.
@@ -272,12 +140,10 @@ impl Attempt<'_, '_> {
         let result = self.exchange(client, &reading_ahead, backend, &shared).await;
         drop(record);
         *ahead = reading_ahead.into_inner();
-        if let (Some(body), Err(_)) = (shared.kept.get(), &result)
-            && shared.is_taken.get()
-        {
-            // The next attempt reads the body again.
-            ahead.splice(..0, body.iter().copied());
+        if let (Some(body), Err(_)) = (shared.kept.into_bytes(), &result) {
+            // The next attempt reads it again.
             self.counted.set(body.len() as u64);
+            ahead.splice(..0, body);
         }
         result
     }
@@ -289,7 +155,6 @@ impl Attempt<'_, '_> {
         backend: &Stream,
         shared: &Shared,
     ) -> Result<Finished, Failure> {
-        self.keep_body(&ahead.borrow(), shared);
         if self.send_head(backend).await.is_err() {
             // The backend may have sent a reason before it closed; without a body there is nothing more to send.
             shared.request_cut.set(true);
@@ -344,15 +209,12 @@ impl Attempt<'_, '_> {
         body::write(self.timer, backend, rest, &[], self.pool.settings.timeouts.body, &self.sent).await
     }
 
-    /// Keeps the body of a request that may be repeated, if it is small and all of it is there.
-    fn keep_body(&self, ahead: &[u8], shared: &Shared) {
-        let BodyLength::Length(length) = self.session.received.request.body else { return };
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        if self.moving.idempotence == Idempotence::Idempotent
-            && (1..=MOST_KEPT).contains(&length)
-            && let Some(body) = ahead.get(..length)
-        {
-            let _ = shared.kept.set(body.to_vec());
+    /// Whether the request may be sent again after its body has begun: one that may be executed twice, and to an HTTP/2
+    /// backend, which can say that it did not process it, any.
+    fn keeping(&self) -> Keeping {
+        match (self.moving.idempotence, self.pool.settings.http) {
+            (Idempotence::Idempotent, _) | (_, BackendHttp::Http2) => Keeping::Yes,
+            (Idempotence::NotIdempotent, BackendHttp::Http1) => Keeping::No,
         }
     }
 
@@ -367,11 +229,14 @@ impl Attempt<'_, '_> {
         let settings = self.session.settings;
         let chunked = matches!(reader, Reader::Chunked(_));
         let (mut buffer, read) = (ahead.take(), &self.bodies(shared).up);
-        if let Some(body) = shared.kept.get() {
+        if let BodyLength::Length(length) = self.session.received.request.body
+            && let Ok(length) = usize::try_from(length)
+            && length < buffer.len()
+        {
             // An attempt that ends meanwhile must not take the next request with it.
-            ahead.replace(buffer.split_off(body.len()));
-            shared.is_taken.set(true);
+            ahead.replace(buffer.split_off(length));
         }
+        shared.kept.begin(self.keeping(), &buffer);
         read.set(read.get() + buffer.len() as u64);
         let transfer = Transfer {
             timer: self.timer,
@@ -388,14 +253,23 @@ impl Attempt<'_, '_> {
             whole_by: None,
             write_timeout: self.pool.settings.timeouts.body,
             read,
+            kept: Some(&shared.kept),
             written: &self.sent,
             grpc_status: None,
         };
         let (sent, behind) = transfer.run().await;
-        // What follows the body belongs to the next request.
-        read.set(read.get().saturating_sub(behind.len() as u64));
-        if shared.kept.get().is_none() {
-            ahead.replace(behind);
+        match sent {
+            // What follows the body belongs to the next request.
+            Ok(()) if !behind.is_empty() => {
+                read.set(read.get().saturating_sub(behind.len() as u64));
+                shared.kept.leave_out(behind.len());
+                ahead.replace(behind);
+            }
+            // What was not sent is lost with the rest of the request.
+            Err(_) if shared.kept.is_lost() => {
+                read.set(read.get().saturating_sub(behind.len() as u64));
+            }
+            Ok(()) | Err(_) => {}
         }
         sent
     }
@@ -478,15 +352,14 @@ impl Attempt<'_, '_> {
                 }
                 Ok(_) => {
                     let answered = if buffer.is_empty() { Answered::Nothing } else { Answered::Started };
-                    let has_body =
-                        Reader::new(self.session.received.request.body, &self.session.settings.limits)
-                            .is_some();
-                    let progress = self.progress(shared);
                     let processing = match backend.processing() {
-                        Processing::Refused if has_body => Processing::Unknown,
+                        // It has begun to respond before it said so, which is no proof.
+                        Processing::NotProcessed(_) if shared.first_byte.get().is_some() => {
+                            Processing::Unknown
+                        }
                         other => other,
                     };
-                    return Err(Failure::closed(processing, answered, progress));
+                    return Err(Failure::closed(processing, answered, self.progress(shared)));
                 }
                 Err(_) => {
                     // The time limit of a response starts at the request's end; until then the client's limits apply.
@@ -528,6 +401,8 @@ impl Attempt<'_, '_> {
         self.write_head(&mut out, buffer, response, framing, persistence);
         shared.status.set(response.status);
         shared.answered.set(true);
+        // The request is not sent again.
+        shared.kept.forget();
         let is_rpc = self.idle_of_rpc().is_some();
         if is_rpc {
             // A response without messages has its status in the head.
@@ -566,6 +441,7 @@ impl Attempt<'_, '_> {
                     whole_by: self.pool.settings.timeouts.transfer.map(|limit| Instant::now() + limit),
                     write_timeout: self.session.settings.timeouts.write,
                     read: &bodies.down,
+                    kept: None,
                     written: &shared.to_client,
                     grpc_status: is_rpc.then_some(&shared.grpc_status),
                 };
@@ -619,7 +495,11 @@ impl Attempt<'_, '_> {
                 if framing == ResponseFraming::UntilClose {
                     client.reset_on_close();
                 }
-                Finished::Cut { ending: Ending::BackendAborted, after: After::Drop }
+                let ending = match backend.processing() {
+                    Processing::Violated => Ending::BadResponse,
+                    _ => Ending::BackendAborted,
+                };
+                Finished::Cut { ending, after: After::Drop }
             }
         })
     }
@@ -702,23 +582,13 @@ impl Attempt<'_, '_> {
     fn progress(&self, shared: &Shared) -> Progress {
         let is_gone = Reader::new(self.session.received.request.body, &self.session.settings.limits)
             .is_some()
-            && shared.kept.get().is_none();
+            && shared.kept.is_lost();
         match (shared.answered.get(), is_gone && self.sent.get() > 0, self.sent.get()) {
             (true, _, _) => Progress::ResponseStarted,
             (_, true, _) => Progress::BodyConsumed,
             (_, _, 0) => Progress::NothingSent,
             _ => Progress::RequestSent,
         }
-    }
-}
-
-/// Tells the client why its request cannot be sent over HTTP/2.
-fn unfit(refusal: Refusal) -> &'static str {
-    match refusal {
-        Refusal::WebSocketKey => {
-            "The request for a WebSocket needs exactly one Sec-WebSocket-Key: 16 bytes in base64."
-        }
-        _ => "The target of the request holds characters that are not allowed in a URL: write them as %XX.",
     }
 }
 

@@ -40,12 +40,23 @@ impl Rules {
     }
 }
 
+/// Why a backend did not process a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unprocessed {
+    /// It leaves the connection, and looks at none of the last requests (GOAWAY): another connection may do.
+    Leaving,
+    /// It refused the stream (REFUSED_STREAM).
+    Refused,
+}
+
 /// Whether a backend processed a request on a stream that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processing {
     Unknown,
     /// The request was not processed and may be sent again (RFC 9113 section 8.7).
-    Refused,
+    NotProcessed(Unprocessed),
+    /// The backend violated HTTP/2, on this stream or on its connection.
+    Violated,
     /// The request cannot be expressed in HTTP/2, for this reason, and was not sent.
     Unrepresentable(Refusal),
     /// The request asks for a WebSocket, which the backend does not take over HTTP/2 (RFC 8441 section 3): not sent.

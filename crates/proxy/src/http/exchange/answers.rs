@@ -6,8 +6,8 @@ use logic::account::Refusal;
 use logic::retry::Progress;
 use state::ending::{ClientProtocol, Ending};
 
+use super::super::failure::Failure;
 use super::super::own::deny;
-use super::super::reply::Failure;
 use super::super::session::{After, Client};
 use super::super::{answer, body};
 use super::Forwarding;

@@ -25,7 +25,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::super::convert::{OUR_OWN, append, broken, chunk};
 use super::super::outflow::{BodySender, Ended};
-use super::super::rules::Processing;
+use super::super::rules::{Processing, Unprocessed};
 use super::line::StreamPermit;
 
 /// Time that the backend of a WebSocket has for more data or its end after the client has ended its direction. A
@@ -148,10 +148,15 @@ impl Call {
     }
 
     fn failed(&mut self, error: h2::Error) -> io::Error {
-        let refused = error.is_remote()
-            && (error.is_go_away() || error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM));
-        if refused {
-            self.processing = Processing::Refused;
+        let reason = error.reason();
+        if error.is_remote() && error.is_go_away() {
+            // The stream is above the last one of the GOAWAY, or its error would be another one.
+            self.processing = Processing::NotProcessed(Unprocessed::Leaving);
+        } else if error.is_remote() && reason == Some(Reason::REFUSED_STREAM) {
+            self.processing = Processing::NotProcessed(Unprocessed::Refused);
+        } else if error.is_library() && !matches!(reason, Some(Reason::NO_ERROR | Reason::REFUSED_STREAM)) {
+            // The frame layer resets with REFUSED_STREAM what there is no room for.
+            self.processing = Processing::Violated;
         }
         let error = broken(error);
         match (&self.download, error.kind()) {
@@ -161,10 +166,16 @@ impl Call {
         }
     }
 
+    /// The backend sent what cannot be a response.
+    fn violated(&mut self, error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+        self.processing = Processing::Violated;
+        invalid_data(error)
+    }
+
     fn take_interim(&mut self, response: &Response<()>) -> io::Result<()> {
         let status = response.status();
         let head = upgrade::interim(status.as_u16(), reason(status), lines(response.headers()));
-        self.piece = head.map_err(invalid_data)?.into();
+        self.piece = head.map_err(|fault| self.violated(fault))?.into();
         Ok(())
     }
 
@@ -176,7 +187,7 @@ impl Call {
             Some(accept) => web_socket::response(status.as_u16(), reason(status), headers, follows, accept),
             None => upgrade::response(status.as_u16(), reason(status), headers, follows, self.method),
         };
-        let response = response.map_err(invalid_data)?;
+        let response = response.map_err(|fault| self.violated(fault))?;
         self.piece = response.head.into();
         self.download = match response.body {
             Download::None => Reading::Ended,
@@ -204,7 +215,8 @@ impl Call {
     }
 
     fn end(&mut self, trailers: Option<&HeaderMap>) -> io::Result<()> {
-        let trailers = downgrade::trailers(trailers.into_iter().flat_map(lines)).map_err(invalid_data)?;
+        let trailers = downgrade::trailers(trailers.into_iter().flat_map(lines));
+        let trailers = trailers.map_err(|fault| self.violated(fault))?;
         match std::mem::replace(&mut self.download, Reading::Ended) {
             Reading::Length(_, 1..) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Reading::Chunked(_) => {
@@ -304,7 +316,7 @@ impl Call {
         let ends = form == Form::Ordinary && has_no_body;
         let (response, send) = self.place.send(request, ends).map_err(|error| {
             // The frame layer did not send the request, so it may be sent again.
-            self.processing = Processing::Refused;
+            self.processing = Processing::NotProcessed(Unprocessed::Leaving);
             broken(error)
         })?;
         let body = match form {
