@@ -195,7 +195,10 @@ pub(crate) async fn serve_stream(
     let mut connection = Http1Connection::new(&worker, &handle, waiting, client);
     connection.spoken = ClientProtocol::Http2;
     connection.cut = Some(cut);
-    connection.answer_request().await;
+    if connection.answer_request().await == After::Close {
+        // Boxed: few requests are answered before they have ended.
+        Box::pin(connection.client.stream.linger_upload()).await;
+    }
 }
 
 struct Http1Connection<'a> {

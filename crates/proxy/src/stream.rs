@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use state::capture::Tap;
 use tls::backend::{Endpoint, Outbound};
 use tls::established;
-use tls::linger::Lingering;
+use tls::linger::{LINGER, LINGER_BYTES, Lingering};
 use tls::plain::Ended;
 use tls::plain::{Parked, Plain};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -467,6 +467,17 @@ impl Stream {
         if let Transport::Http2(side) = &mut *self.0.borrow_mut() {
             side.refuse();
         }
+    }
+
+    /// Lets the client of an HTTP/2 stream end its request after the response, within limits: some take the reset that
+    /// follows for a failure of their request (curl 7.88).
+    pub async fn linger_upload(&self) {
+        let mut room = LINGER_BYTES;
+        let discarding = poll_fn(|cx| match &mut *self.0.borrow_mut() {
+            Transport::Http2(side) => side.poll_discard(cx, &mut room),
+            _ => Poll::Ready(()),
+        });
+        let _ = tokio::time::timeout(LINGER, discarding).await;
     }
 
     /// Ends the write direction: with FIN, after close_notify with TLS.

@@ -15,7 +15,8 @@ use crate::plain::Plain;
 /// bytes.
 pub const LINGER: Duration = Duration::from_secs(1);
 
-const LINGER_BYTES: usize = 256 * 1024;
+/// Bytes that are read at most meanwhile.
+pub const LINGER_BYTES: usize = 256 * 1024;
 
 /// Size of one read in bytes.
 const AT_ONCE: usize = 16 * 1024;
@@ -32,19 +33,20 @@ impl Lingering for Plain {
     }
 }
 
-/// Shuts down the sending direction, then reads and discards what the client still sends, within limits. An immediate
-/// close would send a TCP reset, which would arrive before the last answer.
+/// Shuts down the sending direction, then reads and discards what the client still sends, within limits, and closes when the
+/// client has ended, or its time. An immediate close would send a TCP reset, which would arrive before the last answer.
 pub async fn linger(mut stream: impl Lingering) {
     let _ = tokio::time::timeout(LINGER, async {
         stream.shutdown().await?;
         let mut read = 0;
         while read < LINGER_BYTES {
             match discard(&mut stream).await? {
-                0 => break,
+                0 => return Ok(()),
                 count => read += count,
             }
         }
-        io::Result::Ok(())
+        // A client that sends on finds its window closed, and reads the last answer: a reset would end it before.
+        std::future::pending::<io::Result<()>>().await
     })
     .await;
 }

@@ -183,6 +183,25 @@ impl Side {
         Ok(())
     }
 
+    /// Reads and throws away what the client still sends of its request, at most `room` bytes. `Ready` at the end of the
+    /// request, and when the stream has ended.
+    pub(crate) fn poll_discard(&mut self, cx: &mut Context<'_>, room: &mut usize) -> Poll<()> {
+        self.piece = Bytes::new();
+        while !matches!(self.upload, Reading::Ended(_)) && *room > 0 {
+            // The call fails if the stream has ended, which has released the bytes.
+            let _ = self.body.flow_control().release_capacity(std::mem::take(&mut self.unreleased));
+            match ready!(self.body.poll_data(cx)) {
+                Some(Ok(data)) => {
+                    self.unreleased = data.len();
+                    *room = room.saturating_sub(data.len());
+                }
+                Some(Err(_)) | None => self.upload = Reading::Ended(Upload::None),
+            }
+        }
+        // A client that still sends is let go when its time is over.
+        if *room > 0 { Poll::Ready(()) } else { Poll::Pending }
+    }
+
     /// Waits until the client resets the stream or the connection breaks.
     pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let reset = match &mut self.download {
