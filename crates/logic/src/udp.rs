@@ -1,9 +1,11 @@
 //! Flows of a UDP listener: which datagrams of clients belong together, and how long.
 //!
 //! UDP has no connections, and source addresses can be forged. So the table is bounded: when it is full, a new flow
-//! takes the place of one whose client has not spoken after a reply, first of those without any reply. A flow whose
-//! client has spoken after a reply never loses its place to a new client. The caller passes the time and keeps its own
-//! data (`T`) in each flow.
+//! takes the place of one whose client has not spoken after a reply, first of those without any reply. While others
+//! can give way, those that began to wait for a reply less than [`GRACE`] ago do not: else the new flows of a flood would
+//! end those of clients before their replies come. They may be a quarter of all flows. A flow whose client has spoken
+//! after a reply never loses its place to a new client. The caller passes the time and keeps its own data (`T`) in each
+//! flow.
 //!
 //! 1. [`FlowTable::handle_datagram`] finds the flow of a datagram, or says what a new one would cost
 //!    (`crates/logic/src/udp/place.rs`).
@@ -11,6 +13,7 @@
 //! 3. [`FlowTable::handle_replies`] counts replies of the backend, and says whether the last one was among them.
 //! 4. [`FlowTable::poll_timeout`] and [`FlowTable::expire`] end idle flows (`crates/logic/src/udp/wheel.rs`).
 //!
+//! `crates/logic/src/udp/due.rs` counts the replies that a flow waits for.
 //! `crates/logic/src/udp/course.rs` decides whether a flow leaves its backend, `crates/logic/src/udp/own.rs` whether a
 //! source is one of our own listeners.
 
@@ -22,11 +25,13 @@ use crate::balance::{Prefixes, StickyKey};
 
 pub(crate) mod chain;
 mod course;
+mod due;
 mod own;
 mod place;
 mod wheel;
 
 use chain::{Chain, Links};
+use due::{ASKED_AGAIN, Due};
 use wheel::Wheel;
 
 pub use course::{Answers, Course, Hearing, Membership};
@@ -92,6 +97,9 @@ pub enum Arrival {
     New,
     /// It would begin a flow, for which this one must end.
     NewInPlaceOf(FlowId),
+    /// It belongs to this flow, whose backend owes replies and has sent none for so long that the flow ends. It then
+    /// begins a new one, for which there is room.
+    NewAfter(FlowId),
     Refused(Refused),
 }
 
@@ -124,16 +132,19 @@ pub enum AfterReply {
     Ends,
 }
 
-/// Time within which a client without a reply has asked again: resolvers wait five seconds at most.
-const ASKED_AGAIN: Duration = Duration::from_secs(6);
+/// Time for which a flow without a reply keeps its place while flows that were answered can give way.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Part of the flows that may have that time.
+const PART_IN_GRACE: usize = 4;
 
 /// Flow that has left the table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ended<T> {
     pub key: FlowKey,
     pub progress: Progress,
-    /// Replies that were still due; 0 with [`Replies::Any`].
-    pub due: u32,
+    /// Replies that have not come; 0 with [`Replies::Any`].
+    pub missing: u32,
     pub value: T,
 }
 
@@ -154,8 +165,8 @@ struct Flow<T> {
     key: FlowKey,
     source: StickyKey,
     last: Instant,
-    /// Replies that are due; always 0 with [`Replies::Any`].
-    due: u32,
+    /// Replies that are due; none with [`Replies::Any`].
+    due: Due,
     progress: Progress,
     value: T,
 }
@@ -174,8 +185,15 @@ struct Yielding {
 }
 
 impl Yielding {
-    fn first(&self) -> Option<u32> {
-        self.unanswered.first().or_else(|| self.answered.first())
+    /// The first one among all `flows`. `is_in_grace` tells whether one waits for a reply since less than [`GRACE`].
+    fn first(&self, flows: usize, is_in_grace: impl Fn(u32) -> bool) -> Option<u32> {
+        let (unanswered, answered) = (self.unanswered.first(), self.answered.first());
+        let is_part_small = self.unanswered.len() <= flows / PART_IN_GRACE;
+        match unanswered {
+            // It was silent for longest: all that wait are in grace.
+            Some(id) if answered.is_some() && is_part_small && is_in_grace(id) => answered,
+            _ => unanswered.or(answered),
+        }
     }
 
     fn of(&mut self, progress: Progress) -> Option<&mut Chain> {
@@ -212,7 +230,7 @@ impl<T> FlowTable<T> {
         }
         let idle_changed = rules.idle != self.rules.idle;
         if rules.replies == Replies::Any {
-            self.flows.iter_mut().flatten().for_each(|flow| flow.due = 0);
+            self.flows.iter_mut().flatten().for_each(|flow| flow.due = Due::new(now));
         }
         self.rules = rules;
         if idle_changed {
@@ -267,17 +285,20 @@ impl<T> FlowTable<T> {
         match self.rules.replies {
             Replies::Any => !self.yielding.unanswered.is_empty(),
             Replies::Exactly(0) => false,
-            Replies::Exactly(_) => self.flows.iter().flatten().any(|flow| flow.due > 0),
+            Replies::Exactly(_) => self.flows.iter().flatten().any(|flow| flow.due.count() > 0),
         }
     }
 
     /// A datagram of a client has arrived.
     pub fn handle_datagram(&mut self, key: &FlowKey, now: Instant) -> Arrival {
-        let Some(id) = self.ids.get(key).copied() else { return self.admit(key) };
+        let Some(id) = self.ids.get(key).copied() else { return self.admit(key, now) };
         let replies = self.rules.replies;
         if let Some(flow) = &mut self.flows[id as usize] {
+            if flow.due.is_overdue(now) {
+                return Arrival::NewAfter(FlowId(id));
+            }
             flow.last = now;
-            flow.owe(replies);
+            flow.owe(replies, now);
             let then = match flow.progress {
                 Progress::Unanswered => Progress::Unanswered,
                 Progress::Answered | Progress::Established => Progress::Established,
@@ -305,27 +326,33 @@ impl<T> FlowTable<T> {
     pub fn handle_further(&mut self, id: FlowId, count: u32) {
         let Replies::Exactly(each) = self.rules.replies else { return };
         if let Some(Some(flow)) = self.flows.get_mut(id.0 as usize) {
-            flow.due = flow.due.saturating_add(each.saturating_mul(count));
+            flow.due.add_further(each.saturating_mul(count));
         }
     }
 
-    fn admit(&self, key: &FlowKey) -> Arrival {
+    fn admit(&self, key: &FlowKey, now: Instant) -> Arrival {
         let source = self.sources.get(&self.source(key));
         if let Some(source) = source.filter(|source| source.flows >= self.rules.per_source) {
             // Only the source itself loses a flow to its own limit.
-            let oldest = source.yielding.first();
+            let oldest = source.yielding.first(source.flows, |id| self.is_in_grace(id, now));
             return oldest.map_or(Arrival::Refused(Refused::Source), |id| Arrival::NewInPlaceOf(FlowId(id)));
         }
         if self.len() < self.rules.flows {
             return Arrival::New;
         }
-        self.first_to_yield().map_or(Arrival::Refused(Refused::Table), Arrival::NewInPlaceOf)
+        self.first_to_yield(now).map_or(Arrival::Refused(Refused::Table), Arrival::NewInPlaceOf)
     }
 
     /// The first flow to end when anything runs out: the one that was silent for longest among those without a reply,
-    /// then among those whose client has not spoken after a reply.
-    pub fn first_to_yield(&self) -> Option<FlowId> {
-        self.yielding.first().map(FlowId)
+    /// then among those whose client has not spoken after a reply. Those that have just begun to wait for a reply come last,
+    /// if they are few.
+    pub fn first_to_yield(&self, now: Instant) -> Option<FlowId> {
+        self.yielding.first(self.len(), |id| self.is_in_grace(id, now)).map(FlowId)
+    }
+
+    fn is_in_grace(&self, id: u32, now: Instant) -> bool {
+        let flow = self.flows.get(id as usize).and_then(Option::as_ref);
+        flow.is_some_and(|flow| now.saturating_duration_since(flow.last) < GRACE)
     }
 
     fn source(&self, key: &FlowKey) -> StickyKey {
@@ -336,8 +363,9 @@ impl<T> FlowTable<T> {
     /// removed the flow whose place it takes.
     pub fn insert(&mut self, key: FlowKey, value: T, now: Instant) -> FlowId {
         let source = self.source(&key);
-        let mut flow = Flow { key, source, last: now, due: 0, progress: Progress::Unanswered, value };
-        flow.owe(self.rules.replies);
+        let mut flow =
+            Flow { key, source, last: now, due: Due::new(now), progress: Progress::Unanswered, value };
+        flow.owe(self.rules.replies, now);
         let id = self.free.pop().unwrap_or_else(|| {
             self.flows.push(None);
             // `rules.flows` is far below the largest number.
@@ -356,7 +384,7 @@ impl<T> FlowTable<T> {
     /// Largest number of replies after which the flow ends; at least one.
     pub fn most_replies(&self, id: FlowId) -> usize {
         match (self.rules.replies, self.flows.get(id.0 as usize)) {
-            (Replies::Exactly(1..), Some(Some(flow))) => flow.due.max(1) as usize,
+            (Replies::Exactly(1..), Some(Some(flow))) => flow.due.count().max(1) as usize,
             _ => usize::MAX,
         }
     }
@@ -367,8 +395,8 @@ impl<T> FlowTable<T> {
         flow.last = now;
         let is_last = match self.rules.replies {
             Replies::Exactly(1..) => {
-                flow.due = flow.due.saturating_sub(count);
-                flow.due == 0
+                flow.due.take(count);
+                flow.due.count() == 0
             }
             Replies::Any | Replies::Exactly(0) => false,
         };
@@ -412,7 +440,7 @@ impl<T> FlowTable<T> {
         if self.is_empty() && self.flows.len() > REMEMBERED {
             self.give_memory_back();
         }
-        Some(Ended { key: flow.key, progress: flow.progress, due: flow.due, value: flow.value })
+        Some(Ended { key: flow.key, progress: flow.progress, missing: flow.due.missing(), value: flow.value })
     }
 
     fn give_memory_back(&mut self) {
@@ -452,9 +480,9 @@ impl<T> FlowTable<T> {
 }
 
 impl<T> Flow<T> {
-    fn owe(&mut self, replies: Replies) {
-        if let Replies::Exactly(each) = replies {
-            self.due = self.due.saturating_add(each);
+    fn owe(&mut self, replies: Replies, now: Instant) {
+        if let Replies::Exactly(each @ 1..) = replies {
+            self.due.add(each, now);
         }
     }
 }

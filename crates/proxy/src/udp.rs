@@ -292,8 +292,11 @@ impl Server {
     /// Finishes the outcome of a flow that has left the table. Its socket rests for the next one, or is closed.
     fn finish(&mut self, ended: Ended<Flow>, why: End, now: Instant) {
         ended.value.note_trial(&self.worker);
+        // A reply that did not come may still do, and must not reach the next client of the socket.
+        let may_rest = ended.missing == 0;
         let socket = flow::end(ended, why);
         match why {
+            End::Complete if !may_rest => self.sockets.close(socket),
             End::Complete => self.sockets.rest(socket, self.table.room(), now),
             End::Timeout | End::Evicted | End::Closing | End::Killed => self.sockets.close(socket),
         }

@@ -7,11 +7,12 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Chain {
     first: u32,
     last: u32,
+    len: usize,
 }
 
 impl Default for Chain {
     fn default() -> Self {
-        Self { first: NONE, last: NONE }
+        Self { first: NONE, last: NONE, len: 0 }
     }
 }
 
@@ -22,6 +23,10 @@ impl Chain {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.first == NONE
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 }
 
@@ -48,6 +53,7 @@ impl Links {
             last => self.0[last as usize].after = number,
         }
         chain.last = number;
+        chain.len += 1;
     }
 
     /// Removes a number that is in this list.
@@ -61,5 +67,6 @@ impl Links {
             NONE => chain.last = before,
             after => self.0[after as usize].before = before,
         }
+        chain.len -= 1;
     }
 }

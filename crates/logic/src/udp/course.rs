@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::balance::Availability;
+use crate::balance::{Admission, Availability};
 
 /// Where the next datagram of a flow goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +70,15 @@ impl Hearing {
 }
 
 impl Course {
-    /// A flow leaves a backend that is down or has refused it. It stays at one that an operator drains. A missing reply
-    /// counts only where no check tells that the backend is down: a client could cause it.
-    pub fn of(health: Availability, answers: Answers, membership: Membership) -> Self {
+    /// A flow leaves a backend that is down or has refused it. It stays at one that an operator drains, while that one
+    /// replies. A missing reply counts only there, and where no check tells that the backend is down: a client could cause
+    /// it.
+    pub fn of(health: Availability, answers: Answers, membership: Membership, admission: Admission) -> Self {
         match (health, answers, membership) {
             (Availability::Unavailable | Availability::Denied | Availability::Standby, _, _)
             | (_, Answers::RefusedUs, _)
             | (_, Answers::Silent, Membership::Removed) => Self::Moves,
+            (_, Answers::Silent, _) if admission == Admission::Draining => Self::Moves,
             // A half-open backend keeps the flows that it has.
             (Availability::Available | Availability::OnTrial, Answers::Open, _)
             | (Availability::Available | Availability::OnTrial, Answers::Silent, Membership::Configured) => {
@@ -93,7 +95,8 @@ mod tests {
     #[test]
     fn a_flow_leaves_a_backend_that_is_down_or_refuses_it() {
         use Answers::{Open, RefusedUs};
-        let configured = |health, answers| Course::of(health, answers, Membership::Configured);
+        let configured =
+            |health, answers| Course::of(health, answers, Membership::Configured, Admission::Ready);
         assert_eq!(configured(Availability::Available, Open), Course::Stays);
         assert_eq!(configured(Availability::Unavailable, Open), Course::Moves);
         assert_eq!(configured(Availability::Available, RefusedUs), Course::Moves);
@@ -101,11 +104,16 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do as the start of a test")]
-    fn a_flow_leaves_a_backend_without_a_check_when_it_does_not_reply_for_a_second() {
+    fn a_flow_leaves_a_backend_without_a_check_or_that_drains_when_it_does_not_reply_for_a_second() {
         let now = Instant::now();
         let mut hearing = Hearing::default();
         let course = |hearing: Hearing, after, membership| {
-            Course::of(Availability::Available, hearing.answers(now + after), membership)
+            let answers = hearing.answers(now + after);
+            let ready = Course::of(Availability::Available, answers, membership, Admission::Ready);
+            let drains =
+                Course::of(Availability::Available, answers, Membership::Configured, Admission::Draining);
+            assert_eq!(drains == Course::Moves, answers == Answers::Silent);
+            ready
         };
         let removed = |hearing, after| course(hearing, after, Membership::Removed);
         assert_eq!(removed(hearing, Duration::from_secs(900)), Course::Stays, "nothing was asked");

@@ -1,5 +1,7 @@
 //! What a new flow may cost others.
 
+use std::time::Instant;
+
 use super::{FlowId, FlowTable};
 
 /// The place of a new flow. However many limits it meets (of the table, of a backend, of descriptors, of ports), one
@@ -16,9 +18,9 @@ pub enum Place {
 
 impl Place {
     /// The flow that ends because something ran out; `None` if the new flow has to do without it.
-    pub fn claim<T>(&mut self, table: &FlowTable<T>) -> Option<FlowId> {
+    pub fn claim<T>(&mut self, table: &FlowTable<T>, now: Instant) -> Option<FlowId> {
         let claimed = match *self {
-            Self::Free => table.first_to_yield(),
+            Self::Free => table.first_to_yield(now),
             Self::InPlaceOf(id) => Some(id),
             Self::Paid => None,
         };

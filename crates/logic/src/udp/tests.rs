@@ -16,7 +16,7 @@ fn send(table: &mut FlowTable<String>, client: &str, now: Instant) -> Arrival {
     match arrival {
         Arrival::Known(_) | Arrival::Refused(_) => return arrival,
         Arrival::New => {}
-        Arrival::NewInPlaceOf(id) => drop(table.remove(id).unwrap()),
+        Arrival::NewInPlaceOf(id) | Arrival::NewAfter(id) => drop(table.remove(id).unwrap()),
     }
     table.insert(key(client), client.to_owned(), now);
     arrival
@@ -78,7 +78,7 @@ fn answered_flows_give_way_after_unanswered_ones_until_their_client_speaks_after
         table.handle_replies(flow, 1, now);
     }
     assert_eq!(send(&mut table, "192.0.2.6:1", now), Arrival::Refused(Refused::Table));
-    assert_eq!(table.first_to_yield(), None);
+    assert_eq!(table.first_to_yield(now), None);
 }
 
 #[test]
@@ -90,11 +90,17 @@ fn a_new_flow_costs_one_other_at_most_however_many_limits_it_meets() {
     }
     let (first, second) = (id(&table, "192.0.2.1:1"), id(&table, "192.0.2.2:1"));
     let mut free = Place::Free;
-    assert_eq!((free.claim(&table), free.claim(&table), free.owed()), (Some(first), None, None));
+    assert_eq!((free.claim(&table, now), free.claim(&table, now), free.owed()), (Some(first), None, None));
     let mut taken = Place::InPlaceOf(second);
-    assert_eq!((taken.claim(&table), taken.claim(&table), taken.owed()), (Some(second), None, None));
+    assert_eq!(
+        (taken.claim(&table, now), taken.claim(&table, now), taken.owed()),
+        (Some(second), None, None)
+    );
     let mut unclaimed = Place::InPlaceOf(second);
-    assert_eq!((unclaimed.owed(), unclaimed.owed(), unclaimed.claim(&table)), (Some(second), None, None));
+    assert_eq!(
+        (unclaimed.owed(), unclaimed.owed(), unclaimed.claim(&table, now)),
+        (Some(second), None, None)
+    );
     assert_eq!(Place::Free.owed(), None);
 }
 
@@ -150,7 +156,7 @@ fn a_flow_ends_with_the_last_reply_that_is_due() {
     assert_eq!(table.handle_replies(flow, 1, now), AfterReply::Ends);
     assert!(!table.is_any_reply_due());
     let ended = table.remove(flow).unwrap();
-    assert_eq!((ended.progress, ended.due, table.len(), table.sources()), (Progress::Answered, 0, 0, 0));
+    assert_eq!((ended.progress, ended.missing, table.len(), table.sources()), (Progress::Answered, 0, 0, 0));
 }
 
 #[test]
@@ -233,7 +239,7 @@ fn a_refused_flow_with_replies_due_ends_soon_unless_its_client_asks_again() {
     send(&mut table, "192.0.2.2:1", now + Duration::from_secs(1));
     assert_eq!(table.expire(now + Duration::from_secs(5)), None);
     let ended = table.expire(now + ASKED_AGAIN + Duration::from_secs(1)).unwrap();
-    assert_eq!((ended.value.as_str(), ended.due), ("192.0.2.1:1", 1));
+    assert_eq!((ended.value.as_str(), ended.missing), ("192.0.2.1:1", 1));
     assert_eq!(table.expire(now + ASKED_AGAIN + Duration::from_secs(1)), None);
     assert_eq!(table.len(), 2);
     while table.expire(now + 2 * IDLE).is_some() {}
@@ -245,4 +251,84 @@ fn a_refused_flow_with_replies_due_ends_soon_unless_its_client_asks_again() {
     let refused = id(&table, "192.0.2.1:1");
     table.handle_refusal(refused, later);
     assert_eq!(table.expire(later + IDLE / 2), None);
+}
+
+#[test]
+fn a_flow_that_has_just_begun_to_wait_keeps_its_place_while_it_is_one_of_few() {
+    let mut now = start();
+    let mut table = FlowTable::new(rules(8, 10), now);
+    for number in 1..=6 {
+        let client = format!("192.0.2.{number}:1");
+        send(&mut table, &client, now);
+        let flow = id(&table, &client);
+        table.handle_replies(flow, 1, now);
+    }
+    for client in ["192.0.2.7:1", "192.0.2.8:1"] {
+        send(&mut table, client, now);
+    }
+    now += GRACE - Duration::from_millis(1);
+    // Two of eight wait: an answered one gives way. Then three wait, and the first of them does.
+    let (answered, waiting) = (id(&table, "192.0.2.1:1"), id(&table, "192.0.2.7:1"));
+    assert_eq!(send(&mut table, "192.0.2.9:1", now), Arrival::NewInPlaceOf(answered));
+    assert_eq!(send(&mut table, "192.0.2.10:1", now), Arrival::NewInPlaceOf(waiting));
+    for client in ["192.0.2.9:1", "192.0.2.10:1"] {
+        let flow = id(&table, client);
+        table.handle_replies(flow, 1, now);
+    }
+    // It has waited for longer than that.
+    now += Duration::from_millis(1);
+    let waiting = id(&table, "192.0.2.8:1");
+    assert_eq!(send(&mut table, "192.0.2.11:1", now), Arrival::NewInPlaceOf(waiting));
+}
+
+#[test]
+fn a_lost_reply_does_not_keep_a_flow_whose_later_datagrams_are_answered() {
+    let mut now = start();
+    let rules = Rules { replies: Replies::Exactly(1), ..rules(10, 10) };
+    let mut table = FlowTable::new(rules, now);
+    // The first reply is lost, and each later one comes at once.
+    send(&mut table, "192.0.2.1:1", now);
+    for second in 1.. {
+        now += Duration::from_secs(1);
+        assert!(matches!(send(&mut table, "192.0.2.1:1", now), Arrival::Known(_)));
+        let flow = id(&table, "192.0.2.1:1");
+        if table.handle_replies(flow, 1, now) == AfterReply::Ends {
+            assert!((6..=12).contains(&second), "{second} s");
+            break;
+        }
+        assert!(second < 20, "it never ends");
+    }
+    let flow = id(&table, "192.0.2.1:1");
+    assert_eq!(table.remove(flow).unwrap().missing, 1);
+    // Replies that come in another order than that of their datagrams are none that are lost.
+    for _ in 0..5 {
+        send(&mut table, "192.0.2.2:1", now);
+    }
+    let flow = id(&table, "192.0.2.2:1");
+    assert_eq!(table.handle_replies(flow, 4, now), AfterReply::Continues);
+    assert_eq!(table.handle_replies(flow, 1, now), AfterReply::Ends);
+    assert_eq!(table.remove(flow).unwrap().missing, 0);
+}
+
+#[test]
+fn a_flow_whose_client_asks_on_and_gets_nothing_ends_with_the_next_datagram() {
+    let now = start();
+    let after = |seconds| now + Duration::from_secs(seconds);
+    let exactly = Rules { replies: Replies::Exactly(1), ..rules(10, 10) };
+    let mut table = FlowTable::new(exactly, now);
+    for second in 0..6 {
+        send(&mut table, "192.0.2.1:1", after(second));
+    }
+    let first = id(&table, "192.0.2.1:1");
+    assert_eq!(table.handle_datagram(&key("192.0.2.1:1"), after(6)), Arrival::NewAfter(first));
+    let ended = table.remove(first).unwrap();
+    assert_eq!((ended.progress, ended.missing), (Progress::Unanswered, 6));
+    // A client that is silent keeps what it waits for, and where any number of replies may come, none is missing.
+    send(&mut table, "192.0.2.2:1", now);
+    let second = id(&table, "192.0.2.2:1");
+    assert_eq!(table.handle_replies(second, 1, after(29)), AfterReply::Ends);
+    let mut table = FlowTable::new(rules(10, 10), now);
+    for second in 0..20 {
+        assert_ne!(send(&mut table, "192.0.2.1:1", after(second)), Arrival::NewAfter(FlowId(0)));
+    }
 }

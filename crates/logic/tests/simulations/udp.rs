@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use logic::balance::{Availability, Prefixes};
+use logic::balance::{Admission, Availability, Prefixes};
 use logic::udp::{
     AfterReply, Arrival, Course, Ended, FlowId, FlowKey, FlowTable, Hearing, Membership, Progress, Replies,
     Rules,
@@ -96,6 +96,11 @@ impl World {
                 return None;
             }
             new => {
+                if let Arrival::NewAfter(id) = new {
+                    let ended = self.table.remove(id).unwrap();
+                    assert!(ended.missing > 0);
+                    self.gone(&ended);
+                }
                 let Some(backend) = self.choose(None) else {
                     self.fates.no_backend += 1;
                     return None;
@@ -121,7 +126,8 @@ impl World {
     fn known(&mut self, id: FlowId) -> FlowId {
         let Flow { backend, hearing } = *self.table.get_mut(id).unwrap();
         let answers = hearing.answers(self.now);
-        if Course::of(self.backends[backend].health, answers, Membership::Configured) == Course::Moves
+        if Course::of(self.backends[backend].health, answers, Membership::Configured, Admission::Ready)
+            == Course::Moves
             && let Some(other) = self.choose(Some(backend))
         {
             *self.table.get_mut(id).unwrap() = Flow { backend: other, hearing: Hearing::default() };

@@ -208,6 +208,38 @@ fn a_flow_leaves_a_backend_on_which_no_process_listens_and_a_drained_one_keeps_i
 }
 
 #[test]
+fn a_lost_reply_keeps_no_client_at_a_backend_that_drains() {
+    let (one, other) = (Echo::start(), Echo::start());
+    let server = Server::start(&config("replies = 1", &backends(&[&one, &other])));
+    let client = Client::new(&server.address("dns"));
+    client.send(b"silent");
+    let has_it = |echo: &&Echo| server.backend(&echo.address.to_string())["in_flight"] == 1;
+    let first = eventually("its flow has a backend", secs(20), || [&one, &other].into_iter().find(has_it));
+    let second = if first.address == one.address { &other } else { &one };
+    let mark = |word: &str, echo: &Echo| drop(server.said(&[word, &echo.address.to_string()]));
+    mark("drain", first);
+    // The client goes on to ask, and each later question is answered.
+    assert_eq!(client.ask("again").0, first.address);
+    eventually("its next flow is at the other backend", secs(30), || {
+        (client.ask("again").0 != first.address).then_some(())
+    });
+    let line = server.stdout.wait_for(" no-reply ", secs(20));
+    assert!(line.contains(&format!(" backend={} ", first.address)), "{line}");
+    // One that gets no answer at all leaves at once.
+    mark("ready", first);
+    mark("drain", second);
+    let client = Client::new(&server.address("dns"));
+    client.send(b"silent");
+    eventually("its flow has a backend", secs(20), || has_it(&first).then_some(()));
+    mark("ready", second);
+    mark("drain", first);
+    eventually("it has left", secs(20), || {
+        client.send(b"silent");
+        (server.backend(&first.address.to_string())["in_flight"] == 0).then_some(())
+    });
+}
+
+#[test]
 fn each_datagram_of_a_burst_that_finds_no_backend_is_counted() {
     let echo = Echo::start();
     let server = Server::start(&config("", &backends(&[&echo])));

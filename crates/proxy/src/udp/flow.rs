@@ -79,7 +79,7 @@ pub(super) fn end(ended: Ended<Flow>, why: End) -> BackendSocket {
     let mut flow = ended.value;
     let is_reply_missing = match flow.replies {
         Replies::Any => ended.progress == Progress::Unanswered,
-        Replies::Exactly(_) => ended.due > 0,
+        Replies::Exactly(_) => ended.missing > 0,
     };
     let is_refused = flow.hearing == Hearing::Refused;
     if let Some(refused) = flow.refused.filter(|_| is_refused && why == End::Timeout) {
@@ -87,7 +87,9 @@ pub(super) fn end(ended: Ended<Flow>, why: End) -> BackendSocket {
         flow.outcome.stop_clock_at(refused);
     }
     flow.outcome.end(match why {
-        End::Complete => Ending::Ok,
+        End::Complete if !is_reply_missing => Ending::Ok,
+        // One was lost, and later ones have come.
+        End::Complete => Ending::NoReply,
         End::Evicted => Ending::FlowEvicted,
         End::Killed => Ending::Killed,
         // Where no reply is due, a refusal is all that tells of lost datagrams.

@@ -118,6 +118,12 @@ impl Server {
             }
             Arrival::New => self.begin(key, Place::Free, now),
             Arrival::NewInPlaceOf(old) => self.begin(key, Place::InPlaceOf(old), now),
+            Arrival::NewAfter(old) => {
+                if let Some(ended) = self.table.remove(old) {
+                    self.finish(ended, End::Timeout, now);
+                }
+                self.begin(key, Place::Paid, now)
+            }
             Arrival::Refused(why) => Err(Ending::NoFlow(why)),
         };
         match begun {
@@ -142,7 +148,7 @@ impl Server {
         }
         let mut choice = self.choose(&key, None, now);
         if let Err(Ending::QueueFull) = choice
-            && let Some(old) = place.claim(&self.table)
+            && let Some(old) = place.claim(&self.table, now)
         {
             // Its permit at the backend becomes free: forged addresses must not keep all of them.
             self.evict(old, now);
@@ -257,7 +263,7 @@ impl Server {
             return Err(Ending::ConnectFailed);
         }
         if let Err(ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_)) = opened
-            && let Some(old) = place.claim(&self.table)
+            && let Some(old) = place.claim(&self.table, now)
         {
             // Local ports may run out before descriptors do.
             self.evict(old, now);
@@ -290,7 +296,7 @@ impl Server {
         if let Some(slot) = self.take_slot_with_room() {
             return Ok(slot);
         }
-        if let Some(old) = place.claim(&self.table) {
+        if let Some(old) = place.claim(&self.table, now) {
             self.evict(old, now);
             if let Some(slot) = self.take_free_slot() {
                 return Ok(slot);
@@ -339,7 +345,7 @@ impl Server {
         let is_configured = fallback::chain(&self.known, newest).any(has);
         let membership = if is_configured { Membership::Configured } else { Membership::Removed };
         let health = state.health_state().availability();
-        if Course::of(health, flow.hearing.answers(now), membership) == Course::Moves {
+        if Course::of(health, flow.hearing.answers(now), membership, state.admission()) == Course::Moves {
             self.relocate(id, now);
         }
     }

@@ -1,8 +1,9 @@
 //! Floods from forged addresses: what is bounded, who keeps a place, and what is told.
 
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
@@ -236,4 +237,90 @@ fn forged_sources_get_nothing_that_no_backend_has_sent() {
     });
     assert_eq!(listener(&server)["datagrams_out"], waves);
     assert_nothing_heard();
+}
+
+/// A server of a protocol with one answer for each question, which takes its time.
+struct SlowEcho {
+    address: SocketAddr,
+    ended: Arc<AtomicBool>,
+}
+
+impl SlowEcho {
+    fn start(delay: Duration) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(millis(1))).unwrap();
+        let (address, ended) = (socket.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
+        let seen = ended.clone();
+        std::thread::spawn(move || {
+            let (mut room, mut due) = ([0; 100], VecDeque::new());
+            while !seen.load(SeqCst) {
+                if let Ok((length, from)) = socket.recv_from(&mut room) {
+                    due.push_back((Instant::now() + delay, room[..length].to_vec(), from));
+                }
+                while let Some((_, answer, to)) = due.pop_front_if(|(due, ..)| *due <= Instant::now()) {
+                    let _ = socket.send_to(&answer, to);
+                }
+            }
+        });
+        Self { address, ended }
+    }
+}
+
+impl Drop for SlowEcho {
+    fn drop(&mut self) {
+        self.ended.store(true, SeqCst);
+    }
+}
+
+#[test]
+fn clients_lose_no_exchange_beside_a_flood_of_forged_sources_that_are_answered_as_well() {
+    for replies in ["", "replies = 1\n"] {
+        let echo = SlowEcho::start(millis(10));
+        let server = Server::start(&config(
+            &format!("{replies}max-flows = 2000\nflows-per-source = 2000\nidle-timeout = \"10m\""),
+            &format!("backends = [\"{}\"]", echo.address),
+        ));
+        let address = server.address("dns");
+        let (to, ended) = (address.clone(), Arc::new(AtomicBool::new(false)));
+        let over = ended.clone();
+        // A forged source gets no answer: nothing reads its socket.
+        let flood = std::thread::spawn(move || {
+            let mut sent = 0_u32;
+            while !over.load(SeqCst) {
+                let [_, a, b, c] = sent.to_be_bytes();
+                let source = Ipv4Addr::new(127, 10 + a, b, c);
+                let socket = UdpSocket::bind((source, 0)).unwrap();
+                let _ = socket.send_to(b"forged", &to);
+                sent += 1;
+                if sent.is_multiple_of(8) {
+                    // Two thousand a second: the pace of the flood, and nothing waits for it.
+                    std::thread::sleep(millis(4));
+                }
+            }
+            sent
+        });
+        eventually("the table is full", secs(60), || {
+            (!replies.is_empty() || listener(&server)["connections"].as_u64() == Some(2000)).then_some(())
+        });
+        let lost: usize = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..4_u8)
+                .map(|number| {
+                    let address = &address;
+                    scope.spawn(move || {
+                        let ask = |at: usize| {
+                            let client = Client::from(Ipv4Addr::new(127, 0, 1, number + 1).into(), address);
+                            client.0.set_read_timeout(Some(secs(3))).unwrap();
+                            client.send(format!("exchange {at}").as_bytes());
+                            client.0.recv(&mut [0; 100]).is_err()
+                        };
+                        (0..350).filter(|at| ask(*at)).count()
+                    })
+                })
+                .collect();
+            clients.into_iter().map(|client| client.join().unwrap()).sum()
+        });
+        ended.store(true, SeqCst);
+        let sent = flood.join().unwrap();
+        assert_eq!(lost, 0, "of 1,400 exchanges beside {sent} forged datagrams, {replies:?}");
+    }
 }
