@@ -26,6 +26,7 @@ use crate::snapshot::{ListenerPlan, http_settings};
 use crate::stream::{Carriage, Stream};
 use crate::tap;
 use crate::timer::Timer;
+use crate::upstream::Chain;
 use crate::worker::{ConnectionHandle, Current, WaitEnd, Worker};
 
 mod answer;
@@ -320,8 +321,18 @@ impl<'a> Http1Connection<'a> {
         is_last |= settings.max_requests.is_some_and(|most| *served >= most);
         let turn = if is_last { MoreRequests::Last } else { MoreRequests::More };
         let (worker, handle) = (self.worker, self.handle);
-        let session =
-            RequestContext { worker, handle, current, plan, settings, arrival, received, now, turn };
+        let session = RequestContext {
+            worker,
+            handle,
+            first: current,
+            followed: Chain::default(),
+            plan,
+            settings,
+            arrival,
+            received,
+            now,
+            turn,
+        };
         let after = exchange::run(&session, &mut self.client, &mut outcome).await;
         self.client.stream.limit(None);
         *since = outcome.stop_clock();

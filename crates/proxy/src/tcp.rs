@@ -32,7 +32,7 @@ use crate::live::Totals;
 use crate::outcome::Outcome;
 use crate::relay::{self, Early, End, RelayPause, Side, Watch};
 use crate::retry_budget;
-use crate::snapshot::{PoolPlan, Snapshot};
+use crate::snapshot::PoolPlan;
 use crate::sticky_cookie::Slot;
 use crate::stream::Stream;
 use crate::upstream::{self, Beginning, Chosen, InFlight, NoBackend, Wanted};
@@ -250,7 +250,7 @@ fn park(session: Box<Session>, client: Stream, backend: Stream) -> Option<(Box<S
 /// Connects a client to a backend. `None` if that failed; the outcome has the reason.
 async fn begin(
     mut session: Box<Session>,
-    snapshot: Current,
+    mut snapshot: Current,
     pool: PoolId,
     client: ClientConnection,
     mut now: Instant,
@@ -277,7 +277,9 @@ async fn begin(
     let (opening, tried, obtained) = loop {
         let (opening, mut tried) = (opening_to(&pool), Tried::default());
         let why =
-            match obtain(&snapshot, &pool, &arrival, Begin { opening, at: now }, &mut tried, outcome).await {
+            match obtain(&mut snapshot, &mut pool, &arrival, Begin { opening, at: now }, &mut tried, outcome)
+                .await
+            {
                 Ok(obtained) => break (opening, tried, obtained),
                 Err(why) => why,
             };
@@ -323,7 +325,7 @@ enum Change {
 /// Gives a session whose backend was judged down another one. Neither side has sent anything.
 async fn change_backend(session: &mut Session, backend: &mut Stream) -> Change {
     let worker = session.outcome.worker().clone();
-    let (Some((pool, index)), Some(mut unsent)) =
+    let (Some((mut pool, index)), Some(mut unsent)) =
         (session.backend().map(|(pool, index)| (pool.clone(), index)), session.unsent.take())
     else {
         return Change::Done;
@@ -336,8 +338,15 @@ async fn change_backend(session: &mut Session, backend: &mut Stream) -> Change {
     if retry::when_down(Idempotence::NotIdempotent, nothing, attempts, retries, room) == WhenDown::Move {
         unsent.tried.insert(index);
         let Unsent { current, arrival, opening, tried, .. } = &mut *unsent;
-        let obtaining =
-            obtain(current, &pool, arrival, Begin { opening: *opening, at: Instant::now() }, tried, outcome);
+        let left = pool.backends[index].state.clone();
+        let obtaining = obtain(
+            current,
+            &mut pool,
+            arrival,
+            Begin { opening: *opening, at: Instant::now() },
+            tried,
+            outcome,
+        );
         let Obtained { stream, chosen, .. } = match obtaining.await {
             Ok(obtained) => obtained,
             Err(why) => {
@@ -346,7 +355,7 @@ async fn change_backend(session: &mut Session, backend: &mut Stream) -> Change {
             }
         };
         outcome.moved += 1;
-        pool.backends[index].state.counters.of(worker.index).moved.add(1);
+        left.counters.of(worker.index).moved.add(1);
         unsent.outages = chosen.backend.outages();
         *slot = Some(chosen.slot);
         *backend = stream;
@@ -376,10 +385,10 @@ struct Begin {
     at: Instant,
 }
 
-/// Chooses and connects a backend, with retries.
+/// Chooses and connects a backend, with retries. A session that has waited goes on with the snapshot that is served then.
 async fn obtain(
-    snapshot: &Snapshot,
-    pool: &Arc<PoolPlan>,
+    snapshot: &mut Current,
+    pool: &mut Arc<PoolPlan>,
     arrival: &Arrival,
     Begin { opening, at: mut now }: Begin,
     tried: &mut Tried,
@@ -406,12 +415,18 @@ async fn obtain(
         let cookie = Slot::Absent;
         let wanted = Wanted { client, judged, key, tried, cookie, origin, remember };
         origin = upstream::Origin::Client;
-        let chosen = match upstream::choose(worker, snapshot, pool, wanted, now).await {
+        let mut chosen = match upstream::choose(worker, snapshot, pool, wanted, now).await {
             Ok(chosen) => chosen,
             Err(none) => return Err(no_backend(none)),
         };
         if chosen.queued.is_some() {
             now = Instant::now();
+        }
+        if let Some(followed) = chosen.followed.take() {
+            *tried = followed.tried(pool, tried);
+            (*snapshot, *pool) = (followed.current.clone(), followed.pool.clone());
+            outcome.pool = Some(pool.clone());
+            outcome.failed.leave_pool();
         }
         if let Some(failed) = failed.take() {
             failed.counters.of(worker.index).retries.add(1);

@@ -32,9 +32,9 @@ use crate::sticky_cookie::Slot;
 use crate::stream::{Quiet, Stream};
 use crate::worker::Worker;
 
-mod limits;
+mod followed;
 
-use limits::Limits;
+pub use followed::{Chain, Followed};
 
 /// Interval at which the first waiting session checks again, and after it the others in order: changes of health and
 /// weights do not notify them.
@@ -96,6 +96,8 @@ pub struct Chosen {
     pub view: View,
     /// Time that the session waited for the permit; `None` if it did not wait.
     pub queued: Option<Duration>,
+    /// The snapshot with which the session goes on, if another one came while it waited: `index` is of its pool.
+    pub followed: Option<Box<Followed>>,
 }
 
 /// Inputs of the choice of a backend.
@@ -184,8 +186,8 @@ pub fn choose_at_once(
     }
 }
 
-/// Waits in the pool's queue, first in, first out. The limits of the backends are those of the snapshot that is served at
-/// each look.
+/// Waits in the pool's queue, first in, first out. A session goes on with the snapshot that is served when it gets a backend,
+/// and waits for as long as that one says.
 pub async fn wait(
     worker: &Rc<Worker>,
     snapshot: &Snapshot,
@@ -197,51 +199,50 @@ pub async fn wait(
     let Some(place) = pool.queue.stand(limit) else {
         return Err(NoBackend::QueueFull);
     };
-    let waiting = async {
-        // A permit may have become free before this session entered the queue.
-        let mut is_our_turn = place.may_look;
-        let (mut generation, mut served) = (snapshot.generation, Vec::new());
-        loop {
-            if is_our_turn {
-                place.looks();
-                let current = worker.current();
-                if current.generation != generation {
-                    (generation, served) = (current.generation, limits::served(&current, pool));
-                }
-                let limits = |index: usize, backend: &BackendPlan| {
-                    served.get(index).copied().unwrap_or_else(|| Limits::configured(index, backend))
-                };
-                let now = Instant::now();
-                if let Some(outcome) = choose_by(worker, snapshot, pool, wanted, now, limits) {
-                    // A backend that came back, or whose limit was raised, has room for more than one.
-                    let others_wait = pool.queue.waiting() > 1;
-                    if outcome.is_ok() && others_wait && has_room(pool, wanted.judged, now, limits) {
-                        place.pass_on();
-                    }
-                    break outcome;
-                }
-                place.pass_on();
-            }
-            let is_called = tokio::time::timeout(LOOK_AGAIN, place.wait_for_turn()).await.is_ok();
-            is_our_turn = is_called || place.is_first();
+    // A permit may have become free before this session entered the queue.
+    let mut is_our_turn = place.may_look;
+    let mut followed: Option<Box<Followed>> = None;
+    loop {
+        let current = worker.current();
+        let known = followed.as_ref().map_or(snapshot.generation, |followed| followed.current.generation);
+        if current.generation != known
+            && let Some(served) = Followed::find(current, pool)
+        {
+            followed = Some(served);
         }
-    };
-    match tokio::time::timeout(pool.settings.timeouts.queue, waiting).await {
-        Ok(Ok(chosen)) => Ok(Chosen { queued: Some(started.elapsed()), ..chosen }),
-        Ok(Err(none)) => Err(none),
-        Err(_) => Err(NoBackend::QueueTimeout),
+        let served = followed.as_ref().map_or(pool, |followed| &followed.pool);
+        if is_our_turn {
+            place.looks();
+            let now = Instant::now();
+            let outcome = match &followed {
+                None => choose_now(worker, snapshot, pool, wanted, now),
+                Some(followed) => {
+                    let (tried, cookie) =
+                        (&followed.tried(pool, wanted.tried), followed.cookie(pool, wanted.cookie));
+                    choose_now(worker, &followed.current, served, &Wanted { tried, cookie, ..*wanted }, now)
+                }
+            };
+            if let Some(outcome) = outcome {
+                // A backend that came back, or whose limit was raised, has room for more than one.
+                if outcome.is_ok() && pool.queue.waiting() > 1 && has_room(served, wanted.judged, now) {
+                    place.pass_on();
+                }
+                return outcome.map(|chosen| Chosen { queued: Some(started.elapsed()), followed, ..chosen });
+            }
+            place.pass_on();
+        }
+        let left = served.settings.timeouts.queue.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            return Err(NoBackend::QueueTimeout);
+        }
+        let is_called = tokio::time::timeout(left.min(LOOK_AGAIN), place.wait_for_turn()).await.is_ok();
+        is_our_turn = is_called || place.is_first();
     }
 }
 
 /// Whether a backend that is available has room for one more session.
-fn has_room(
-    pool: &PoolPlan,
-    judged: Option<Peer>,
-    now: Instant,
-    limits: impl Fn(usize, &BackendPlan) -> Limits + Copy,
-) -> bool {
-    let standings = || standings_by(pool, judged, now, limits);
-    logic::balance::candidates(standings, AllDown::ErrorPage).0.iter().any(Candidate::takes)
+fn has_room(pool: &PoolPlan, judged: Option<Peer>, now: Instant) -> bool {
+    candidates(pool, judged, now, AllDown::ErrorPage).iter().any(Candidate::takes)
 }
 
 /// Chooses a backend. `None` if every possible backend is at its limit.
@@ -252,21 +253,10 @@ fn choose_now(
     wanted: &Wanted<'_>,
     now: Instant,
 ) -> Option<Result<Chosen, NoBackend>> {
-    choose_by(worker, snapshot, pool, wanted, now, Limits::configured)
-}
-
-fn choose_by(
-    worker: &Rc<Worker>,
-    snapshot: &Snapshot,
-    pool: &Arc<PoolPlan>,
-    wanted: &Wanted<'_>,
-    now: Instant,
-    limits: impl Fn(usize, &BackendPlan) -> Limits + Copy,
-) -> Option<Result<Chosen, NoBackend>> {
     let mut candidates = Candidates::new();
-    let standings = || standings_by(pool, wanted.judged, now, limits);
+    let standings = || standings(pool, wanted.judged, now);
     logic::balance::gather(&mut candidates, standings, pool.settings.all_down);
-    let remembered = remembered(pool, wanted, now, limits);
+    let remembered = remembered(pool, wanted, now);
     loop {
         if pool.tiers > 1 {
             let priority = |index: usize| pool.backends[index].settings.priority;
@@ -278,7 +268,7 @@ fn choose_by(
         let view = View::of(&question, selection);
         let index = match selection {
             Selection::Remembered(index) => {
-                return take(pool, index, limits(index, &pool.backends[index]).most, view).map(Ok);
+                return take(pool, index, pool.backends[index].settings.max_connections, view).map(Ok);
             }
             Selection::Picked(index) => index,
             Selection::AllBusy => return None,
@@ -301,7 +291,7 @@ fn choose_by(
 
 /// Chooses the backend that has served the client before, if it has room for it.
 fn choose_known(pool: &PoolPlan, wanted: &Wanted<'_>, now: Instant) -> Option<Chosen> {
-    let remembered = remembered(pool, wanted, now, Limits::configured)?;
+    let remembered = remembered(pool, wanted, now)?;
     let all_down = Turn::Known.all_down(pool.settings.all_down);
     let candidates = candidates(pool, wanted.judged, now, all_down);
     let question = question(pool, &candidates, Some(remembered), wanted);
@@ -321,12 +311,7 @@ fn question<'a>(
 }
 
 /// Returns the backend that the sticky table has for the client, or its cookie.
-fn remembered(
-    pool: &PoolPlan,
-    wanted: &Wanted<'_>,
-    now: Instant,
-    limits: impl Fn(usize, &BackendPlan) -> Limits,
-) -> Option<Remembered> {
+fn remembered(pool: &PoolPlan, wanted: &Wanted<'_>, now: Instant) -> Option<Remembered> {
     let backend = match (&pool.cookie, wanted.cookie) {
         (Some(_), Slot::Backend(backend)) => backend,
         (Some(_), Slot::Absent | Slot::Unknown) => return None,
@@ -336,7 +321,7 @@ fn remembered(
             pool.identities.find(identity)?
         }
     };
-    Some(Remembered { backend, limit: limits(backend, &pool.backends[backend]).most })
+    Some(Remembered { backend, limit: pool.backends[backend].settings.max_connections })
 }
 
 /// Remembers the backend of a client in the pool's sticky table, if it has one.
@@ -362,21 +347,11 @@ pub(crate) fn standings(
     judged: Option<Peer>,
     now: Instant,
 ) -> impl Iterator<Item = Standing> {
-    standings_by(pool, judged, now, Limits::configured)
-}
-
-fn standings_by(
-    pool: &PoolPlan,
-    judged: Option<Peer>,
-    now: Instant,
-    limits: impl Fn(usize, &BackendPlan) -> Limits,
-) -> impl Iterator<Item = Standing> {
     let window = pool.settings.slow_start;
     let by_latency = pool.settings.balance == Policy::PeakEwma;
     let trials = pool.settings.passive.trials;
-    pool.backends.iter().enumerate().map(move |(index, backend)| {
+    pool.backends.iter().map(move |backend| {
         let state = &backend.state;
-        let Limits { most, soft } = limits(index, backend);
         let configured = state.weight_override().unwrap_or(backend.settings.weight);
         let full_weight = configured * WEIGHT_UNIT;
         let weight = match state.up_for(now) {
@@ -389,8 +364,8 @@ fn standings_by(
             weight,
             full_weight,
             in_flight: state.in_flight.load(Relaxed),
-            limit: most,
-            soft_limit: soft,
+            limit: backend.settings.max_connections,
+            soft_limit: backend.settings.soft_max_connections,
             verdict: verdict(backend, judged),
             priority: backend.settings.priority,
             latency: if by_latency { state.latency(now) } else { 0 },
@@ -421,7 +396,7 @@ fn take(pool: &PoolPlan, index: usize, limit: Option<u32>, view: View) -> Option
         .fetch_update(Relaxed, Relaxed, |in_flight| (in_flight < limit).then_some(in_flight + 1))
         .ok()?;
     let slot = InFlight { backend: plan.state.clone(), queue: pool.queue.clone() };
-    Some(Chosen { index, backend: plan.state.clone(), slot, trial, view, queued: None })
+    Some(Chosen { index, backend: plan.state.clone(), slot, trial, view, queued: None, followed: None })
 }
 
 /// Returns an idle connection to the backend that is still open, if there is one.

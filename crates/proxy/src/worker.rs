@@ -288,7 +288,10 @@ impl Worker {
         // Here, too: a worker without sessions would keep the pools of the earlier snapshot.
         self.balancers.follow(&snapshot);
         self.hedging.follow(&snapshot);
+        // Its queues may have sessions that wait for what is new in it.
+        let pools: Vec<_> = snapshot.pools.iter().filter(|pool| pool.queue.waiting() > 0).cloned().collect();
         *self.current.borrow_mut() = Rc::new(snapshot);
+        pools.iter().for_each(|pool| pool.queue.freed());
         self.past.borrow_mut().freeze();
     }
 

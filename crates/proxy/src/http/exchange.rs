@@ -93,7 +93,7 @@ fn prepare_forwarding<'a>(
     if let Some(bandwidth) = bandwidth.or(session.plan.settings.bandwidth.as_ref()) {
         client.stream.limit(Some(session.limits(*bandwidth)));
     }
-    let pool = fallback::serving(session.worker, session.current, session.current.pool(pool));
+    let pool = fallback::serving(session.worker, session.current(), session.current().pool(pool));
     outcome.pool = Some(pool.clone());
     let edits = [&session.settings.edits, route_edits];
     let local = match request.authority.is_empty() {
@@ -144,6 +144,12 @@ struct EarlierAttempts {
     reuse: Reuse,
 }
 
+impl EarlierAttempts {
+    fn none(reuse: Reuse) -> Self {
+        Self { tried: Tried::default(), failed: 0, reuse }
+    }
+}
+
 /// Why a request leaves the backend with this index.
 #[derive(Clone, Copy)]
 enum Left {
@@ -165,25 +171,45 @@ enum PoolEnd<'a> {
     Done(After),
     /// No backend of the pool could be connected to: the request goes to another pool.
     FallsBack(&'a Arc<PoolPlan>),
+    /// The request has waited for a backend, and another snapshot is served by now.
+    Follows(Box<Resumed<'a>>),
+}
+
+/// A request that goes on with its pool as it is served now.
+struct Resumed<'a> {
+    pool: &'a Arc<PoolPlan>,
+    chosen: Chosen,
+    before: EarlierAttempts,
+    hold: Option<Hold<'a>>,
 }
 
 impl<'a> Forwarding<'a> {
     async fn run(&mut self, client: &mut Client, outcome: &mut Outcome) -> After {
+        let mut resumed = None;
         loop {
-            match self.run_in_pool(client, outcome).await {
+            match self.run_in_pool(client, outcome, resumed.take()).await {
                 PoolEnd::Done(after) => return after,
                 PoolEnd::FallsBack(pool) => {
-                    (self.key, self.judged) = (key_for(self.session, pool), judged_by(self.session, pool));
-                    let received = &self.session.received;
-                    self.cookie =
-                        sticky_cookie::slot(pool.cookie.as_ref(), &received.head, &received.request);
-                    self.head.left.push(std::mem::replace(&mut self.pool, pool));
-                    outcome.pool = Some(pool.clone());
-                    (outcome.backend, outcome.view) = (None, View::default());
-                    outcome.failed.leave_pool();
+                    let left = self.enter(pool, outcome);
+                    self.head.left.push(left);
+                }
+                PoolEnd::Follows(next) => {
+                    self.enter(next.pool, outcome);
+                    resumed = Some(next);
                 }
             }
         }
+    }
+
+    /// Goes on with another pool. Returns the one that the request leaves.
+    fn enter(&mut self, pool: &'a Arc<PoolPlan>, outcome: &mut Outcome) -> &'a Arc<PoolPlan> {
+        (self.key, self.judged) = (key_for(self.session, pool), judged_by(self.session, pool));
+        let received = &self.session.received;
+        self.cookie = sticky_cookie::slot(pool.cookie.as_ref(), &received.head, &received.request);
+        outcome.pool = Some(pool.clone());
+        (outcome.backend, outcome.view) = (None, View::default());
+        outcome.failed.leave_pool();
+        std::mem::replace(&mut self.pool, pool)
     }
 
     /// Returns the pool that the request falls back to after a failure in this one, before which nothing was sent.
@@ -197,13 +223,21 @@ impl<'a> Forwarding<'a> {
         if self.pool.settings.fallback.is_none() || failure.is_some_and(is_sent) {
             return None;
         }
-        fallback::after(self.session.current, self.pool)
+        fallback::after(self.session.current(), self.pool)
     }
 
-    async fn run_in_pool(&self, client: &mut Client, outcome: &mut Outcome) -> PoolEnd<'a> {
+    async fn run_in_pool(
+        &self,
+        client: &mut Client,
+        outcome: &mut Outcome,
+        mut resumed: Option<Box<Resumed<'a>>>,
+    ) -> PoolEnd<'a> {
         // A shared HTTP/2 connection takes its slots where it is opened.
-        let _hold = match self.pool.settings.http {
+        let mut hold = match self.pool.settings.http {
             BackendHttp::Http2 => None,
+            BackendHttp::Http1 if resumed.as_ref().is_some_and(|resumed| resumed.hold.is_some()) => {
+                resumed.as_mut().and_then(|resumed| resumed.hold.take())
+            }
             BackendHttp::Http1 => match Hold::take(self.session.worker, self.session.handle) {
                 Ok(hold) => Some(hold),
                 Err(why) => match Box::pin(self.wait_for_hold(client, outcome, why)).await {
@@ -217,9 +251,15 @@ impl<'a> Forwarding<'a> {
             true => Reuse::Forbidden,
             false => Reuse::Allowed,
         };
-        retry_budget::count(worker, self.pool, self.session.now);
-        let mut before = EarlierAttempts { tried: Tried::default(), failed: 0, reuse };
-        let mut now = self.session.now;
+        let (mut before, mut now) = match &mut resumed {
+            Some(resumed) => {
+                (std::mem::replace(&mut resumed.before, EarlierAttempts::none(reuse)), Instant::now())
+            }
+            None => {
+                retry_budget::count(worker, self.pool, self.session.now);
+                (EarlierAttempts::none(reuse), self.session.now)
+            }
+        };
         let mut last: Option<Failure> = None;
         // The backend that the request leaves for another one.
         let mut left: Option<Left> = None;
@@ -237,10 +277,13 @@ impl<'a> Forwarding<'a> {
                 origin,
                 remember: upstream::Remember::AtOnce,
             };
-            let current = self.session.current;
-            let chosen = match upstream::choose_at_once(worker, current, self.pool, &wanted, now) {
-                Some(chosen) => Some(chosen),
-                None => Box::pin(self.wait_for_backend(client, &wanted)).await,
+            let current = self.session.current();
+            let chosen = match resumed.take() {
+                Some(resumed) => Some(Ok(resumed.chosen)),
+                None => match upstream::choose_at_once(worker, current, self.pool, &wanted, now) {
+                    Some(chosen) => Some(chosen),
+                    None => Box::pin(self.wait_for_backend(client, &wanted)).await,
+                },
             };
             let mut chosen = match chosen {
                 Some(Ok(chosen)) => chosen,
@@ -259,9 +302,17 @@ impl<'a> Forwarding<'a> {
                     return PoolEnd::Done(After::Drop);
                 }
             };
-            if let Some(queued) = chosen.queued {
+            if let Some(queued) = chosen.queued.take() {
                 now = Instant::now();
                 outcome.queued = Some(outcome.queued.unwrap_or_default() + queued);
+            }
+            if let Some(followed) = chosen.followed.take() {
+                if let Some(left) = left {
+                    self.count_left(left, outcome);
+                }
+                before.tried = followed.tried(self.pool, &before.tried);
+                let pool = &self.session.followed.add(followed).pool;
+                return PoolEnd::Follows(Box::new(Resumed { pool, chosen, before, hold: hold.take() }));
             }
             outcome.attempts += 1;
             (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
@@ -329,7 +380,7 @@ impl<'a> Forwarding<'a> {
         client: &mut Client,
         outcome: &mut Outcome,
         refusal: Refusal,
-    ) -> Result<Hold<'_>, After> {
+    ) -> Result<Hold<'a>, After> {
         let Client { stream, buffer, .. } = &mut *client;
         let (worker, handle) = (self.session.worker, self.session.handle);
         let (limit, most) = (self.pool.settings.timeouts.queue, self.pool.settings.queue_length);
@@ -358,7 +409,7 @@ impl<'a> Forwarding<'a> {
         let Client { stream, buffer, .. } = client;
         tokio::select! {
             biased;
-            chosen = upstream::wait(self.session.worker, self.session.current, self.pool, wanted) => Some(chosen),
+            chosen = upstream::wait(self.session.worker, self.session.current(), self.pool, wanted) => Some(chosen),
             () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => None,
         }
     }
@@ -408,7 +459,7 @@ impl<'a> Forwarding<'a> {
         if let Some(rule) = self.hedge()
             && outcome.attempts == 1
         {
-            worker.with_hedging(self.session.current, self.pool.id, |hedging| hedging.count(rule));
+            worker.with_hedging(self.session.current(), self.pool.id, |hedging| hedging.count(rule));
         }
         let kept = match before.reuse {
             Reuse::Allowed => {

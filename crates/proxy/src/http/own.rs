@@ -61,7 +61,7 @@ pub(super) async fn answer_ourselves(
             answer::refuse(session, client, outcome, 400, &detail, &[]).await
         }
         Destination::Loop(pool) => {
-            let pool = session.current.pool(*pool);
+            let pool = session.current().pool(*pool);
             outcome.pool = Some(pool.clone());
             outcome.end(Ending::RequestLoop);
             tell_of_loop(session, pool);

@@ -121,7 +121,7 @@ impl<'a> Race<'a> {
         mut first: Leg,
         moving: &Moving<'_>,
     ) -> Raced<'a> {
-        let (worker, current) = (self.session.worker, self.session.current);
+        let (worker, current) = (self.session.worker, self.session.current());
         let after = worker.with_hedging(current, self.pool.id, |hedging| hedging.after(rule));
         if self.send(&mut first, &client.timer).await.is_err() {
             return Raced::First(first, Vec::new());
@@ -220,7 +220,7 @@ impl<'a> Race<'a> {
 
     /// Takes a second backend and the descriptors for it, if there is budget and no wait is needed.
     fn choose(&self, moving: &Moving<'_>) -> Option<(Chosen, Option<Hold<'a>>)> {
-        let (worker, current) = (self.session.worker, self.session.current);
+        let (worker, current) = (self.session.worker, self.session.current());
         if !worker.with_hedging(current, self.pool.id, |hedging| hedging.may_spend()) {
             return None;
         }
@@ -367,7 +367,7 @@ impl<'a> Race<'a> {
 
 /// Records how long a request of a pool with hedging waited for its response.
 pub(super) fn observe(session: &RequestContext<'_>, pool: &PoolPlan, took: Duration) {
-    session.worker.with_hedging(session.current, pool.id, |hedging| hedging.observe(took));
+    session.worker.with_hedging(session.current(), pool.id, |hedging| hedging.observe(took));
 }
 
 /// The failure of a backend that closed without a byte of its response.

@@ -18,6 +18,7 @@ use crate::snapshot::{BackendPlan, ListenerPlan, PoolPlan};
 use crate::stream::Stream;
 use crate::tcp::{limits, proxy_header};
 use crate::timer::Timer;
+use crate::upstream::Chain;
 use crate::worker::{ConnectionHandle, Current, Worker};
 
 pub(super) struct Client {
@@ -47,7 +48,10 @@ pub(super) struct RequestContext<'a> {
     pub(super) worker: &'a Rc<Worker>,
     /// Handle of the client's connection, and its share of backend connections.
     pub(super) handle: &'a Rc<ConnectionHandle>,
-    pub(super) current: &'a Current,
+    /// The snapshot under which the request began; [`Self::current`] is the one with which it goes on.
+    pub(super) first: &'a Current,
+    /// Those with which it went on after waits in queues.
+    pub(super) followed: Chain,
     pub(super) plan: &'a ListenerPlan,
     pub(super) settings: &'a HttpSettings,
     pub(super) arrival: &'a Arrival,
@@ -58,6 +62,10 @@ pub(super) struct RequestContext<'a> {
 }
 
 impl RequestContext<'_> {
+    pub(super) fn current(&self) -> &Current {
+        self.followed.newest(self.first)
+    }
+
     /// Returns the client that the request comes from, behind trusted proxies. `None` if they do not tell it.
     pub(super) fn client_behind_proxies(&self) -> Option<Peer> {
         let Received { head, request } = &*self.received;
