@@ -32,6 +32,7 @@ pub mod past;
 pub mod path;
 pub mod pending;
 pub mod probes;
+pub mod queue;
 pub mod sessions;
 pub mod stored;
 pub mod tables;
@@ -43,6 +44,8 @@ use descriptors::Descriptors;
 use hsts::HstsReport;
 use pending::PendingReport;
 use probes::ProbeReport;
+use queue::QueueReport;
+use stopping::StoppingReport;
 use stored::StoredReport;
 use taking::TakingReport;
 
@@ -201,6 +204,8 @@ pub struct PoolReport {
     pub balance: String,
     /// Sessions waiting in the queue for a backend below its limit.
     pub queued: usize,
+    /// How long they wait.
+    pub queue: QueueReport,
     /// Number of backends that take new sessions.
     pub available: usize,
     /// Backends that traffic would have ejected, if another one could take their sessions.
@@ -478,6 +483,7 @@ impl PoolReport {
             name: plan.settings.name.to_string(),
             balance: plan.settings.balance.to_string(),
             queued: plan.queue.waiting(),
+            queue: QueueReport::read(&plan.queue, now),
             available: backends.iter().filter(|backend| backend.takes_sessions()).count(),
             ejections_stopped: plan.state.ejections_stopped.load(Relaxed),
             retries_refused: plan.state.retries_refused.load(Relaxed),

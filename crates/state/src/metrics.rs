@@ -218,6 +218,21 @@ impl LatencySum {
         }
     }
 
+    /// Adds one time.
+    pub fn observe(&mut self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.buckets[LATENCY_BOUNDS.partition_point(|bound| *bound < micros)] += 1;
+        self.total_micros = self.total_micros.saturating_add(micros);
+        self.longest_micros = self.longest_micros.max(micros);
+    }
+
+    /// Adds the times of another histogram.
+    pub fn add(&mut self, other: &Self) {
+        self.buckets.iter_mut().zip(other.buckets).for_each(|(count, more)| *count += more);
+        self.total_micros = self.total_micros.saturating_add(other.total_micros);
+        self.longest_micros = self.longest_micros.max(other.longest_micros);
+    }
+
     /// Number of observed times.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()

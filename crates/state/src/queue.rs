@@ -4,11 +4,17 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use logic::balance::turn::has_room;
 use tokio::sync::Notify;
 
 use crate::lock::lock;
+use crate::metrics::LatencySum;
+
+mod waits;
+
+use waits::Waits;
 
 #[derive(Debug, Default)]
 pub struct Queue {
@@ -23,13 +29,25 @@ struct Line {
     waiters: BTreeMap<u64, Waiter>,
     /// A backend became free when all waiters had already been called.
     is_spare: bool,
+    /// Present since a session has waited, with the moment from which its times are.
+    waits: Option<(Box<Waits>, Instant)>,
 }
 
 #[derive(Debug)]
 struct Waiter {
     wake: Arc<Notify>,
+    since: Instant,
     /// The waiter was called and has not tried to take a backend yet.
     is_called: bool,
+}
+
+/// How long sessions wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueTimes {
+    /// Time for which the one that has waited longest has waited.
+    pub longest: Option<Duration>,
+    /// Waits that ended in the last minute, also those that ended without a backend.
+    pub last_minute: LatencySum,
 }
 
 impl Line {
@@ -51,6 +69,17 @@ impl Queue {
         self.waiting.load(Relaxed)
     }
 
+    pub fn times(&self, now: Instant) -> QueueTimes {
+        let line = lock(&self.line);
+        let first = line.waiters.first_key_value();
+        QueueTimes {
+            longest: first.map(|(_, first)| now.saturating_duration_since(first.since)),
+            last_minute: line.waits.as_ref().map_or_else(LatencySum::default, |(waits, began)| {
+                waits.sum(now.saturating_duration_since(*began))
+            }),
+        }
+    }
+
     /// Calls the session that has waited longest, because a backend may be free.
     pub fn freed(&self) {
         if self.waiting() > 0 {
@@ -67,7 +96,8 @@ impl Queue {
         let (number, wake) = (line.next, Arc::new(Notify::new()));
         line.next += 1;
         let may_look = line.waiters.is_empty() || std::mem::take(&mut line.is_spare);
-        line.waiters.insert(number, Waiter { wake: Arc::clone(&wake), is_called: false });
+        line.waiters
+            .insert(number, Waiter { wake: Arc::clone(&wake), since: Instant::now(), is_called: false });
         self.count(&line);
         drop(line);
         Some(QueueEntry { queue: self, number, wake, may_look })
@@ -114,6 +144,11 @@ impl Drop for QueueEntry<'_> {
         let mut line = lock(&self.queue.line);
         let own = line.waiters.remove(&self.number);
         self.queue.count(&line);
+        if let Some(own) = &own {
+            let now = Instant::now();
+            let (waits, began) = line.waits.get_or_insert_with(|| (Box::default(), now));
+            waits.note(now.saturating_duration_since(own.since), now.saturating_duration_since(*began));
+        }
         // An unanswered call is passed to the next waiter, and so is a backend that became free when all had been
         // called.
         if std::mem::take(&mut line.is_spare) | own.is_some_and(|own| own.is_called) {
@@ -144,6 +179,21 @@ mod tests {
         places[1].looks();
         queue.freed();
         assert_eq!(places.iter().map(is_called).collect::<Vec<_>>(), [true, false, false]);
+    }
+
+    #[test]
+    fn waits_are_told_while_they_last_and_for_a_minute_after() {
+        let queue = Queue::default();
+        let later = Instant::now() + Duration::from_secs(5);
+        assert!(queue.times(later).longest.is_none());
+        let (first, second) = (queue.stand(9).unwrap(), queue.stand(9).unwrap());
+        assert!(queue.times(later).longest.unwrap() >= Duration::from_secs(5) - Duration::from_secs(1));
+        drop(second);
+        assert_eq!((queue.times(later).last_minute.count(), queue.waiting()), (1, 1));
+        drop(first);
+        let times = queue.times(later);
+        assert!(times.longest.is_none() && times.last_minute.count() == 2);
+        assert_eq!(queue.times(later + Duration::from_secs(70)).last_minute.count(), 0);
     }
 
     #[test]

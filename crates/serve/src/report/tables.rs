@@ -179,6 +179,9 @@ fn pools_into(out: &mut String, pools: &[PoolReport], most: usize) {
                 pool.limited(),
             ),
         );
+        if let Some(queue) = pool.queue.line() {
+            push_line(out, &wrapped("  ", "    ", &queue, WIDTH));
+        }
         let mut backends: Vec<_> = pool.backends.iter().collect();
         backends.sort_by_key(|backend| rank(backend));
         let mut table = Table::indented("  ").widest(NAME);
