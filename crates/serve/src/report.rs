@@ -34,6 +34,7 @@ pub mod pending;
 pub mod probes;
 pub mod queue;
 pub mod sessions;
+pub mod stopping;
 pub mod stored;
 pub mod tables;
 pub mod taking;
@@ -54,6 +55,8 @@ pub struct Status {
     pub version: &'static str,
     pub pid: u32,
     pub phase: Phase,
+    /// What a process still waits for that was told to stop; `None` before.
+    pub stopping: Option<StoppingReport>,
     pub uptime_seconds: u64,
     /// Number of the current configuration.
     pub generation: u64,
@@ -292,8 +295,12 @@ impl ReturnReport {
 
 /// Time until a drain ends by itself, rounded up.
 pub(crate) fn seconds_left(drain: &Drain, now: Instant) -> Option<u64> {
-    let left = drain.until?.saturating_duration_since(now);
-    Some(left.as_millis().div_ceil(1000) as u64)
+    drain.until.map(|until| seconds_until(until, now))
+}
+
+/// Time until a moment in seconds, rounded up.
+fn seconds_until(moment: Instant, now: Instant) -> u64 {
+    moment.saturating_duration_since(now).as_millis().div_ceil(1000) as u64
 }
 
 fn serialize_admission<S: Serializer>(admission: &Admission, serializer: S) -> Result<S::Ok, S::Error> {
@@ -343,6 +350,7 @@ impl Status {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
             phase: if state.draining.load(Relaxed) { Phase::Draining } else { Phase::Serving },
+            stopping: StoppingReport::read(state, Instant::now()),
             uptime_seconds: state.started.elapsed().as_secs(),
             generation: snapshot.generation,
             unsaved_changes: state.unsaved_changes.load(Relaxed),

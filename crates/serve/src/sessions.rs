@@ -10,7 +10,7 @@ use proxy::front::Front;
 use proxy::listing::{Asked, EndedSession, Place, Row, Target, Whence};
 use proxy::question::Question;
 use sys::tcp_info::TcpInfo;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::why::Silent;
@@ -75,7 +75,11 @@ pub(crate) async fn find(front: &Front, asked: Asked, detail: Detail) -> Result<
     for ((worker, _), places) in by_task(of_tcp, |place| *place) {
         for places in places.chunks(AT_ONCE) {
             let ask = |answer| Question::Tcp { places: places.to_vec(), answer };
-            for sockets in ask_one(front, worker, ask).await? {
+            let known = match ask_one(front, worker, ask).await {
+                Err(Silent::Ending) if has_ended(front, worker) => break,
+                known => known?,
+            };
+            for sockets in known {
                 tcp.insert(sockets.place, (sockets.client, sockets.backend));
             }
         }
@@ -98,6 +102,7 @@ pub(crate) async fn end(
             let ask = |answer| Question::Kill { targets: targets.to_vec(), answer };
             match ask_one(front, worker, ask).await {
                 Ok(rows) => killed.extend(rows),
+                Err(Silent::Ending) if has_ended(front, worker) => break,
                 Err(why) => {
                     all_answered = Err(why);
                     break;
@@ -124,7 +129,11 @@ async fn look(front: &Front, asked: &Arc<Asked>) -> Result<Looked, Silent> {
         let (mut next, mut took) = (Some(Whence::START), Duration::ZERO);
         while let Some(from) = next {
             let ask = |answer| Question::Sessions { asked: asked.clone(), from, answer };
-            let part = ask_one(front, worker, ask).await?;
+            let part = match ask_one(front, worker, ask).await {
+                // A stopping process: this worker has no session left.
+                Err(Silent::Ending) if has_ended(front, worker) => break,
+                part => part?,
+            };
             all.rows.extend(part.rows);
             keep_largest(&mut all.rows, asked.most, |row| row.key(asked.sort));
             all.matched += part.matched;
@@ -148,6 +157,11 @@ fn by_task<T>(
         all.entry((worker, place(&one).socket())).or_default().push(one);
     }
     all
+}
+
+/// Whether a worker has served its last session, in a process that stops.
+fn has_ended(front: &Front, worker: usize) -> bool {
+    front.state.stopping.get().is_some() && front.questions.get(worker).is_none_or(mpsc::Sender::is_closed)
 }
 
 async fn ask_one<T>(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use config::types::Workers;
@@ -569,6 +569,13 @@ impl FrontDoor {
     async fn drain(&mut self, signals: &mut Signals) {
         let front = self.supervisor.front.clone();
         let limit = front.snapshot.load().config.process.drain_timeout;
+        let deadline = Instant::now() + limit;
+        // Once in the life of a process.
+        let _ = front.state.stopping.set(state::Stopping {
+            since: SystemTime::now(),
+            began: Instant::now(),
+            deadline,
+        });
         front.state.draining.store(true, Relaxed);
         notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
         let open = front.state.connections.load(Relaxed);
@@ -586,7 +593,6 @@ impl FrontDoor {
             // A worker that has ended has no sessions to drain.
             let _ = worker.send(Command::Drain);
         }
-        let deadline = Instant::now() + limit;
         let mut look = tokio::time::interval(Duration::from_millis(20));
         while self.threads.iter().flatten().any(|thread| !thread.is_finished()) {
             if Instant::now() >= deadline {
@@ -594,6 +600,11 @@ impl FrontDoor {
             }
             tokio::select! {
                 _ = look.tick() => {}
+                request = self.asked.recv() => {
+                    if let Some(request) = request {
+                        refuse(request);
+                    }
+                }
                 () = signals.stop() => return self.say_what_is_left("a second signal came"),
             }
         }
@@ -639,6 +650,21 @@ impl FrontDoor {
         self.supervisor.open.clear();
         self.log.close();
         self.event_log.close();
+    }
+}
+
+/// Answers what a process that stops does not do any more.
+fn refuse(request: Request) {
+    let message = "the process is stopping: it takes no changes any more".to_owned();
+    match request {
+        Request::Reload { answer, .. } => drop(answer.send(Err(format!("error: {message}")))),
+        Request::Change { answer, .. } => {
+            drop(answer.send((Err(Denied { message, details: String::new() }), Changes::No)));
+        }
+        Request::Compile { answer } => {
+            drop(answer.send(Err(Denied { message, details: String::new() })));
+        }
+        Request::Stop => {}
     }
 }
 

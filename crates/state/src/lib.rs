@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -62,6 +62,16 @@ use crate::queue::Queue;
 use crate::sources::{OpenConnections, Rates};
 use crate::state_directory::StateDirectory;
 
+/// The end of a process that waits for its sessions.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopping {
+    pub since: SystemTime,
+    /// The same moment.
+    pub began: Instant,
+    /// When the sessions that are left are cut off.
+    pub deadline: Instant,
+}
+
 /// All state that outlives a snapshot.
 pub struct State {
     /// Start of the process on the monotonic clock.
@@ -107,6 +117,8 @@ pub struct State {
     pub health_changes: Arc<watch::Sender<()>>,
     /// Set once by SIGTERM: no new sessions; a connection closes after its response.
     pub draining: AtomicBool,
+    /// Set when the process begins to wait for its sessions to end.
+    pub stopping: OnceLock<Stopping>,
     /// Directory for state that outlives the process; `None` if nothing is stored.
     pub directory: Option<StateDirectory>,
     /// Rights of the process since its start.
@@ -570,6 +582,7 @@ impl State {
             panics: AtomicU64::new(0),
             health_changes: Arc::new(watch::Sender::new(())),
             draining: AtomicBool::new(false),
+            stopping: OnceLock::new(),
             directory: None,
             confinement: Confinement::default(),
             kept: kept::board::Board::default(),

@@ -17,7 +17,7 @@ pub fn status(status: &Status) -> String {
     let uptime = Duration::from_secs(status.uptime_seconds);
     let phase = match status.phase {
         Phase::Serving => format!("serving {}", units::lasting(uptime)),
-        Phase::Draining => format!("DRAINING, started {}", units::ago(uptime)),
+        Phase::Draining => format!("started {}", units::ago(uptime)),
     };
     let limit = status.connections.max.map_or(String::new(), |max| format!(" of {max}"));
     push_line(
@@ -31,6 +31,9 @@ pub fn status(status: &Status) -> String {
             status.connections.now,
         ),
     );
+    if let Some(stopping) = &status.stopping {
+        push_line(&mut out, &stopping.words());
+    }
     if status.unsaved_changes > 0 {
         let unsaved = units::count(status.unsaved_changes, "unsaved change");
         push_line(
