@@ -50,7 +50,7 @@ pub(crate) use otp::RawOtp;
 pub(crate) use pool::{
     RawBackend, RawBackendTls, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky,
 };
-pub(crate) use route::{RawEdits, RawRoute};
+pub(crate) use route::{RawEdits, RawRespond, RawRoute};
 pub(crate) use syslog::RawSyslog;
 pub(crate) use tarpit::RawTarpit;
 pub(crate) use tls::RawTls;

@@ -1,4 +1,4 @@
-//! Chooses what happens with a request: a pool, a redirect, or a refusal.
+//! Chooses what happens with a request: a pool, a redirect, an answer of the route itself, or a refusal.
 //!
 //! The table is sorted once, when it is created: exact host before longer wildcard before any host, then the longer
 //! path, then more conditions, then the order of the file. The first matching route decides.
@@ -18,11 +18,15 @@ mod edits;
 mod explain;
 mod path;
 mod redirect;
+mod respond;
 
 pub use edits::{HeaderEdit, HeaderEditError, HeaderEdits};
 pub use explain::{Fate, Missed, Step};
 pub use path::{PathAmbiguity, PathPrefix, PathPrefixError};
 pub use redirect::{Location, LocationError, RedirectStatus, RedirectStatusError};
+pub use respond::{
+    ContentType, ContentTypeError, LARGEST_BODY, Respond, RespondBodyError, RespondStatus, RespondStatusError,
+};
 
 /// Index of a pool in `Config::pools` and in the snapshot made from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -166,6 +170,8 @@ pub enum Action {
         status: RedirectStatus,
         location: Location,
     },
+    /// Answer the request.
+    Respond(Arc<Respond>),
 }
 
 /// Conditions, and the action if all of them match.

@@ -157,8 +157,8 @@ pub fn chosen_by(decision: &Decision<'_>, client: Peer) -> Chosen {
         Decision::Route(route) => match (&route.acl, &route.action) {
             (Some(acl), _) if acl.verdict(&client) == Verdict::Deny => Chosen::Denied,
             (_, Action::Pool(pool)) => Chosen::Pool(*pool),
-            // The configuration does not allow redirects here.
-            (_, Action::Redirect { .. }) => Chosen::NoRoute,
+            // The configuration allows none of them here.
+            (_, Action::Redirect { .. } | Action::Respond(_)) => Chosen::NoRoute,
         },
         Decision::Fallback(pool) => Chosen::Pool(*pool),
         Decision::NoRoute | Decision::Ambiguous(_) => Chosen::NoRoute,

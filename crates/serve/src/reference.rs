@@ -98,7 +98,7 @@ fn page() -> String {
     let mut out = HEAD.to_owned();
     out.push_str(
         "## Outcomes\n\n`outcome` of the access log. `endings` of `ctl status` and the metric `penstock_listener_endings_total` count all \
-         but `ok`,\n`redirected` and `acme-challenge`.\n\n",
+         but `ok`,\n`redirected`, `responded`, `acme-challenge` and `otp-validation`.\n\n",
     );
     for (title, outcomes) in outcomes() {
         let _ = writeln!(out, "### {title}\n");

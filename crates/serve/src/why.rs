@@ -273,6 +273,10 @@ fn of_request(
             let location = location.expand(&authority, request.path(&head), query.as_deref());
             Err(Answer::redirect(status.code(), location))
         }
+        Destination::Respond(respond, _) => {
+            explain();
+            Err(Answer::penstock(respond.status()))
+        }
         Destination::NoRoute => {
             explain();
             Err(Answer::refused(404))

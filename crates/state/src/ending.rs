@@ -15,6 +15,8 @@ text::meanings! {
         Ok = "ok",
         /// Penstock answered with a configured redirect.
         Redirected = "redirected",
+        /// Penstock answered as `respond` of a route says.
+        Responded = "responded",
         /// Penstock answered an ACME challenge.
         AcmeChallenge = "acme-challenge",
         /// Penstock answered as a validation server of one-time passwords.
@@ -119,7 +121,10 @@ text::meanings! {
 impl Ending {
     /// Reports whether the session had a fault; penstock's own answers that the configuration asks for are none.
     pub fn is_fault(self) -> bool {
-        !matches!(self, Self::Ok | Self::Redirected | Self::AcmeChallenge | Self::OtpValidation)
+        !matches!(
+            self,
+            Self::Ok | Self::Redirected | Self::Responded | Self::AcmeChallenge | Self::OtpValidation
+        )
     }
 }
 

@@ -279,7 +279,7 @@ fn pools_of(listener: &Listener, pools: &[Pool]) -> Vec<PoolId> {
 fn routed(routes: &[Route], fallback: Option<PoolId>) -> Vec<PoolId> {
     let routed = routes.iter().filter_map(|route| match &route.action {
         Action::Pool(pool) => Some(*pool),
-        Action::Redirect { .. } => None,
+        Action::Redirect { .. } | Action::Respond(_) => None,
     });
     let pools: HashSet<_> = routed.chain(fallback).collect();
     pools.into_iter().collect()

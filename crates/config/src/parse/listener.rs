@@ -273,6 +273,7 @@ impl Parser<'_> {
             raw.method.as_ref().map(|method| method.id),
             raw.header.as_ref().filter(|header| !header.value.0.is_empty()).map(|header| header.id),
             raw.redirect.as_ref().map(|redirect| redirect.id),
+            raw.respond.as_ref().map(|respond| respond.id),
             raw.request_headers.as_ref().map(|edits| edits.id),
             raw.response_headers.as_ref().map(|edits| edits.id),
         ];

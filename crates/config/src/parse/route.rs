@@ -1,17 +1,18 @@
 //! Routes of a listener.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use logic::route::{
-    Action, HeaderEdit, HeaderMatch, HeaderValueMatch, HostPattern, Location, PathPrefix, RedirectStatus,
-    Route,
+    Action, ContentType, HeaderEdit, HeaderMatch, HeaderValueMatch, HostPattern, Location, PathPrefix,
+    RedirectStatus, Respond, RespondStatus, RespondStatusError, Route,
 };
 
 use super::header::is_token;
 use super::parser::Parser;
 use crate::de::{At, Key};
 use crate::quote::quote;
-use crate::raw::{OneOrMany, RawRoute};
+use crate::raw::{OneOrMany, RawRespond, RawRoute};
 use crate::tree::NodeId;
 
 /// URL scheme of the listener's requests.
@@ -115,11 +116,21 @@ impl Parser<'_> {
             && raw.redirect.is_none()
             && !self.nodes.is_broken(at, "redirect")
         {
-            drop(self.report.at_key(
-                self.nodes,
-                status.id,
-                "a status belongs to a redirect, and there is none",
-            ));
+            let message = "a status belongs to a redirect, and there is none";
+            let draft = self.report.at_key(self.nodes, status.id, message);
+            drop(match &raw.respond {
+                Some(_) => draft.hint(format!("write respond = {{ status = {} }}", status.value)),
+                None => draft,
+            });
+        }
+        if let Some(respond) = &raw.respond {
+            let other = raw.pool.as_ref().map(|pool| pool.id).or(raw.redirect.as_ref().map(|it| it.id));
+            if let Some(other) = other {
+                let message = "this route answers by itself (respond): it has no pool and no redirect";
+                drop(self.report.at_key(self.nodes, other, message).hint("keep one of them"));
+                return None;
+            }
+            return self.respond(respond).map(|respond| Action::Respond(Arc::new(respond)));
         }
         match (&raw.pool, &raw.redirect) {
             (Some(pool), None) => self.pool_id(pool).map(Action::Pool),
@@ -138,14 +149,43 @@ impl Parser<'_> {
                 None
             }
             (None, None) => {
-                if !self.nodes.is_broken(at, "pool") && !self.nodes.is_broken(at, "redirect") {
-                    let message = "this route has no pool and no redirect";
-                    drop(
-                        self.report
-                            .at_key(self.nodes, at, message)
-                            .hint("add pool = \"NAME\" or redirect = \"https://...\""),
-                    );
+                if !["pool", "redirect", "respond"].into_iter().any(|key| self.nodes.is_broken(at, key)) {
+                    let message = "this route has no pool, no redirect and no respond";
+                    let hint =
+                        "add pool = \"NAME\", redirect = \"https://...\" or respond = { body = \"...\" }";
+                    drop(self.report.at_key(self.nodes, at, message).hint(hint));
                 }
+                None
+            }
+        }
+    }
+
+    fn respond(&mut self, at: &At<RawRespond>) -> Option<Respond> {
+        let raw = &at.value;
+        let status = raw.status.as_ref().and_then(|status| self.respond_status(status));
+        let content_type =
+            raw.content_type.as_ref().and_then(|text| self.parsed::<ContentType>(text.id, &text.value));
+        let (status, content_type, body) = (status?, content_type?, raw.body.as_ref()?);
+        match Respond::new(status, content_type, body.value.as_str().into()) {
+            Ok(respond) => Some(respond),
+            Err(error) => {
+                drop(self.report.at_key(self.nodes, body.id, error.to_string()));
+                None
+            }
+        }
+    }
+
+    fn respond_status(&mut self, status: &At<i64>) -> Option<RespondStatus> {
+        // The schema limits it to three digits.
+        match RespondStatus::try_from(u16::try_from(status.value).unwrap_or_default()) {
+            Ok(status) => Some(status),
+            Err(error) => {
+                let draft = self.report.at(self.nodes, status.id, error.to_string());
+                drop(match error {
+                    RespondStatusError::Redirect(code) => draft
+                        .hint(format!("write redirect = \"https://...\" and status = {code} in the route")),
+                    RespondStatusError::NeedsMore(_) | RespondStatusError::Unknown(_) => draft,
+                });
                 None
             }
         }

@@ -19,6 +19,21 @@ pub(crate) struct RawEdits {
     pub(crate) remove: Key<Vec<At<String>>>,
 }
 
+/// `respond` of a route
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawRespond {
+    /// Status of the response: a registered one that needs no field of its own. For a redirect there is `redirect`.
+    #[schemars(extend("default" = 200, "minimum" = 200, "maximum" = 599))]
+    pub(crate) status: Key<i64>,
+    /// Body of the response, of at most 64 KiB.
+    #[schemars(extend("default" = ""))]
+    pub(crate) body: Key<String>,
+    /// What the body is.
+    #[schemars(extend("default" = "text/plain; charset=utf-8", "examples" = ["text/html; charset=utf-8"]))]
+    pub(crate) content_type: Key<String>,
+}
+
 /// `[[listener.NAME.route]]`
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -50,6 +65,16 @@ pub(crate) struct RawRoute {
     /// Status of the redirect: 301, 302, 303, 307 or 308.
     #[schemars(extend("x-default" = "`308` with `redirect`"))]
     pub(crate) status: Key<i64>,
+    /// Answer matching requests without a backend. `response-headers` applies.
+    #[schemars(extend("x-example" = r#"[listener.web]
+bind = ":80"
+pool = "app"
+
+[[listener.web.route]]
+path = "/robots.txt"
+respond = { body = "User-agent: *\nDisallow: /\n" }
+"#))]
+    pub(crate) respond: Key<RawRespond>,
     /// Changes of matching requests, after those of the listener.
     pub(crate) request_headers: Key<RawEdits>,
     /// Changes of the responses, after those of the listener.

@@ -480,7 +480,7 @@ impl<'a> ClientForwarded<'a> {
 }
 
 /// Header edits of one direction. Edits of framing fields have no effect.
-struct Changes<'a> {
+pub(super) struct Changes<'a> {
     edits: &'a [&'a HeaderEdits],
     side: fn(&HeaderEdits) -> &[HeaderEdit],
     /// No edits, the usual case: names need no look-up.
@@ -488,7 +488,7 @@ struct Changes<'a> {
 }
 
 impl<'a> Changes<'a> {
-    fn new(edits: &'a [&'a HeaderEdits], side: fn(&HeaderEdits) -> &[HeaderEdit]) -> Self {
+    pub(super) fn new(edits: &'a [&'a HeaderEdits], side: fn(&HeaderEdits) -> &[HeaderEdit]) -> Self {
         Self { edits, side, none: edits.iter().all(|edits| side(edits).is_empty()) }
     }
 
@@ -500,7 +500,7 @@ impl<'a> Changes<'a> {
         self.iter().rfind(|edit| edit.name().as_bytes().eq_ignore_ascii_case(name))
     }
 
-    fn touch(&self, name: &[u8]) -> bool {
+    pub(super) fn touch(&self, name: &[u8]) -> bool {
         !self.none && self.last(name).is_some()
     }
 
@@ -520,7 +520,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    fn write_set(&self, out: &mut Vec<u8>) {
+    pub(super) fn write_set(&self, out: &mut Vec<u8>) {
         if self.none {
             return;
         }

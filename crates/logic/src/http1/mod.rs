@@ -17,6 +17,7 @@ pub mod hops;
 mod host;
 mod limits;
 mod line;
+pub mod own_response;
 pub mod refusal;
 pub mod request;
 pub mod response;

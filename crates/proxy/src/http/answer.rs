@@ -4,8 +4,9 @@ use std::cell::Cell;
 use std::time::{Duration, SystemTime};
 
 use config::types::{Hsts, HttpSettings};
-use logic::http1::error_page;
 use logic::http1::request::{MethodKind, Persistence};
+use logic::http1::{error_page, own_response};
+use logic::route::{HeaderEdits, Respond};
 use state::ending::Received;
 use state::events::http_date;
 use tls::Issuer;
@@ -132,6 +133,34 @@ pub(super) async fn give(
     send(client, &out, persistence, session.settings.timeouts.write, outcome).await
 }
 
+/// Answers as a route says.
+pub(super) async fn respond(
+    session: &RequestContext<'_>,
+    client: &Client,
+    outcome: &mut Outcome,
+    respond: &Respond,
+    edits: &HeaderEdits,
+) -> After {
+    let persistence = own_persistence(session, client);
+    let mut out = Vec::with_capacity(512);
+    let received = &session.received;
+    let date = date();
+    let extra: Vec<_> = own_fields(session.settings, outcome, &date).collect();
+    let head = own_response::Head {
+        persistence,
+        extra: &extra,
+        hsts: hsts(session.settings, session.arrival),
+        edits: &[&session.settings.edits, edits],
+    };
+    own_response::write_head(&mut out, respond, &head);
+    outcome.status = respond.status();
+    let body = match received.request.kind(&received.head).method {
+        MethodKind::Head => "",
+        _ => respond.body(),
+    };
+    send_both(client, &out, body.as_bytes(), persistence, session.settings.timeouts.write, outcome).await
+}
+
 /// Fields of every response of penstock's own.
 fn own_fields<'a>(
     settings: &'a HttpSettings,
@@ -156,8 +185,19 @@ async fn send(
     limit: Duration,
     outcome: &mut Outcome,
 ) -> After {
+    send_both(client, out, &[], persistence, limit, outcome).await
+}
+
+async fn send_both(
+    client: &Client,
+    head: &[u8],
+    body: &[u8],
+    persistence: Persistence,
+    limit: Duration,
+    outcome: &mut Outcome,
+) -> After {
     let written = Cell::new(0);
-    let sent = body::write(&client.timer, &client.stream, out, &[], limit, &written).await;
+    let sent = super::body::write(&client.timer, &client.stream, head, body, limit, &written).await;
     outcome.bytes_out += written.get();
     match (sent, persistence) {
         (Err(_), _) => After::Drop,

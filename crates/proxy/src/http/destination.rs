@@ -13,7 +13,8 @@ use logic::http1::forward;
 use logic::http1::request::RequestHead;
 use logic::peers::Peer;
 use logic::route::{
-    Action, Decision, Facts, HeaderEdits, Location, PathAmbiguity, PoolId, RedirectStatus, RouteTable,
+    Action, Decision, Facts, HeaderEdits, Location, PathAmbiguity, PoolId, RedirectStatus, Respond,
+    RouteTable,
 };
 use state::acme::Challenges;
 use state::validation::{Question, Validation};
@@ -28,6 +29,8 @@ pub enum Destination<'a> {
     Validation(Arc<Validation>, Question),
     RedirectToHttps(u16),
     Redirect(RedirectStatus, &'a Location),
+    /// The route answers by itself, with its changes of responses.
+    Respond(&'a Respond, &'a HeaderEdits),
     NoRoute,
     /// An access list denies the client.
     Denied,
@@ -117,6 +120,7 @@ impl<'a> RouteQuestion<'a> {
             Decision::Route(route) => match &route.action {
                 Action::Pool(pool) => Destination::Pool(*pool, &route.edits, route.bandwidth.as_ref()),
                 Action::Redirect { status, location } => Destination::Redirect(*status, location),
+                Action::Respond(respond) => Destination::Respond(respond, &route.edits),
             },
             Decision::Fallback(pool) => Destination::Pool(pool, &NO_EDITS, None),
             Decision::NoRoute => Destination::NoRoute,

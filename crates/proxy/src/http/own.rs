@@ -43,6 +43,10 @@ pub(super) async fn answer_ourselves(
             outcome.end(Ending::Redirected);
             answer::redirect(session, client, outcome, status.code(), &location).await
         }
+        Destination::Respond(respond, edits) => {
+            outcome.end(Ending::Responded);
+            answer::respond(session, client, outcome, respond, edits).await
+        }
         Destination::NoRoute => {
             outcome.end(Ending::NoRoute);
             let detail = "No service is configured for this address.";

@@ -354,6 +354,7 @@ fn leads_to(snapshot: &Snapshot, route: &Route) -> String {
     match &route.action {
         Action::Pool(id) => format!("pool {}", snapshot.pool(*id).settings.name),
         Action::Redirect { status, location } => format!("{} to {location}", status.code()),
+        Action::Respond(respond) => format!("{} of its own", respond.status()),
     }
 }
 
