@@ -270,6 +270,10 @@ impl Drop for Outcome {
             self.worker.running.end(&connection.live, self.key, self.bytes_in, self.bytes_out);
         }
         let took = self.stop_clock().duration_since(self.started);
+        if let Some(fault) = ending.failed_attempt().filter(|_| self.failed.is_empty()) {
+            // The last attempt ended the session where attempts are not noted one by one.
+            self.failed.note(self.backend.unwrap_or(usize::MAX), fault);
+        }
         self.count(ending, took);
         self.log(ending, took);
         self.keep(ending, took);

@@ -1,6 +1,7 @@
 //! Endings of sessions: one word for each reason that an operator may look for in the access log and the counters.
 
 use logic::account::Refusal;
+use logic::attempts::Fault;
 use logic::dsr::Dropped;
 use logic::http1::refusal::Refusal as HttpRefusal;
 use logic::http1::request::RequestHead;
@@ -53,7 +54,7 @@ text::meanings! {
         QueueTimeout = "queue-timeout",
         /// No connection to a backend could be established.
         ConnectFailed = "connect-failed",
-        /// The backend closed the connection before its response.
+        /// The backend closed the connection before its response, or did not process the request (HTTP/2).
         BackendClosed = "backend-closed",
         /// The backend did not respond within the time limit.
         BackendTimeout = "backend-timeout",
@@ -61,9 +62,9 @@ text::meanings! {
         BackendDown = "backend-down",
         /// The backend does not take WebSockets over HTTP/2.
         NoWebSockets = "backend-no-websockets",
-        /// The backend's response was not valid HTTP.
+        /// The backend's response was not valid HTTP, or it violated HTTP/2.
         BadResponse = "backend-bad-response",
-        /// The backend closed the connection in the middle of its response.
+        /// The backend closed the connection in the middle of its response, or stopped to send.
         BackendAborted = "backend-aborted",
         /// No data was transferred for the idle timeout.
         IdleTimeout = "idle-timeout",
@@ -79,7 +80,8 @@ text::meanings! {
         SourceFull = "source-full",
         /// The listener is at its connection limit.
         ListenerFull = "listener-full",
-        /// The backend of a UDP flow sent fewer replies than `replies` says, or none.
+        /// The backend of a UDP flow sent fewer replies than `replies` says, or none; with `replies` also if one was lost and
+        /// later ones came.
         NoReply = "no-reply",
         /// A UDP flow whose client had sent nothing after a reply gave its place to a new one.
         FlowEvicted = "flow-evicted",
@@ -119,6 +121,61 @@ text::meanings! {
 }
 
 impl Ending {
+    /// Why the last attempt at a backend failed, in general, if the session ended for that.
+    pub fn failed_attempt(self) -> Option<Fault> {
+        match self {
+            Self::ConnectFailed => Some(Fault::Unreachable),
+            Self::BackendClosed => Some(Fault::Closed),
+            Self::BackendTimeout | Self::NoReply => Some(Fault::Timeout),
+            Self::BackendDown => Some(Fault::Down),
+            Self::NoWebSockets => Some(Fault::Unsuitable),
+            Self::BadResponse => Some(Fault::BadResponse),
+            Self::BackendAborted => Some(Fault::Aborted),
+            Self::Ok
+            | Self::Redirected
+            | Self::Responded
+            | Self::AcmeChallenge
+            | Self::OtpValidation
+            | Self::Http2Fault
+            | Self::FrameFlood
+            | Self::HeadsTooLarge
+            | Self::BodyMalformed
+            | Self::BodyTooLarge
+            | Self::ClientTimeout
+            | Self::ClientClosed
+            | Self::Denied
+            | Self::Tarpit
+            | Self::NoRoute
+            | Self::AmbiguousPath
+            | Self::RequestLoop
+            | Self::NoBackendAvailable
+            | Self::QueueFull
+            | Self::QueueTimeout
+            | Self::IdleTimeout
+            | Self::TlsTimeout
+            | Self::ProxyHeader
+            | Self::ConnectionRate
+            | Self::RequestRate
+            | Self::SourceFull
+            | Self::ListenerFull
+            | Self::FlowEvicted
+            | Self::BadSource
+            | Self::NotSent
+            | Self::PacketNotSent
+            | Self::PacketLost
+            | Self::Killed
+            | Self::DrainTimeout
+            | Self::InternalError
+            | Self::Refused(_)
+            | Self::Malformed(_)
+            | Self::Flood(_)
+            | Self::TlsFailed(_)
+            | Self::NoDescriptors(_)
+            | Self::NoFlow(_)
+            | Self::Packet(_) => None,
+        }
+    }
+
     /// Reports whether the session had a fault; penstock's own answers that the configuration asks for are none.
     pub fn is_fault(self) -> bool {
         !matches!(

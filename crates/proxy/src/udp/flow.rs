@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use logic::attempts::Fault;
 use logic::udp::{Ended, Hearing, Progress, Replies};
 use state::ending::Ending;
 
@@ -85,6 +86,9 @@ pub(super) fn end(ended: Ended<Flow>, why: End) -> BackendSocket {
     if let Some(refused) = flow.refused.filter(|_| is_refused && why == End::Timeout) {
         // Then it was over; what followed was a wait for the client.
         flow.outcome.stop_clock_at(refused);
+    }
+    if let Some(backend) = flow.outcome.backend.filter(|_| is_refused) {
+        flow.outcome.failed.note(backend, Fault::Refused);
     }
     flow.outcome.end(match why {
         End::Complete if !is_reply_missing => Ending::Ok,
