@@ -7,6 +7,12 @@ use base64ct::{Base64, Encoding};
 use crate::policy::Role;
 use crate::sasl::{Credential, CredentialError};
 
+mod account;
+mod ssh_key;
+
+pub use account::{Account, NoAccount};
+pub use ssh_key::{NoSshKey, SshKey};
+
 /// Largest number of users of a file.
 const MOST: usize = 100_000;
 
@@ -24,6 +30,12 @@ pub struct User {
     pub principals: Vec<String>,
     /// `certificate=NAME`, also several times: the user in client certificates, for his groups.
     pub certificates: Vec<String>,
+    /// `ssh-key=`, also several times: public keys for the accounts of hosts. They give no rights here.
+    pub ssh_keys: Vec<SshKey>,
+    /// `accounts=A,B@HOST*`: the accounts of hosts that these keys may stand in; empty: any.
+    pub accounts: Vec<Account>,
+    /// `revoked=YYYY-MM-DD`: the keys are to be on no host any more, and the user may do nothing.
+    pub revoked: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,7 +75,9 @@ pub enum Fault {
     Shared(String),
     #[error("{0} is no KEY=VALUE")]
     NoValue(String),
-    #[error("the key {0} is unknown: role, groups, scram, principal, certificate")]
+    #[error(
+        "the key {0} is unknown: role, groups, scram, principal, certificate, ssh-key, accounts, revoked"
+    )]
     UnknownKey(String),
     #[error("the key {0} stands twice")]
     KeyTwice(&'static str),
@@ -73,6 +87,14 @@ pub enum Fault {
     Scram(CredentialError),
     #[error("principal {0} has no realm")]
     Realm(String),
+    #[error("ssh-key {0}")]
+    SshKey(NoSshKey),
+    #[error("accounts: {0}")]
+    Account(NoAccount),
+    #[error("revoked: {0} is no date like 2026-03-01")]
+    Date(String),
+    #[error("{0} is revoked, and has a role, groups or a way to log in: take these away, or `revoked`")]
+    RevokedWithRights(String),
     #[error("there are more than {MOST} users")]
     TooMany,
 }
@@ -220,11 +242,45 @@ impl User {
                 "principal" if !value.contains('@') => return Err(Fault::Realm(shown())),
                 "principal" => user.principals.push(value.to_owned()),
                 "certificate" => user.certificates.push(value.to_owned()),
+                "ssh-key" => user.ssh_keys.push(value.parse().map_err(Fault::SshKey)?),
+                "accounts" if !user.accounts.is_empty() => return Err(Fault::KeyTwice("accounts")),
+                "accounts" => {
+                    let all = value.split(',').map(str::parse).collect::<Result<_, _>>();
+                    user.accounts = all.map_err(Fault::Account)?;
+                }
+                "revoked" if user.revoked.is_some() => return Err(Fault::KeyTwice("revoked")),
+                "revoked" if !is_date(value) => return Err(Fault::Date(shown())),
+                "revoked" => user.revoked = Some(value.to_owned()),
                 _ => return Err(Fault::UnknownKey(shown())),
             }
         }
+        if user.revoked.is_some() && user.has_rights() {
+            return Err(Fault::RevokedWithRights(user.name));
+        }
         Ok(user)
     }
+
+    /// Whether the file gives this user anything but keys for hosts.
+    fn has_rights(&self) -> bool {
+        self.role.is_some()
+            || self.scram.is_some()
+            || !(self.groups.is_empty() && self.principals.is_empty() && self.certificates.is_empty())
+    }
+
+    /// Takes all rights away, and keeps the keys, so that what is left of them on hosts is recognized.
+    pub fn revoke(&mut self, date: &str) {
+        let (name, ssh_keys) = (std::mem::take(&mut self.name), std::mem::take(&mut self.ssh_keys));
+        *self = Self { name, ssh_keys, revoked: Some(date.to_owned()), ..Self::default() };
+    }
+}
+
+fn is_date(text: &str) -> bool {
+    let digits = |at: std::ops::Range<usize>| text.as_bytes()[at].iter().all(u8::is_ascii_digit);
+    text.len() == 10
+        && digits(0..4)
+        && digits(5..7)
+        && digits(8..10)
+        && (text.as_bytes()[4], text.as_bytes()[7]) == (b'-', b'-')
 }
 
 impl fmt::Display for User {
@@ -240,7 +296,13 @@ impl fmt::Display for User {
             write!(f, " scram={scram}")?;
         }
         self.principals.iter().try_for_each(|it| write!(f, " principal={it}"))?;
-        self.certificates.iter().try_for_each(|it| write!(f, " certificate={it}"))
+        self.certificates.iter().try_for_each(|it| write!(f, " certificate={it}"))?;
+        self.ssh_keys.iter().try_for_each(|it| write!(f, " ssh-key={it}"))?;
+        if !self.accounts.is_empty() {
+            let accounts: Vec<_> = self.accounts.iter().map(ToString::to_string).collect();
+            write!(f, " accounts={}", accounts.join(","))?;
+        }
+        self.revoked.as_ref().map_or(Ok(()), |date| write!(f, " revoked={date}"))
     }
 }
 
@@ -275,6 +337,25 @@ mod tests {
         assert_eq!(Users::parse(&users.to_string()).unwrap().key(), Some(&[7; 32]));
     }
 
+    const KEY: &str = "ssh-ed25519:AAAAC3NzaC1lZDI1NTE5AAAAIJKRYUVfuEFUGyOJ4Ub4j8kXhVwPkN7SrvI9QeYwHyEq";
+
+    #[test]
+    fn keys_of_ssh_and_their_accounts_read_back_as_they_were_written() {
+        let text = format!(
+            "ann role=view ssh-key={KEY} ssh-key={KEY}:ann@desk accounts=deploy,root@db*\nbob ssh-key={KEY} revoked=2026-11-28\n"
+        );
+        let users = Users::parse(&text).unwrap();
+        assert_eq!(users.to_string(), text);
+        let mut ann = users.find("ann").unwrap().clone();
+        assert_eq!((ann.ssh_keys[0].algorithm(), ann.ssh_keys[0].blob().len()), ("ssh-ed25519", 51));
+        assert_eq!(ann.ssh_keys[1].comment(), "ann@desk");
+        let may = |account: &str, host: &str| ann.accounts.iter().any(|one| one.is(account, host));
+        assert!(may("deploy", "web1") && may("root", "db1") && !may("root", "web1") && !may("ann", "db1"));
+        ann.revoke("2026-11-29");
+        assert_eq!(ann.to_string(), format!("ann ssh-key={KEY} ssh-key={KEY}:ann@desk revoked=2026-11-29"));
+        assert_eq!(SshKey::new(ann.ssh_keys[0].blob(), " a b:c\u{1b} ").unwrap().comment(), "a_b_c_");
+    }
+
     #[test]
     fn a_fault_is_refused_with_its_line() {
         for (line, fault) in [
@@ -291,6 +372,15 @@ mod tests {
             ("a scram=x", Fault::Scram(CredentialError::OtherMechanism)),
             ("a principal=ann", Fault::Realm("principal=ann".to_owned())),
             ("a certificate=one", Fault::Shared("certificate one".to_owned())),
+            ("a ssh-key=ssh-ed25519", Fault::SshKey(NoSshKey)),
+            (
+                "a ssh-key=ssh-rsa:AAAAC3NzaC1lZDI1NTE5AAAAIJKRYUVfuEFUGyOJ4Ub4j8kXhVwPkN7SrvI9QeYwHyEq",
+                Fault::SshKey(NoSshKey),
+            ),
+            ("a accounts=a,,b", Fault::Account(NoAccount(String::new()))),
+            ("a accounts=x accounts=y", Fault::KeyTwice("accounts")),
+            ("a revoked=yes", Fault::Date("revoked=yes".to_owned())),
+            ("a revoked=2026-03-01 role=view", Fault::RevokedWithRights("a".to_owned())),
         ] {
             let text = format!("# x\nok certificate=one\n{line}\n");
             assert_eq!(Users::parse(&text), Err(UsersError { line: 3, fault }), "{line}");

@@ -70,6 +70,10 @@ impl Logins {
         };
         let user = match subject {
             Subject::User(name) => match users.find(name) {
+                // A rule of the configuration may still name this user.
+                Some(user) if user.revoked.is_some() => {
+                    return Granted { role: None, reason: format!("the user {name} is revoked") };
+                }
                 Some(user) => Some(user),
                 None => return Granted { role: None, reason: format!("there is no user {name} any more") },
             },
