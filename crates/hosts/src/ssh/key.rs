@@ -142,7 +142,7 @@ impl FromStr for Fingerprint {
 }
 
 /// Error: a text or blob is no public key.
-#[derive(Debug, Error, PartialEq, Eq)]
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum KeyError {
     #[error("a public key has two words: its algorithm, and base64 that begins with AAAA")]
     TwoWords,
