@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use hosts::ssh::key::Fingerprint;
 use russh::Names;
 
+use crate::authenticate::{Answer, Attempt, What};
 use crate::judge::{Offered, Place};
 
 #[derive(Debug, Clone, Default)]
@@ -23,6 +25,19 @@ pub struct Facts {
     /// Algorithms of the last key exchange.
     pub negotiated: Option<Negotiated>,
     pub timings: Timings,
+}
+
+impl Facts {
+    /// Fingerprint of the key that logged in, or of the key in the certificate that did.
+    #[must_use]
+    pub fn log_in_key(&self) -> Option<Fingerprint> {
+        let accepted =
+            |attempt: &&Attempt| matches!(attempt.answer, Answer::Accepted | Answer::Partial { .. });
+        self.attempts.iter().rev().filter(accepted).find_map(|attempt| match &attempt.what {
+            What::Key { fingerprint, .. } | What::Certificate { fingerprint, .. } => Some(*fingerprint),
+            What::Methods | What::AgentKeys | What::File | What::Interactive => None,
+        })
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,6 +25,15 @@ use crate::agent::{Agent, AgentLimits};
 use fault::Fault;
 use file::{KeyFile, Private, Stamp};
 
+/// Checks that the SSH library, which makes our log-ins, can read a public key.
+///
+/// # Errors
+/// The message of the library.
+pub fn check_public(key: &hosts::ssh::key::PublicKey) -> Result<(), String> {
+    let read = russh::keys::ssh_key::PublicKey::from_openssh(&key.to_string());
+    read.map(|_| ()).map_err(|error| error.to_string())
+}
+
 /// Key files, certificates and agents. On drop, decrypted keys are overwritten in memory.
 pub struct Keys {
     asked: Arc<Asked>,

@@ -1,9 +1,11 @@
 //! Runs commands through our own client.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hosts::fleet::ending::{Ending, Failure, Phase, Reason, Remote};
+use hosts::ssh::key::Fingerprint;
 use ssh::identity::Identities;
 use ssh::{Client, Event, Exec, Known, Process, Session};
 
@@ -14,13 +16,37 @@ use super::writer::Writer;
 pub struct Native {
     client: Client,
     identities: Arc<Identities>,
+    log_ins: Arc<LogIns>,
+}
+
+/// The keys with which hosts have let this client in.
+#[derive(Debug, Default)]
+pub struct LogIns(Mutex<HashMap<String, Fingerprint>>);
+
+impl LogIns {
+    /// Fingerprint of the key of the last log-in to a host, or of the key in its certificate.
+    #[must_use]
+    pub fn key(&self, host: &str) -> Option<Fingerprint> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(host).copied()
+    }
+
+    fn note(&self, host: &str, session: &Session) {
+        if let Some(key) = session.facts().log_in_key() {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(host.to_owned(), key);
+        }
+    }
 }
 
 impl Native {
     /// Creates the engine. `identities` records which host key and which algorithms each connection has negotiated.
     #[must_use]
     pub fn new(client: Client, identities: Arc<Identities>) -> Self {
-        Self { client, identities }
+        Self { client, identities, log_ins: Arc::default() }
+    }
+
+    #[must_use]
+    pub fn log_ins(&self) -> Arc<LogIns> {
+        Arc::clone(&self.log_ins)
     }
 
     pub(super) async fn connect(
@@ -32,6 +58,7 @@ impl Native {
             Ok(target) => {
                 let session = self.client.connect(target, on_phase).await?;
                 self.identities.learned(&target.name, target.port, &session.facts());
+                self.log_ins.note(&host.name, &session);
                 Ok(Way { session })
             }
             Err(failure) => Err(failure.clone()),

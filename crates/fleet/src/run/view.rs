@@ -2,6 +2,7 @@
 
 pub mod fold;
 pub mod json;
+pub mod kept;
 pub mod mpssh;
 pub mod stream;
 mod transcript;

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use fleet::run::board::Board;
 use fleet::run::keep::Keep;
-use fleet::run::output::{Outbox, Sinks};
+use fleet::run::native::LogIns;
+use fleet::run::output::{Outbox, Sinks, View};
 use fleet::run::progress::Progress;
 use fleet::run::stop::{Brake, Stop};
 use fleet::run::terminal::Terminal;
+use fleet::run::view::kept::{Kept, Printed};
 use fleet::run::{Again, Host, Job, Outcome, Plan, Shown, summary};
 use hosts::fleet::verdict::Status;
 use serde_json::Value;
@@ -46,29 +48,66 @@ pub(crate) enum Keyboard {
     Input,
 }
 
+/// What becomes of the output of the hosts.
+enum Reader {
+    /// It is shown as the options say, and the run is recorded.
+    Person,
+    /// The caller reads it.
+    Caller(Kept),
+}
+
+/// A run whose output the caller reads.
+pub(crate) struct Collected {
+    pub outcome: Outcome,
+    /// Output in the order of the hosts.
+    pub printed: Vec<Printed>,
+    /// The keys of our log-ins; `None` if another program logged in.
+    pub log_ins: Option<Arc<LogIns>>,
+}
+
 impl PreparedRun<'_> {
     /// Runs the job, prints the results, and returns a failure with the exit status of the run. `job` is called with
     /// the largest number of parallel hosts.
     pub(crate) fn run(self, job: impl FnOnce(&Brake, usize) -> Result<Job, Failure>) -> Result<(), Failure> {
+        let (outcome, _) = self.drive(job, Reader::Person)?;
+        match outcome.status {
+            Status::Ok => Ok(()),
+            status => Err(Failure::Status(status.code())),
+        }
+    }
+
+    /// Runs the job and returns what the hosts printed. Nothing is printed, and the run is not recorded.
+    pub(crate) fn collect(
+        self,
+        job: impl FnOnce(&Brake, usize) -> Result<Job, Failure>,
+    ) -> Result<Collected, Failure> {
+        let kept = Kept::of(self.names.len());
+        let (outcome, log_ins) = self.drive(job, Reader::Caller(kept.clone()))?;
+        Ok(Collected { outcome, printed: kept.take(), log_ins })
+    }
+
+    fn drive(
+        self,
+        job: impl FnOnce(&Brake, usize) -> Result<Job, Failure>,
+        reader: Reader,
+    ) -> Result<(Outcome, Option<Arc<LogIns>>), Failure> {
         let sessions = self.sessions()?;
         // At most four threads: handshakes are limited by CPU, and each thread needs memory.
         let workers = std::thread::available_parallelism().map_or(2, usize::from).min(4);
         // A connection that is alone is faster if nothing is handed from one thread to another.
         let runtime = if self.names.len() == 1 { threads::single()? } else { threads::runtime(workers)? };
-        let status = runtime.block_on(self.run_on_hosts(sessions, job));
+        let ran = runtime.block_on(self.run_on_hosts(sessions, job, reader));
         // Do not wait for threads that are blocked on a terminal or a slow reader.
         runtime.shutdown_background();
-        match status? {
-            Status::Ok => Ok(()),
-            status => Err(Failure::Status(status.code())),
-        }
+        ran
     }
 
     async fn run_on_hosts(
         self,
         sessions: usize,
         job: impl FnOnce(&Brake, usize) -> Result<Job, Failure>,
-    ) -> Result<Status, Failure> {
+        reader: Reader,
+    ) -> Result<(Outcome, Option<Arc<LogIns>>), Failure> {
         let brake = Brake::default();
         let names = &self.names;
         let board = Arc::new(Board::new(names.clone()));
@@ -86,16 +125,19 @@ impl PreparedRun<'_> {
         let limits = self.pace.limits(sessions);
         let job = job(&brake, limits.sessions.min(names.len()))?;
         let ready = self.engine.ready(names, self.pace.connect_timeout(), &terminal)?;
-        let engines::Ready { engine, mut hosts, identities } = ready;
+        let engines::Ready { engine, mut hosts, identities, log_ins } = ready;
         if matches!(job, Job::Copy(_)) && limits.sessions.min(hosts.len()) <= FEW_SESSIONS {
             hosts.iter_mut().for_each(for_bulk);
         }
+        let (view, journal): (Box<dyn View>, _) = match &reader {
+            Reader::Person => (self.show.view(&hosts), again::begin(&self.about, names)),
+            Reader::Caller(kept) => (Box::new(kept.clone()), None),
+        };
         let sinks = Sinks {
-            view: self.show.view(&hosts),
+            view,
             keep,
             progress: (!quiet_line).then(|| Progress::new(Arc::clone(&board), Arc::clone(&terminal))),
         };
-        let journal = again::begin(&self.about, names);
         let out = Outbox::open(sinks, brake.clone()).map_err(|error| threads::refused(1, &error))?;
         let (said, on_stop, stages) = (out.clone(), self.on_stop, Arc::clone(&board));
         brake.obey_signals(move |stop| {
@@ -133,8 +175,10 @@ impl PreparedRun<'_> {
         for error in identities.map(|identities| identities.flush().failed).unwrap_or_default() {
             complain(&format!("note: {}\n", plain(&error.to_string())));
         }
-        self.tell(&outcome)?;
-        Ok(outcome.status)
+        if matches!(reader, Reader::Person) {
+            self.tell(&outcome)?;
+        }
+        Ok((outcome, log_ins))
     }
 
     /// Number of parallel sessions that the descriptors of this process allow.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use fleet::run::Host;
 use fleet::run::engine::Engine;
-use fleet::run::native::Native;
+use fleet::run::native::{LogIns, Native};
 use fleet::run::openssh::{Kind, OpenSsh};
 use fleet::run::terminal::Terminal;
 use hosts::fleet::ending::{Failure as Unreached, Phase, Reason};
@@ -55,6 +55,8 @@ pub(crate) struct Ready {
     pub engine: Engine,
     pub hosts: Vec<Host>,
     pub identities: Option<Arc<Identities>>,
+    /// The keys of our log-ins; `None` if another program logs in.
+    pub log_ins: Option<Arc<LogIns>>,
 }
 
 impl Arguments {
@@ -130,11 +132,9 @@ impl Arguments {
         let person = terminal.person(Arc::new(UserPrompt::from_environment()));
         let keys = Keys::asking(person, AgentLimits::default());
         let client = Client::new(Arc::clone(&identities) as Arc<dyn HostVerifier>, Arc::new(keys));
-        Ok(Ready {
-            engine: Engine::Native(Native::new(client, Arc::clone(&identities))),
-            hosts,
-            identities: Some(identities),
-        })
+        let native = Native::new(client, Arc::clone(&identities));
+        let log_ins = Some(native.log_ins());
+        Ok(Ready { engine: Engine::Native(native), hosts, identities: Some(identities), log_ins })
     }
 
     fn target(&self, config: &SshConfig, name: &str) -> Result<Target, Unreached> {
@@ -166,7 +166,7 @@ impl Arguments {
             }
         };
         let engine = Engine::OpenSsh(OpenSsh { program, arguments, kind, login: String::new() });
-        Ok(Ready { engine, hosts: by_name(names), identities: None })
+        Ok(Ready { engine, hosts: by_name(names), identities: None, log_ins: None })
     }
 
     pub(crate) fn descriptors(&self) -> usize {

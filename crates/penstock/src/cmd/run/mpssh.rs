@@ -207,7 +207,7 @@ impl Arguments {
             kind: Kind::Substitute,
             login: format!("{user}@"),
         });
-        Ok(Ready { engine, hosts: engines::by_name(names), identities: None })
+        Ok(Ready { engine, hosts: engines::by_name(names), identities: None, log_ins: None })
     }
 
     /// Returns the record that `penstock run --again` needs, or that shows that the run cannot be repeated.
@@ -229,7 +229,7 @@ impl Arguments {
             return Ok(Tally::default());
         }
         let login = user.clone();
-        let Ready { engine, hosts, identities } = self.ready(&names, user)?;
+        let Ready { engine, hosts, identities, .. } = self.ready(&names, user)?;
         let brake = Brake::default();
         let reader = if io::stdout().is_terminal() { Reader::Terminal } else { Reader::Program };
         let sinks = Sinks {
