@@ -1,5 +1,6 @@
 //! A connection to a host with a proved identity, after the log-in.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, Weak};
 
 use hosts::fleet::ending::{Failure, Phase, Reason, Remote};
@@ -56,10 +57,25 @@ impl Session {
     /// # Errors
     /// The server refused a channel, or the connection broke; the command was not started.
     pub async fn exec(&self, command: &str, options: &Exec) -> Result<Process, Failure> {
+        self.exec_noting(command, options, &AtomicBool::new(false)).await
+    }
+
+    /// [`Self::exec`], which sets `opened` before it sends the command: until then, a caller that gives up knows that the host
+    /// has not started the command.
+    ///
+    /// # Errors
+    /// As [`Self::exec`].
+    pub async fn exec_noting(
+        &self,
+        command: &str,
+        options: &Exec,
+        opened: &AtomicBool,
+    ) -> Result<Process, Failure> {
         let channel = match self.handle.channel_open_session().await {
             Ok(channel) => channel,
             Err(fault) => return Err(self.not_started(&fault).await),
         };
+        opened.store(true, Relaxed);
         for (name, value) in &options.environment {
             if let Err(fault) = channel.set_env(false, name.as_str(), value.as_str()).await {
                 return Err(self.not_started(&fault).await);

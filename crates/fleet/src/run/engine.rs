@@ -1,6 +1,7 @@
 //! The engine that carries a command to a host: our own client, or the user's `ssh` with one process for each host.
 //! Both have the same interface for `run/turn.rs`, so that their results can be compared.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -52,10 +53,18 @@ impl Engine {
         }
     }
 
-    pub(super) async fn exec(&self, host: &Host, way: &Way, command: &str) -> Result<Running, Failure> {
+    /// Sends a command. `opened` is set before: until then the host has not started it.
+    pub(super) async fn exec(
+        &self,
+        host: &Host,
+        way: &Way,
+        command: &str,
+        opened: &AtomicBool,
+    ) -> Result<Running, Failure> {
         match (self, way) {
-            (Self::Native(_), Way::Native(way)) => way.exec(command).await.map(Running::Native),
+            (Self::Native(_), Way::Native(way)) => way.exec(command, opened).await.map(Running::Native),
             (Self::OpenSsh(engine), _) => {
+                opened.store(true, Relaxed);
                 engine.start(host, command).map(|running| Running::OpenSsh(Box::new(running)))
             }
             (Self::Native(_), Way::OpenSsh) => {

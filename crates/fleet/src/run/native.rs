@@ -1,6 +1,7 @@
 //! Runs commands through our own client.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -75,8 +76,8 @@ impl Way {
         &self.session
     }
 
-    pub(super) async fn exec(&self, command: &str) -> Result<Running, Failure> {
-        let process = self.session.exec(command, &Exec::default()).await?;
+    pub(super) async fn exec(&self, command: &str, opened: &AtomicBool) -> Result<Running, Failure> {
+        let process = self.session.exec_noting(command, &Exec::default(), opened).await?;
         let input = Writer::Native(process.stdin());
         Ok(Running { process, input: Some(input) })
     }

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,7 +18,7 @@ use super::happening::{HostEvent, Stream};
 use super::input::Input;
 use super::job::{Done, Job, Order};
 use super::shared::Shared;
-use super::stop::{Stop, cut, stopped, until};
+use super::stop::{Stop, cut, stopped, until, why};
 use super::writer::Writer;
 
 mod ended;
@@ -98,10 +99,21 @@ impl Turn<'_> {
         let way = shared.connect(self.host, &mut self.stop).await?;
         let (command, input) = self.command();
         let patience = order.connect_timeout;
+        let opened = AtomicBool::new(false);
+        let mut stop = self.stop.clone();
+        // Once the channel is open the command is on its way, and is ended as a running one.
+        let unopened = async {
+            let stop = stopped(&mut stop).await;
+            if opened.load(Relaxed) { std::future::pending().await } else { stop }
+        };
         let running = tokio::select! {
             biased;
+            stop = unopened => {
+                let detail = format!("{}: it had not opened a channel", why(stop));
+                return Err(self.failure(Phase::Start, Reason::Stopped, Remote::NotStarted, detail));
+            }
             () = cut(&mut self.stop) => return Err(self.failure(Phase::Start, Reason::Stopped, Remote::MayHaveRun, "quit while the command was being sent".to_owned())),
-            running = timeout(patience, shared.engine.exec(host, &way, &command)) => match running {
+            running = timeout(patience, shared.engine.exec(host, &way, &command, &opened)) => match running {
                 Ok(running) => running?,
                 Err(_) => {
                     let detail = format!("it did not open a channel within {} s", patience.as_secs_f32());

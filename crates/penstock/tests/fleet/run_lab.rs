@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
-use testing::fleet::Fleet;
+use testing::fleet::{Fleet, told};
 use testing::lab::Lab;
 use testing::secs;
 use testing::server::{binary, clear_environment, run_to_end};
@@ -204,4 +207,21 @@ fn time_limit_ends_the_commands_of_the_lab_as_on_other_hosts() {
         "{told:?}"
     );
     assert_eq!(told.code, Some(1), "{told:?}");
+}
+
+#[test]
+fn ctrl_c_before_a_channel_is_open_ends_the_run_at_once_and_nothing_has_run() {
+    let lab = Lab::start(2, &["--fault", "hang-channel=1"]);
+    let fleet = fleet(&lab);
+    // Longer than this test waits.
+    let mut command = fleet.command(&["-w", "lab001", "--connect-timeout", "300", "true"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    lab.wait_for("lab001", "channel session");
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let begun = Instant::now();
+    let told = told(child.wait_with_output().unwrap());
+    assert!(begun.elapsed() < secs(60), "{told:?}");
+    assert_eq!(told.code, Some(130), "{told:?}");
+    assert!(told.stderr.contains("interrupted: it had not opened a channel"), "{told:?}");
+    assert!(told.stderr.contains("1 host: 0 ok, 1 not started"), "{told:?}");
 }
