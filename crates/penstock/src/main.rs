@@ -137,6 +137,7 @@ fn started_by(command: &Command) -> Option<Programs> {
         Command::Run(_) | Command::Put(_) | Command::Get(_) | Command::Host(_) | Command::Ssh(_) => {
             Some(Programs::Carriers)
         }
+        Command::User(arguments) if arguments.connects() => Some(Programs::Carriers),
         Command::Tunnel(_) => Some(Programs::Named),
         Command::Lab(arguments) => Some(arguments.programs()),
         _ => None,

@@ -1,5 +1,5 @@
-//! `penstock user`: the file of those who may log in to a server's control over the network. `crates/access/src/users.rs` has
-//! its form.
+//! `penstock user`: the file of those who may log in to a server's control over the network, and who owns which SSH key.
+//! `crates/access/src/users.rs` has its form.
 
 use std::fs;
 use std::io::{self, Read};
@@ -9,23 +9,33 @@ use std::path::{Path, PathBuf};
 
 use access::policy::Role;
 use access::sasl::{Credential, LEAST_ITERATIONS, MOST_ITERATIONS, prepare};
-use access::users::{User, Users};
+use access::users::{Account, User, Users};
 use clap::{Args, Subcommand};
-use serde_json::json;
 use ssh::keys::{Answered, Ask, Question, UserPrompt};
 
 use super::ctl::save::Replacement;
 use crate::output::{Failure, plain, print};
 
-/// Users who may control a server over the network: passwords, groups, roles
+mod audit;
+mod changed;
+mod deploy;
+mod fleet;
+mod input;
+mod key;
+mod list;
+mod owners;
+mod revoke;
+mod who;
+
+/// Users: what they may do with a server's control, their passwords and groups, and their SSH keys on hosts
 ///
-/// Changes the file that `users` of `[control]` in the server's configuration names; the server reads it at each log-in. It
-/// has no password, only what checks one (SCRAM-SHA-256, the form of `gsasl --mkpasswd`).
+/// The file of users is the one that `users` of `[control]` in the server's configuration names; the server reads it at each log-in. It
+/// has no password, only what checks one (SCRAM-SHA-256, the form of `gsasl --mkpasswd`), and for that its mode is 0600.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Arguments {
     /// File of users
-    #[arg(long, value_name = "FILE", global = true, default_value = "/etc/penstock/users")]
+    #[arg(long, value_name = "FILE", global = true, default_value = FILE)]
     file: PathBuf,
     #[command(subcommand)]
     command: Command,
@@ -45,6 +55,11 @@ enum Command {
         /// Name of the user
         name: String,
     },
+    Key(key::Arguments),
+    Who(who::Arguments),
+    Audit(Box<audit::Arguments>),
+    Deploy(Box<deploy::Arguments>),
+    Revoke(Box<revoke::Arguments>),
 }
 
 /// Add a user, or change one: what is not named stays
@@ -72,11 +87,18 @@ struct Add {
     /// Common name of the user's client certificates: such log-ins have the groups and the role of this user
     #[arg(long = "certificate", value_name = "NAME")]
     certificates: Vec<String>,
+    /// Accounts of hosts in which SSH keys of the user may stand: NAME or NAME@HOSTS, where `*` stands for any text; several are possible,
+    /// and replace those from before. Without any, every account is right
+    #[arg(long = "account", value_name = "ACCOUNT")]
+    accounts: Vec<Account>,
     /// Work of a client for each log-in, and of a thief for each guess
     #[arg(long, value_name = "COUNT", default_value_t = ITERATIONS,
           value_parser = clap::value_parser!(u32).range(i64::from(LEAST_ITERATIONS)..=i64::from(MOST_ITERATIONS)))]
     iterations: u32,
 }
+
+/// The usual file of users.
+const FILE: &str = "/etc/penstock/users";
 
 /// Some tens of milliseconds of a client.
 const ITERATIONS: u32 = 65_536;
@@ -94,14 +116,28 @@ Examples:
   penstock user add ann --group ops --group dba --no-password
   penstock user add root --role admin --certificate root.example --no-password
   penstock user list
-  penstock user remove ann";
+  penstock user remove ann
+  penstock user key add ann ann-laptop.pub
+  penstock user who ~/.ssh/authorized_keys";
+
+impl Arguments {
+    /// Whether the command connects to hosts.
+    pub(crate) fn connects(&self) -> bool {
+        matches!(self.command, Command::Audit(_) | Command::Deploy(_) | Command::Revoke(_))
+    }
+}
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let file = &arguments.file;
     match &arguments.command {
         Command::Add(add) => put(file, add),
-        Command::List { json } => list(file, *json),
+        Command::List { json } => list::run(file, *json),
         Command::Remove { name } => remove(file, name),
+        Command::Key(arguments) => key::run(file, arguments),
+        Command::Who(arguments) => who::run(file, arguments),
+        Command::Audit(arguments) => audit::run(file, arguments),
+        Command::Deploy(arguments) => deploy::run(file, arguments),
+        Command::Revoke(arguments) => revoke::run(file, arguments),
     }
 }
 
@@ -126,6 +162,9 @@ fn put(file: &Path, add: &Add) -> Result<(), Failure> {
     replace(&mut user.groups, &add.groups);
     replace(&mut user.principals, &add.principals);
     replace(&mut user.certificates, &add.certificates);
+    if !add.accounts.is_empty() {
+        user.accounts.clone_from(&add.accounts);
+    }
     if !add.no_password && (is_new || add.password_file.is_some()) {
         user.scram = Some(credential(add)?);
     }
@@ -159,13 +198,19 @@ pub(crate) fn password_of(file: &Path) -> Result<String, Failure> {
     let bytes = match file.as_os_str() == "-" {
         true => {
             let mut bytes = Vec::new();
-            io::stdin().take(LARGEST_PASSWORD).read_to_end(&mut bytes).map(|_| bytes)
+            io::stdin().take(LARGEST_PASSWORD + 1).read_to_end(&mut bytes).map(|_| bytes)
         }
         false => sys::file::read(file, LARGEST_PASSWORD),
     };
     let bytes = bytes
         .map_err(|error| Failure::usage(format_args!("cannot read the password in {shown}: {error}")))?;
-    let text = String::from_utf8(bytes);
+    let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    if first.len() as u64 > LARGEST_PASSWORD {
+        return Err(Failure::usage(format_args!(
+            "the first line of {shown} is longer than {LARGEST_PASSWORD} bytes: it is no password"
+        )));
+    }
+    let text = String::from_utf8(first.to_vec());
     let text = text.map_err(|_| Failure::usage(format_args!("the password in {shown} is not UTF-8 text")))?;
     let line = text.lines().next().unwrap_or_default();
     let checked = prepare(line).map(str::to_owned);
@@ -192,52 +237,28 @@ fn ask_twice(name: &str) -> Result<String, Failure> {
     }
 }
 
-fn list(file: &Path, json: bool) -> Result<(), Failure> {
-    let (text, users) = read(file)?;
-    if text.is_none() {
-        return Err(Failure::usage(format_args!("there is no file {}", plain(&file.display().to_string()))));
-    }
-    if json {
-        let all: Vec<_> = users
-            .iter()
-            .map(|user| {
-                json!({
-                    "name": user.name,
-                    "role": user.role.map(Role::word),
-                    "groups": user.groups,
-                    "password": user.scram.is_some(),
-                    "principals": user.principals,
-                    "certificates": user.certificates,
-                })
-            })
-            .collect();
-        return print(&format!("{}\n", serde_json::Value::from(all)));
-    }
-    let mut out = String::new();
-    for user in users.iter() {
-        let role = user.role.map_or("no role of its own", Role::word);
-        let password = if user.scram.is_some() { "password" } else { "no password" };
-        out += &format!("{:<20} {role:<18} {password}", user.name);
-        for (what, names) in
-            [("groups", &user.groups), ("principals", &user.principals), ("certificates", &user.certificates)]
-        {
-            if !names.is_empty() {
-                out += &format!("; {what} {}", names.join(", "));
-            }
-        }
-        out.push('\n');
-    }
-    print(&out)
-}
-
 fn remove(file: &Path, name: &str) -> Result<(), Failure> {
     let (text, mut users) = read(file)?;
     if users.remove(name).is_none() {
-        let file = plain(&file.display().to_string());
-        return Err(Failure::usage(format_args!("{file} has no user {}", plain(name))));
+        return Err(unknown(file, name));
     }
     write(file, &users.to_string(), text.as_deref())?;
     print(&format!("removed {name}\n"))
+}
+
+/// The option that names the file of users, if it is not the usual one, with a blank before it.
+fn named(file: &Path) -> String {
+    match file == Path::new(FILE) {
+        true => String::new(),
+        false => format!(" --file {}", text::shell::word(&file.display().to_string())),
+    }
+}
+
+fn unknown(file: &Path, name: &str) -> Failure {
+    let (file, name) = (plain(&file.display().to_string()), plain(name));
+    Failure::usage(format_args!(
+        "{file} has no user {name}\n  hint: penstock user add {name} --no-password; penstock user list"
+    ))
 }
 
 /// Reads the file; without one there are no users.

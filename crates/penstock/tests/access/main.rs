@@ -10,4 +10,5 @@ mod matrix;
 mod peer;
 mod programs;
 mod site;
+mod ssh_keys;
 mod wrong;

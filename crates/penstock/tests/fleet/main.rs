@@ -8,6 +8,7 @@ mod lab;
 mod lab_faults;
 mod lab_inside;
 mod mpssh;
+mod people;
 mod rights;
 mod run;
 mod run_again;
