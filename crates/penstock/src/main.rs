@@ -68,11 +68,12 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) if is_test_option(&error) => return Failure::usage(TEST_OPTION).report(),
         Err(mut error) => {
-            usage::suggest(
-                &mut error,
-                Cli::command(),
-                std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()),
-            );
+            let words: Vec<String> =
+                std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()).collect();
+            if let Some(text) = usage::negative(&error, &words) {
+                return Failure::usage(text).report();
+            }
+            usage::suggest(&mut error, Cli::command(), words.into_iter());
             return usage::answer(&error).report();
         }
     };

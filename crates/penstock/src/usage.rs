@@ -6,7 +6,7 @@ use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use text::nearest::nearest;
 
-use crate::output::{Failure, complain, print};
+use crate::output::{Failure, complain, plain, print};
 
 /// Adds the option that was meant by one that is not there: with two letters swapped it is none of those that clap finds.
 pub(crate) fn suggest(error: &mut clap::Error, mut command: Command, words: impl Iterator<Item = String>) {
@@ -25,6 +25,26 @@ pub(crate) fn suggest(error: &mut clap::Error, mut command: Command, words: impl
         let meant = format!("--{meant}");
         error.insert(ContextKind::SuggestedArg, ContextValue::String(meant));
     }
+}
+
+/// What is wrong where a negative number stands for a value: the parser takes it for an option.
+pub(crate) fn negative(error: &clap::Error, words: &[String]) -> Option<String> {
+    let Some(ContextValue::String(written)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_number = |word: &str| {
+        word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+    };
+    if error.kind() != ErrorKind::UnknownArgument || !is_number(written) {
+        return None;
+    }
+    let at = words.iter().position(|word| is_number(word) && word.starts_with(written.as_str()))?;
+    let option = at.checked_sub(1).and_then(|before| words.get(before));
+    let option =
+        option.filter(|word| word.starts_with('-') && !is_number(word)).map(|word| format!("{word} "));
+    let shown = plain(&words[at]);
+    Some(format!(
+        "{}{shown}: a value here is never negative\n  hint: --help of the command says what it may be; a word that begins with - comes behind --",
+        plain(&option.unwrap_or_default())
+    ))
 }
 
 /// Prints help, the version, or what is wrong. Returns how the program ends.
@@ -58,6 +78,21 @@ const FAULTS: [(&str, &str); 5] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_negative_number_is_said_to_be_one_with_its_option() {
+        let command = || Command::new("penstock").arg(clap::Arg::new("timeout").long("timeout"));
+        let told = |words: &[&str]| {
+            let error = command().try_get_matches_from([&["penstock"], words].concat()).unwrap_err();
+            let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+            negative(&error, &words)
+        };
+        let first = |words| told(words).unwrap_or_default().lines().next().unwrap_or_default().to_owned();
+        assert_eq!(first(&["--timeout", "-5"]), "--timeout -5: a value here is never negative");
+        assert_eq!(first(&["--timeout", "-10m"]), "--timeout -10m: a value here is never negative");
+        assert_eq!(first(&["-.5"]), "-.5: a value here is never negative");
+        assert_eq!(told(&["--tim", "5"]), None);
+    }
 
     #[test]
     fn an_option_with_swapped_letters_is_found_among_those_of_its_command() {

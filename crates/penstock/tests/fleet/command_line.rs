@@ -471,3 +471,19 @@ fn command_without_any_directory_names_the_variable_to_set_and_writes_nothing() 
     let told = told(run_to_end(&mut import, secs(60)));
     assert!(told.stderr.contains(home) && told.stderr.contains("or name the known_hosts file"), "{told:?}");
 }
+
+#[test]
+fn a_negative_number_is_told_with_its_option() {
+    for (words, said) in [
+        (
+            &["run", "--timeout", "-5", "-w", "h1", "true"][..],
+            "error: --timeout -5: a value here is never negative",
+        ),
+        (&["run", "-p", "-3", "-w", "h1", "true"], "error: -p -3: a value here is never negative"),
+        (&["ctl", "weight", "b", "-3"], "error: -3: a value here is never negative"),
+    ] {
+        let output = Command::new(binary()).args(words).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && text.contains(said), "{words:?}: {text}");
+    }
+}
