@@ -369,6 +369,10 @@ async fn status(places: &Places, name: Option<&str>, json: bool) -> Result<(), F
     if json {
         let list = serde_json::to_string_pretty(&found).map_err(Failure::runtime)?;
         print_json(&format!("{list}\n"))?;
+        complain(&plain_lines(&left));
+        if let ([], true, Some(name)) = (found.as_slice(), failed.is_empty(), name) {
+            return Err(not_running(places, None, name));
+        }
     } else {
         complain(&plain_lines(&left));
         match (found.as_slice(), name) {

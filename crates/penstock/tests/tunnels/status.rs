@@ -560,3 +560,13 @@ fn of_those_who_came_while_the_connection_was_lost_only_who_is_still_there_is_se
     place.run(&["down", "t"]).code(0);
     place.is_clean();
 }
+
+#[test]
+fn a_tunnel_that_does_not_run_ends_the_status_with_1_in_json_too() {
+    let place = Place::new();
+    for format in [&[][..], &["--json"]] {
+        let ran = place.run(&[&["status", "nas"], format].concat());
+        ran.code(1).says("tunnel nas does not run");
+        assert_eq!(ran.out, if format.is_empty() { "" } else { "[]\n" });
+    }
+}
