@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 use testing::client::get;
 use testing::server::{Setup, binary};
+use testing::tools::{self, Root};
 use testing::{Scripted, Server};
 
 const MAIN: &str = "include = [\"conf.d/*.toml\", \"door.toml\"]\n\n[control]\nsocket = \"@DIR@/control.sock\"\n\n\
@@ -161,4 +162,30 @@ fn ctl_finds_the_control_socket_in_an_included_file() {
         .unwrap();
     good(status);
     drop(server);
+}
+
+#[test]
+fn save_writes_none_of_several_files_while_one_cannot_be_replaced() {
+    if tools::root("mounts a file") == Root::LeftOut {
+        return;
+    }
+    let backend = Scripted::answering("one");
+    let server = setup(&backend.address).start();
+    for change in [["set", "pool.app.balance", "maglev"], ["set", "listener.web.max-connections", "5"]] {
+        good(server.ctl(&change));
+    }
+    let before = (text(&server, "conf.d/app.toml"), text(&server, "door.toml"));
+    let mut save = Command::new("unshare");
+    // The kernel renames no file over one that is a mount point.
+    let script = "mount --bind \"$1\" \"$1\" && exec \"$0\" ctl --socket \"$2\" save";
+    save.args(["-m", "sh", "-c", script, binary()])
+        .arg(server.dir.path().join("door.toml"))
+        .arg(server.control_socket());
+    let said = bad(save.output().unwrap());
+    assert!(said.contains("door.toml cannot be written: ") && said.contains("nothing has changed"), "{said}");
+    assert_eq!(before, (text(&server, "conf.d/app.toml"), text(&server, "door.toml")));
+    good(server.ctl(&["save"]));
+    assert!(
+        text(&server, "conf.d/app.toml").contains("maglev") && text(&server, "door.toml").contains("= 5")
+    );
 }

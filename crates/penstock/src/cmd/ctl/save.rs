@@ -166,19 +166,37 @@ fn write_all(own: &Path, wanted: &Wanted, existing: Existing) -> Result<(), Fail
             replacements.push((path, replacement));
         }
     }
-    let mut written: Vec<String> = Vec::new();
+    let mut written: Vec<(PathBuf, Option<Vec<u8>>)> = Vec::new();
     for (path, replacement) in replacements {
-        replacement.take_place().map_err(|error| match &written[..] {
-            [] => unwritable(&path, &error),
-            _ => Failure::runtime(format_args!(
-                "{} cannot be written: {error}\n  hint: {} is written already: mend the cause, and save again",
-                plain(&path.display().to_string()),
-                written.join(" and ")
-            )),
-        })?;
-        written.push(plain(&path.display().to_string()).to_string());
+        let before = sys::file::read(&path, config::MAX_TEXT as u64 + 3).ok();
+        if let Err(error) = replacement.take_place() {
+            let left: Vec<_> = written
+                .iter()
+                .rev()
+                .filter(|(path, before)| put_back(path, before.as_deref()).is_err())
+                .collect();
+            return Err(match &left[..] {
+                [] => unwritable(&path, &error),
+                left => Failure::runtime(format_args!(
+                    "{} cannot be written: {error}\n  hint: {} has its new text already: mend the cause, and save again",
+                    plain(&path.display().to_string()),
+                    left.iter()
+                        .map(|(path, _)| plain(&path.display().to_string()))
+                        .collect::<Vec<_>>()
+                        .join(" and ")
+                )),
+            });
+        }
+        written.push((path, before));
     }
     Ok(())
+}
+
+/// Gives a file that was replaced its old text again, since another one could not be replaced: together they are one
+/// configuration, or none.
+fn put_back(path: &Path, before: Option<&[u8]>) -> io::Result<()> {
+    let before = before.ok_or(ErrorKind::NotFound)?;
+    Replacement::make(path, before, None)?.take_place()
 }
 
 /// Reads a file of the server. `None` if it is to be made.
