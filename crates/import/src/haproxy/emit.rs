@@ -48,8 +48,13 @@ pub(super) fn emit(name: &str, file: File, keys: fn(NewKey) -> State) -> Result<
         emitter.frontend(&mut document, proxy);
     }
     if emitter.listeners.is_empty() {
+        // Why each of them could not be served, before what that means.
+        let missing = emitter.notes.into_iter().filter(|note| note.effect == Effect::Missing);
+        let fault = |place, message| Fault { place, message, hint: None };
+        let mut faults: Vec<Fault> = missing.map(|note| fault(note.place, note.text)).collect();
         let message = "there is no frontend with a `bind` that could be served".to_owned();
-        return Err(Faults(vec![Fault { place: name.to_owned(), message, hint: None }]));
+        faults.push(fault(name.to_owned(), message));
+        return Err(Faults(faults));
     }
     for proxy in proxies.iter().filter(|proxy| !proxy.servers.is_empty()) {
         let name = emitter.pools.get(&proxy.name).cloned().unwrap_or_default();

@@ -144,6 +144,15 @@ fn what_has_no_translation_is_named_with_its_line() {
 }
 
 #[test]
+fn a_backend_that_is_not_there_is_named_with_its_line() {
+    let text = "frontend f\n bind :80\n default_backend nope\nbackend a\n server s 10.0.0.1:80\n";
+    let faults = translate("haproxy.cfg", text, all_here).unwrap_err();
+    let told: Vec<_> = faults.0.iter().map(|fault| (fault.place.as_str(), fault.message.as_str())).collect();
+    assert_eq!(told[0], ("haproxy.cfg:3", "there is no backend nope with servers"));
+    assert_eq!(told.last().unwrap().0, "haproxy.cfg");
+}
+
+#[test]
 fn tcp_has_one_idle_timeout_and_no_routes() {
     let text = "defaults\n mode tcp\n timeout client 1h\n timeout server 2h\nlisten db\n bind 127.0.0.1:5432\n \
                 server a 10.0.0.1:5432 check\n server b 10.0.0.2:5432 check backup send-proxy\n";
