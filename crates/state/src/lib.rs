@@ -669,6 +669,16 @@ impl State {
         }
     }
 
+    /// Marks `subject` as degraded without an event, which one before has said.
+    pub(crate) fn degrade_unsaid(&self, subject: &str, reason: &str) {
+        lock(&self.degraded).insert(subject.to_owned(), reason.to_owned());
+    }
+
+    /// Marks `subject` as working again without an event.
+    pub(crate) fn restore_unsaid(&self, subject: &str) {
+        lock(&self.degraded).remove(subject);
+    }
+
     /// Marks `subject` as working again.
     pub fn restore(&self, subject: &str) {
         if lock(&self.degraded).remove(subject).is_some() {

@@ -53,6 +53,35 @@ fn a_full_disk_is_counted_and_said_once() {
 }
 
 #[test]
+fn the_state_follows_at_once_when_a_file_fails_and_works_again_and_events_do_not_flood() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    let mut reader =
+        Some(fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&path).unwrap());
+    let (log, state) = open(&path);
+    let until = |count: usize| {
+        let start = Instant::now();
+        while state.degraded().len() != count {
+            assert!(start.elapsed() < Duration::from_secs(10), "{count}: {:?}", state.degraded());
+            thread::yield_now();
+        }
+    };
+    for _ in 0..3 {
+        // Without a reader each write fails.
+        drop(reader.take());
+        log.try_send(b"one\n".to_vec());
+        until(1);
+        reader =
+            Some(fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&path).unwrap());
+        log.try_send(b"two\n".to_vec());
+        until(0);
+    }
+    assert_eq!(state.events.last(100).len(), 1, "{:?}", state.events.last(100));
+    log.close();
+}
+
+#[test]
 fn what_a_full_disk_did_not_take_is_bounded() {
     let (log, state) = open(Path::new("/dev/full"));
     let mut sent = 0;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use config::types::LogTarget;
 
 use super::{Message, Output, Shared, count_lines};
+use crate::events::Level;
 use crate::lock::lock;
 
 /// Maximum bytes kept for a retry while the target accepts no data.
@@ -18,7 +19,7 @@ const BACKLOG_BYTES: usize = 1024 * 1024;
 /// Retry interval for a target that accepts no data; the next batch also causes a retry.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Minimum time between two reports of a failing log: on a nearly full disk, each batch would cause a report.
+/// Minimum time between two events of a failing log: on a nearly full disk, each batch would cause one. Its state follows at once.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(60);
 
 /// Time after which a pipe or terminal that accepts no byte counts as failed.
@@ -31,7 +32,17 @@ pub(super) struct Writer {
     backlog: Vec<u8>,
     /// Whether the last write ended in the middle of a line.
     torn: LastLineCut,
-    degraded: Option<Degraded>,
+    health: Health,
+    /// When an event said that the log fails, if none has said since that it works.
+    announced: Option<Instant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Works,
+    CannotWrite,
+    /// The target of a reload or a rotation could not be opened; lines go to the one before.
+    CannotOpen,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,13 +51,16 @@ enum LastLineCut {
     No,
 }
 
-struct Degraded {
-    announced: Instant,
-}
-
 impl Writer {
     pub(super) fn new(output: Output, shared: Arc<Shared>) -> Self {
-        Self { output, shared, backlog: Vec::new(), torn: LastLineCut::No, degraded: None }
+        Self {
+            output,
+            shared,
+            backlog: Vec::new(),
+            torn: LastLineCut::No,
+            health: Health::Works,
+            announced: None,
+        }
     }
 
     pub(super) fn run(mut self, receiver: &Receiver<Message>) {
@@ -106,7 +120,7 @@ impl Writer {
         }
         match result {
             Ok(()) => self.recovered(),
-            Err(error) => self.failed(&error.to_string()),
+            Err(error) => self.failed(Health::CannotWrite, &error.to_string()),
         }
     }
 
@@ -131,35 +145,56 @@ impl Writer {
                 self.output = output;
                 self.shared.enabled.store(target != LogTarget::Off, Relaxed);
                 // A new target starts without the errors of the old one.
-                if self.degraded.take().is_some() {
-                    self.shared.state.restore(self.shared.lines.subject());
+                self.health = Health::Works;
+                self.shared.state.restore_unsaid(self.shared.lines.subject());
+                if self.announced.take().is_some() {
+                    self.say_that_it_works();
                 }
             }
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-                self.failed(&format!("{error}: {cause}; the one opened before is kept"));
+                let reason = format!("{error}: {cause}; the one opened before is kept");
+                self.failed(Health::CannotOpen, &reason);
             }
         }
     }
 
-    fn failed(&mut self, reason: &str) {
-        if self.degraded.is_none() {
-            self.degraded = Some(Degraded { announced: Instant::now() });
-            self.shared.state.degrade(self.shared.lines.subject(), &format!("cannot write: {reason}"));
+    /// The state follows at once; an event comes only if the last one is a while ago.
+    fn failed(&mut self, health: Health, reason: &str) {
+        if self.health != Health::Works {
+            return;
+        }
+        self.health = health;
+        let (subject, reason) = (self.shared.lines.subject(), format!("cannot write: {reason}"));
+        match self.announced {
+            Some(_) => self.shared.state.degrade_unsaid(subject, &reason),
+            None => {
+                self.announced = Some(Instant::now());
+                self.shared.state.degrade(subject, &reason);
+            }
         }
     }
 
     fn recovered(&mut self) {
-        // A receiver of messages is tried seldom while it is away, so it cannot come and go often.
-        let soon = matches!(self.output, Output::Syslog(_)) && self.backlog.is_empty();
-        if self
-            .degraded
-            .as_ref()
-            .is_some_and(|degraded| soon || degraded.announced.elapsed() >= ANNOUNCE_EVERY)
-        {
-            self.degraded = None;
-            self.shared.state.restore(self.shared.lines.subject());
+        let is_old = self.announced.is_some_and(|announced| announced.elapsed() >= ANNOUNCE_EVERY);
+        match self.health {
+            Health::CannotOpen if !is_old => return,
+            _ if !self.backlog.is_empty() => return,
+            Health::Works => {}
+            Health::CannotOpen | Health::CannotWrite => {
+                self.health = Health::Works;
+                self.shared.state.restore_unsaid(self.shared.lines.subject());
+            }
         }
+        // A receiver of messages is tried seldom while it is away, so it cannot come and go often.
+        if self.announced.is_some() && (is_old || matches!(self.output, Output::Syslog(_))) {
+            self.announced = None;
+            self.say_that_it_works();
+        }
+    }
+
+    fn say_that_it_works(&self) {
+        self.shared.state.events.record(Level::Info, self.shared.lines.subject(), "works again");
     }
 }
 
