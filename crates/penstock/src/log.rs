@@ -36,6 +36,14 @@ enum Message {
 pub(crate) fn start() -> Result<(), Failure> {
     let named = std::env::var("PENSTOCK_LOG").ok().filter(|text| !text.is_empty());
     let text = START.get_or_init(|| named.unwrap_or_else(|| filter_of("info")));
+    if let Some(word) = no_directive(text) {
+        let meant = text::nearest::nearest(word, LEVELS).map(|level| format!("; did you mean {level}?"));
+        return Err(Failure::usage(format_args!(
+            "PENSTOCK_LOG: {} is no level{}\n  hint: use error, warn, info, debug or trace, or MODULE=LEVEL with commas",
+            crate::output::plain(word),
+            meant.unwrap_or_default()
+        )));
+    }
     let filter = EnvFilter::try_new(text).map_err(|error| {
         Failure::usage(format_args!(
             "PENSTOCK_LOG: {error}\n  hint: use error, warn, info, debug or trace, or MODULE=LEVEL with commas"
@@ -51,6 +59,20 @@ pub(crate) fn start() -> Result<(), Failure> {
     let handle = log.reload_handle();
     let _ = LEVEL.set(Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())));
     log.try_init().map_err(|error| Failure::runtime(format_args!("cannot start the log: {error}")))
+}
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// A part of a filter that is neither LEVEL nor MODULE=LEVEL. The filter itself would take a misspelt level for a module of which
+/// all is logged. What has a span in brackets is left to it.
+fn no_directive(text: &str) -> Option<&str> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let levels = parts.map(|part| part.rsplit_once('=').map_or(part, |(_, level)| level.trim()));
+    match text.contains('[') {
+        true => None,
+        false => levels.into_iter().find(|level| !is_level(level)),
+    }
 }
 
 /// Changes the level of the log; `None` is that of the start.
@@ -92,7 +114,8 @@ impl Write for ToThread {
     /// Queues one line: the formatter calls `write` once per line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match sender() {
-            None => io::stderr().write_all(line)?,
+            // An error is ignored, as in the thread below: a full standard error must not end the process.
+            None => drop(io::stderr().write_all(line)),
             Some(lines) => {
                 if lines.try_send(Message::Line(line.to_vec())).is_err() {
                     DROPPED.fetch_add(1, Relaxed);

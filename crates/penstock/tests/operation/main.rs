@@ -21,6 +21,7 @@ mod live;
 mod live_limits;
 mod live_load;
 mod no_file;
+mod odd_starts;
 mod operator;
 mod pending;
 mod pid_file;

@@ -1,0 +1,59 @@
+//! Starts with an odd environment: standard error that takes nothing, a log level with a mistake.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use testing::server::{Setup, binary, clear_environment, run_to_end};
+use testing::{Scripted, eventually, secs};
+
+#[test]
+fn a_server_starts_and_ends_with_a_closed_or_full_standard_error() {
+    let backend = Scripted::answering("x");
+    for redirection in ["2>&-", "2>/dev/full", ">&- 2>&-"] {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("control.sock");
+        let line = format!(
+            "exec \"$0\" serve --listen 127.0.0.1:0 --backend {} --control {} {redirection}",
+            backend.address,
+            socket.display()
+        );
+        let mut command = Command::new("sh");
+        clear_environment(&mut command);
+        // More is logged than at the usual level.
+        command.args(["-c", &line, binary()]).env("PENSTOCK_LOG", "debug").stdin(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let status = || {
+            let mut ask = Command::new(binary());
+            ask.args(["ctl", "--socket"]).arg(&socket).arg("status");
+            run_to_end(&mut ask, secs(30)).status.success().then_some(())
+        };
+        eventually("it answers", secs(60), || {
+            assert_eq!(child.try_wait().unwrap(), None, "{redirection}");
+            status()
+        });
+        kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM).unwrap();
+        let ended = eventually("it ends", secs(60), || child.try_wait().unwrap());
+        assert_eq!((ended.code(), ended.signal()), (Some(0), None), "{redirection}");
+    }
+}
+
+#[test]
+fn a_log_level_with_a_mistake_is_refused() {
+    let config =
+        "[listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n[pool.app]\nbackends = [\"127.0.0.1:1\"]\n";
+    for (level, said) in [
+        ("inof", "PENSTOCK_LOG: inof is no level; did you mean info?"),
+        ("info,proxy=debg", "PENSTOCK_LOG: debg is no level; did you mean debug?"),
+        ("proxy", "PENSTOCK_LOG: proxy is no level\n"),
+    ] {
+        let refused = Setup::new(config).env("PENSTOCK_LOG", level).output();
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert!(refused.status.code() == Some(2) && text.contains(said), "{level}: {text}");
+    }
+    for level in ["", "WARN", "info,proxy=debug", "off"] {
+        let ended = Setup::new("x").env("PENSTOCK_LOG", level).output();
+        assert!(!String::from_utf8(ended.stderr).unwrap().contains("PENSTOCK_LOG"), "{level}");
+    }
+}
