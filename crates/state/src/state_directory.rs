@@ -5,6 +5,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Default path in packages.
 pub const USUAL: &str = "/var/lib/penstock";
@@ -13,12 +14,19 @@ pub const USUAL: &str = "/var/lib/penstock";
 /// configures the process. A process without a file is one of many on a machine, for a try or a test, with the same names
 /// of pools: the state of one says nothing about the next.
 pub fn chosen(configured: Option<&Path>, file: Option<&Path>) -> Option<PathBuf> {
-    chosen_of(configured, file, Path::new(USUAL))
+    chosen_of(configured, file, usual())
 }
 
-fn chosen_of(configured: Option<&Path>, file: Option<&Path>, usual: &Path) -> Option<PathBuf> {
-    let implied = || (file.is_some() && usual.is_dir()).then_some(usual);
-    configured.or_else(implied).map(Path::to_owned)
+fn chosen_of(configured: Option<&Path>, file: Option<&Path>, usual: Option<&Path>) -> Option<PathBuf> {
+    configured.or(file.and(usual)).map(Path::to_owned)
+}
+
+/// The default path, if it was there when the process asked first, at its start: a directory that comes later is none that this
+/// process may use.
+pub fn usual() -> Option<&'static Path> {
+    static THERE: OnceLock<bool> = OnceLock::new();
+    let path = Path::new(USUAL);
+    THERE.get_or_init(|| path.is_dir()).then_some(path)
 }
 
 /// Directory in which this process can write.
@@ -118,10 +126,10 @@ mod tests {
     #[test]
     fn only_a_process_with_a_file_takes_the_usual_directory() {
         let base = tempfile::tempdir().unwrap();
-        let (usual, own, file) = (base.path(), Path::new("/own"), Path::new("/etc/penstock.toml"));
-        assert_eq!(chosen_of(None, Some(file), usual).as_deref(), Some(usual));
+        let (usual, own, file) = (Some(base.path()), Path::new("/own"), Path::new("/etc/penstock.toml"));
+        assert_eq!(chosen_of(None, Some(file), usual).as_deref(), usual);
         assert_eq!(chosen_of(None, None, usual), None);
-        assert_eq!(chosen_of(None, Some(file), &usual.join("none")), None);
+        assert_eq!(chosen_of(None, Some(file), None), None);
         for file in [Some(file), None] {
             assert_eq!(chosen_of(Some(own), file, usual).as_deref(), Some(own));
         }

@@ -1,11 +1,13 @@
-//! Starts with an odd environment: standard error that takes nothing, a log level with a mistake.
+//! Starts with an odd environment: standard error that takes nothing, a log level with a mistake, a directory that comes later.
 
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use testing::server::{Setup, binary, clear_environment, run_to_end};
+use testing::tools::{self, Root};
 use testing::{Scripted, eventually, secs};
 
 #[test]
@@ -55,5 +57,27 @@ fn a_log_level_with_a_mistake_is_refused() {
     for level in ["", "WARN", "info,proxy=debug", "off"] {
         let ended = Setup::new("x").env("PENSTOCK_LOG", level).output();
         assert!(!String::from_utf8(ended.stderr).unwrap().contains("PENSTOCK_LOG"), "{level}");
+    }
+}
+
+#[test]
+fn a_state_directory_that_is_made_after_the_start_hinders_no_reload() {
+    if tools::root("mounts a directory") == Root::LeftOut {
+        return;
+    }
+    let mount = "mount -t tmpfs none /var/lib && exec \"$0\" \"$@\"";
+    let config = "[listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n[pool.app]\nbackends = [\"127.0.0.1:1\"]\n\
+                  [control]\nsocket = \"@DIR@/control.sock\"\n";
+    let server = Setup::new(config).through(["unshare", "-m", "sh", "-c", mount]).start();
+    let pid = server.pid().to_string();
+    let made =
+        Command::new("nsenter").args(["-t", &pid, "-m", "mkdir", "/var/lib/penstock"]).status().unwrap();
+    assert!(made.success());
+    let file = server.dir.path().join("penstock.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("127.0.0.1:1\"", "127.0.0.1:2\"")).unwrap();
+    for command in [&["reload"][..], &["set", "pool.app.balance", "maglev"]] {
+        let output = server.ctl(command);
+        assert!(output.status.success(), "{command:?}: {output:?}");
     }
 }

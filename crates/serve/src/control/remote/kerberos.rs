@@ -91,8 +91,7 @@ impl Kerberos {
 
 /// File of the tokens that were seen: without it a token that is not bound to its connection could be used again.
 pub(super) fn replays(state_directory: Option<&Path>) -> Option<PathBuf> {
-    let usual = Path::new(state::state_directory::USUAL);
-    let directory = state_directory.or(usual.is_dir().then_some(usual))?;
+    let directory = state_directory.or(state::state_directory::usual())?;
     Some(directory.join(REPLAYS))
 }
 
