@@ -1,11 +1,13 @@
 //! Directory for state that outlives the process. Only the user of the process can read its files. Each file is
 //! complete or absent: written to a temporary name, synced, and renamed.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+
+use sys::file::{self, Access};
 
 /// Default path in packages.
 pub const USUAL: &str = "/var/lib/penstock";
@@ -78,29 +80,7 @@ fn make(path: &Path) -> io::Result<()> {
 
 /// Writes a file with mode 0600 atomically: after a crash it has its old content or all of `bytes`.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let mut beside = name.to_owned();
-    beside.push(".new");
-    let beside = directory.join(beside);
-    // Left by a crash, or a link that another user has placed.
-    match fs::remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)?;
-        File::open(directory)?.sync_all()
-    })();
-    if written.is_err() {
-        // Only the first error is returned.
-        let _ = fs::remove_file(&beside);
-    }
-    written
+    file::replace(path, bytes, Access::Own)
 }
 
 #[cfg(test)]
