@@ -17,7 +17,9 @@ mod owner;
 mod record;
 mod tlsa;
 
-pub use check::{Finding, Live, Observation, Problem, Proved, Seen, Severity, Signature, judge};
+pub use check::{
+    Finding, Live, MOST_ALIASES, Observation, Problem, Proved, Seen, Severity, Signature, judge,
+};
 pub use difference::{Change, Others, PresentSet, difference};
 pub use gate::{Gate, Glance, Shown, Step};
 pub use owner::{Owner, OwnerFault};

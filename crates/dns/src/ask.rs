@@ -22,6 +22,10 @@ pub enum Silence {
     Malformed(String),
     #[error("its answer is for another question")]
     OtherQuestion,
+    #[error("its answer is cut off (TC), over TCP too")]
+    CutOff,
+    #[error("the name of the server has no address: {0}")]
+    NoAddress(String),
 }
 
 /// Time limit of one question with its answer over UDP.
@@ -46,18 +50,21 @@ pub(crate) async fn ask(server: SocketAddr, name: &Name, kind: RecordType) -> Re
     for _ in 0..UDP_TRIES {
         match tokio::time::timeout(UDP_LIMIT, datagram(server, &bytes)).await {
             Ok(Ok(answer)) => {
-                let answer = read(&answer, &message)?;
-                if answer.metadata.truncation {
-                    break;
+                // What cannot be used may be of a machine that guessed the identifier: over TCP it has to be on the path.
+                match read(&answer, &message) {
+                    Ok(answer) if !answer.metadata.truncation => return Ok(answer),
+                    _ => break,
                 }
-                return Ok(answer);
             }
             Ok(Err(error)) => refused = Some(error),
             Err(_) => {}
         }
     }
     match tokio::time::timeout(TCP_LIMIT, signed::send(server, &bytes)).await {
-        Ok(Ok(answer)) => read(&answer, &message),
+        Ok(Ok(answer)) => match read(&answer, &message)? {
+            answer if answer.metadata.truncation => Err(Silence::CutOff),
+            answer => Ok(answer),
+        },
         Ok(Err(error)) => Err(Silence::Io(refused.unwrap_or(error))),
         Err(_) => Err(Silence::TimedOut(UDP_LIMIT * UDP_TRIES as u32 + TCP_LIMIT)),
     }

@@ -1,7 +1,7 @@
 //! The servers of a zone, and what each of them says, with the signatures checked by the keys that the trust anchor proves.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
 use access::keys::{Kind, Owner, Seen, Signature};
@@ -17,7 +17,8 @@ use crate::resolver::{Answer, Resolver, ResolverFault, Validation};
 /// A server of a zone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Server {
-    pub address: SocketAddr,
+    /// Where it is, or why that is not known: such a server counts as one that does not answer.
+    pub address: Result<SocketAddr, String>,
     /// Its name in the NS record, if it was found by that.
     pub name: Option<String>,
 }
@@ -25,11 +26,19 @@ pub struct Server {
 impl Server {
     /// `ns1.example.org (192.0.2.1)`, or the address.
     pub fn shown(&self) -> String {
-        let address = match self.address.port() {
-            53 => self.address.ip().to_string(),
-            _ => self.address.to_string(),
+        let address = match &self.address {
+            Ok(address) if address.port() == 53 => address.ip().to_string(),
+            Ok(address) => address.to_string(),
+            Err(_) => "no address".to_owned(),
         };
         self.name.as_ref().map_or(address.clone(), |name| format!("{name} ({address})"))
+    }
+
+    async fn ask(&self, name: &Name, kind: RecordType) -> Result<Message, Silence> {
+        match &self.address {
+            Ok(address) => ask(*address, name, kind).await,
+            Err(why) => Err(Silence::NoAddress(why.clone())),
+        }
     }
 }
 
@@ -66,7 +75,7 @@ impl Authorities {
     /// The system's configuration cannot be read.
     pub fn new(named: &[SocketAddr], resolver: Option<SocketAddr>) -> Result<Self, ResolverFault> {
         let finder = Resolver::with(&Validation::Off, resolver)?;
-        let named = named.iter().map(|address| Server { address: *address, name: None }).collect();
+        let named = named.iter().map(|address| Server { address: Ok(*address), name: None }).collect();
         Ok(Self { finder, named, zones: HashMap::new() })
     }
 
@@ -93,7 +102,7 @@ impl Authorities {
                 Some(_) => {
                     let mut found = false;
                     for server in &self.named {
-                        match ask(server.address, &name, RecordType::SOA).await {
+                        match server.ask(&name, RecordType::SOA).await {
                             Ok(answer) => {
                                 let has =
                                     name::matching(&answer.answers, &name, RecordType::SOA).next().is_some();
@@ -117,7 +126,8 @@ impl Authorities {
         Err(format!("no zone is found for {owner}{why}"))
     }
 
-    /// The servers of a zone, by its NS records, with all of their addresses.
+    /// The servers of a zone, by its NS records, with all of their addresses. One whose name does not resolve is among them: what
+    /// it tells others is not known.
     ///
     /// # Errors
     /// There are none; with the reason.
@@ -138,22 +148,35 @@ impl Authorities {
         for record in name::matching(&records, &name, RecordType::NS) {
             let RData::NS(host) = &record.data else { continue };
             let shown = host.0.to_ascii().trim_end_matches('.').to_owned();
-            for address in self.finder.addresses(&host.0).await {
-                servers.push(Server { address: SocketAddr::new(address, 53), name: Some(shown.clone()) });
+            let server = |address| Server { address, name: Some(shown.clone()) };
+            match self.finder.addresses(&host.0).await {
+                Ok(addresses) => {
+                    servers.extend(addresses.into_iter().map(|ip| server(Ok(SocketAddr::new(ip, 53)))));
+                }
+                Err(why) => servers.push(server(Err(why))),
             }
         }
         servers.sort();
         servers.dedup();
-        servers.truncate(MOST_SERVERS);
-        if servers.is_empty() {
-            return Err(format!("no server of {zone} has an address"));
+        if servers.len() > MOST_SERVERS {
+            let count = servers.len();
+            return Err(format!(
+                "{zone} has {count} addresses of servers, and at most {MOST_SERVERS} are asked: name those that count"
+            ));
+        }
+        if servers.iter().all(|server| server.address.is_err()) {
+            let names: Vec<String> = servers.iter().map(Server::shown).collect();
+            return Err(format!("no server of {zone} has an address: {}", names.join(", ")));
         }
         self.zones.insert(zone.clone(), servers.clone());
         Ok(servers)
     }
 
-    /// Addresses of a host, for the service there.
-    pub async fn addresses(&self, host: &Owner) -> Vec<std::net::IpAddr> {
+    /// Addresses of a host, for the service there: at least one.
+    ///
+    /// # Errors
+    /// There are none, or that is not known; with the reason.
+    pub async fn addresses(&self, host: &Owner) -> Result<Vec<IpAddr>, String> {
         self.finder.addresses(&name::name(host)).await
     }
 }
@@ -180,7 +203,7 @@ impl Server {
     /// Asks the server for the records of a name. Its signatures are checked with the keys of the zone.
     pub async fn see(&self, zone: &Owner, owner: &Owner, kind: Kind, keys: &ZoneKeys) -> Seen {
         let (owner, kind) = (name::name(owner), name::record_type(kind));
-        match ask(self.address, &owner, kind).await {
+        match self.ask(&owner, kind).await {
             Ok(answer) => seen(&answer, &name::name(zone), &owner, kind, keys),
             Err(silence) => Seen::Silent(silence.to_string()),
         }
@@ -192,7 +215,7 @@ impl Server {
     /// The server does not answer, or not for this zone.
     pub async fn start_of_authority(&self, zone: &Owner) -> Result<(u32, u32), Silence> {
         let zone = name::name(zone);
-        let answer = ask(self.address, &zone, RecordType::SOA).await?;
+        let answer = self.ask(&zone, RecordType::SOA).await?;
         let found =
             name::matching(&answer.answers, &zone, RecordType::SOA).find_map(|record| match &record.data {
                 RData::SOA(soa) => Some((soa.serial, soa.minimum.min(record.ttl))),
@@ -213,6 +236,9 @@ fn seen(answer: &Message, zone: &Name, owner: &Name, kind: RecordType, keys: &Zo
     }
     let records: Vec<&Record> = name::matching(&answer.answers, owner, kind).collect();
     match (code, records.is_empty()) {
+        (_, true) if let Some((target, records)) = alias(&answer.answers, owner) => {
+            Seen::Alias { target, signature: signature(&answer.answers, &records, zone, owner, keys) }
+        }
         (ResponseCode::NXDomain, true) => Seen::NoName,
         (_, true) => Seen::NoData,
         (_, false) => Seen::Records {
@@ -221,6 +247,16 @@ fn seen(answer: &Message, zone: &Name, owner: &Name, kind: RecordType, keys: &Zo
             signature: signature(&answer.answers, &records, zone, owner, keys),
         },
     }
+}
+
+/// The name that a name is an alias of, if it is one.
+fn alias<'a>(answers: &'a [Record], owner: &'a Name) -> Option<(Owner, Vec<&'a Record>)> {
+    let records: Vec<&Record> = name::matching(answers, owner, RecordType::CNAME).collect();
+    let target = records.first().and_then(|record| match &record.data {
+        RData::CNAME(target) => Owner::parse(&target.0.to_ascii()).ok(),
+        _ => None,
+    })?;
+    Some((target, records))
 }
 
 /// Judges the signatures of records: the best one counts.

@@ -6,8 +6,8 @@
 //! - `crates/dns/src/ask.rs`: one question to one server, over UDP and, if it is truncated, TCP.
 //! - `crates/dns/src/resolver.rs`: look-ups that are validated here, up to a trust anchor.
 //! - `crates/dns/src/authority.rs`: the servers of a zone, and what each of them says.
-//! - `crates/dns/src/roll.rs`: the way of a new key through the gate.
-//! - `crates/dns/src/service.rs`: the certificates that a TLS service shows.
+//! - `crates/dns/src/roll.rs`: the way of a new key through the gate; `crates/dns/src/turns.rs` counts its sockets.
+//! - `crates/dns/src/service.rs`: the certificates that a TLS service shows; `crates/dns/src/starttls.rs` where a command comes first.
 
 mod ask;
 mod authority;
@@ -16,12 +16,16 @@ mod resolver;
 mod roll;
 mod service;
 mod signed;
+mod starttls;
+mod turns;
 mod update;
 
 pub use ask::Silence;
 pub use authority::{Authorities, Server, ZoneKeys};
 pub use resolver::{Anchor, Answer, Resolver, ResolverFault};
-pub use roll::{Roll, RollFault, Services, Waiting};
-pub use service::{Unseen, chain};
+pub use roll::{Look, Looked, Plan, Roll, RollFault, Services, TlsLook, Waiting, too_many};
+pub use service::chains;
 pub use signed::{SignedFault, SignedServer};
+pub use starttls::{Dialect, TlsStart};
+pub use turns::{Turns, Unlimited};
 pub use update::{Primary, Push, PushFault, Write};

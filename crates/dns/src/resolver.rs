@@ -1,7 +1,7 @@
 //! Look-ups with DNSSEC validation in this program: an answer counts only if its signatures lead to the trust anchor. The
 //! AD bit of a resolver is not trusted.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -128,6 +128,11 @@ impl Resolver {
         }
     }
 
+    /// Whether the trust anchor proves which keys a zone has, by the DS records in its parent zone.
+    pub async fn vouches_for(&self, zone: &Owner) -> bool {
+        matches!(self.answer(name::name(zone), RecordType::DS).await, Answer::Secure(_))
+    }
+
     pub(crate) async fn answer(&self, name: Name, kind: RecordType) -> Answer {
         match self.resolver.lookup(name, kind).await {
             Ok(lookup) => judged(lookup.answers(), kind),
@@ -141,10 +146,14 @@ impl Resolver {
         }
     }
 
-    /// Addresses of a host.
-    pub(crate) async fn addresses(&self, host: &Name) -> Vec<std::net::IpAddr> {
-        let found = self.resolver.lookup_ip(host.clone()).await;
-        found.map(|found| found.iter().collect()).unwrap_or_default()
+    /// Addresses of a host, at least one, or the reason why there are none.
+    pub(crate) async fn addresses(&self, host: &Name) -> Result<Vec<IpAddr>, String> {
+        let found = self.resolver.lookup_ip(host.clone()).await.map_err(|error| match error {
+            NetError::Dns(Said::NoRecordsFound(_)) => "the DNS has none".to_owned(),
+            error => error.to_string(),
+        })?;
+        let found: Vec<IpAddr> = found.iter().collect();
+        if found.is_empty() { Err("the DNS has none".to_owned()) } else { Ok(found) }
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use access::keys::Owner;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -13,9 +14,15 @@ use thiserror::Error as ThisError;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::starttls::{TlsStart, until_tls};
+use crate::turns::Turns;
+
+/// Time limit of one handshake.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
 /// Reason why nothing was seen.
 #[derive(Debug, ThisError)]
-pub enum Unseen {
+enum Unseen {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("no handshake within {} s", .0.as_secs())]
@@ -26,12 +33,41 @@ pub enum Unseen {
     Tls(#[from] Error),
 }
 
+/// Asks each address for its certificate. `start` is how TLS begins; `None`: as is usual at the port. A failure is told as what
+/// is wrong.
+pub async fn chains(
+    host: &Owner,
+    addresses: &[SocketAddr],
+    start: Option<TlsStart>,
+    turns: &dyn Turns,
+) -> Vec<(SocketAddr, Result<Vec<Vec<u8>>, String>)> {
+    let mut found = Vec::new();
+    for address in addresses {
+        let _turn = turns.turn().await;
+        let start = start.map_or_else(|| TlsStart::of_port(address.port()), Ok);
+        let chain = match start {
+            Ok(start) => {
+                let chain = chain(*address, &host.to_string(), start, HANDSHAKE_LIMIT).await;
+                chain.map_err(|why| why.to_string())
+            }
+            Err(why) => Err(why),
+        };
+        found.push((*address, chain));
+    }
+    found
+}
+
 /// Makes a handshake and returns the chain, the certificate of the server first. The server has proved that it has the
 /// key; nothing else of the certificates is judged.
 ///
 /// # Errors
 /// No handshake was possible in time.
-pub async fn chain(address: SocketAddr, name: &str, limit: Duration) -> Result<Vec<Vec<u8>>, Unseen> {
+async fn chain(
+    address: SocketAddr,
+    name: &str,
+    start: TlsStart,
+    limit: Duration,
+) -> Result<Vec<Vec<u8>>, Unseen> {
     let name = ServerName::try_from(name.to_owned()).map_err(|_| Unseen::Name(name.to_owned()))?;
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider.clone())
@@ -40,7 +76,10 @@ pub async fn chain(address: SocketAddr, name: &str, limit: Duration) -> Result<V
         .with_custom_certificate_verifier(Arc::new(Seen { provider }))
         .with_no_client_auth();
     let shaking_hands = async {
-        let tcp = TcpStream::connect(address).await?;
+        let mut tcp = TcpStream::connect(address).await?;
+        if let TlsStart::After(dialect) = start {
+            until_tls(&mut tcp, dialect).await?;
+        }
         TlsConnector::from(Arc::new(config)).connect(name, tcp).await
     };
     let tls = tokio::time::timeout(limit, shaking_hands).await.map_err(|_| Unseen::TimedOut(limit))??;

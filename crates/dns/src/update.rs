@@ -44,6 +44,8 @@ pub enum PushFault {
     Signed { doing: &'static str, source: SignedFault },
     #[error("{doing}: {why}")]
     Refused { doing: &'static str, why: String },
+    #[error("find the zone: it is not authoritative for {owner} or a name above it")]
+    NoZone { owner: Owner },
     #[error("the time limit of {} s is over", .0.as_secs())]
     TimedOut(Duration),
     #[error("{owner} is not in the zone {zone}: nothing is changed")]
@@ -58,12 +60,18 @@ pub enum PushFault {
     Raced,
     #[error("the server accepted the change, but answers with other records: {0}")]
     NotProved(String),
+    #[error(
+        "the {kind} records of {owner} would have {bytes} bytes together, and an update has at most 65,535: remove others there first"
+    )]
+    TooLarge { owner: Owner, kind: Kind, bytes: usize },
 }
 
 /// Tries of a change before changes of other programs at the same records are told.
 const TRIES: usize = 3;
 /// Size of an update at which a new one is begun. A message over TCP has at most 65,535 bytes.
 const FULL: usize = 50_000;
+/// Limit of the records in an update that replaces all of a name and type.
+const MOST: usize = 64_000;
 
 impl Primary {
     pub fn new(server: SignedServer, limit: Duration) -> Self {
@@ -93,7 +101,12 @@ impl Primary {
                     // The name itself has none, and what it had by the wildcard is as if it were removed.
                     present.data.clear();
                 }
-                changes.extend(difference((owner, *kind), wanted, &present, push.others, push.ttl));
+                match difference((owner, *kind), wanted, &present, &push.others, push.ttl) {
+                    Some(change) if size(&change) > FULL && write == Write::Yes => {
+                        done.extend(self.replace(push, &zones, (owner, *kind), wanted).await?);
+                    }
+                    change => changes.extend(change),
+                }
             }
             if write == Write::DryRun || changes.is_empty() {
                 done.extend(changes);
@@ -101,7 +114,7 @@ impl Primary {
             }
             let mut raced = false;
             for (zone, batch) in batches(&zones, &changes) {
-                match self.apply(zone, &batch).await? {
+                match self.apply(update(zone, &batch)).await? {
                     Applied::Done => done.extend(batch.into_iter().cloned()),
                     Applied::Raced => raced = true,
                 }
@@ -109,6 +122,33 @@ impl Primary {
             if !raced {
                 self.prove(push, &changes).await?;
                 return Ok(done);
+            }
+        }
+        Err(PushFault::Raced)
+    }
+
+    /// Makes a change that is too large to name each record that is there and each that goes: all of the name and type are
+    /// replaced, if the serial number of the zone is what it was before they were read.
+    async fn replace(
+        &self,
+        push: &Push<'_>,
+        zones: &BTreeMap<Owner, Owner>,
+        (owner, kind): (&Owner, Kind),
+        wanted: &Set,
+    ) -> Result<Option<Change>, PushFault> {
+        let Some(zone) = zones.get(owner) else { return Ok(None) };
+        for _ in 0..TRIES {
+            let start = self.start_of_authority(zone).await?;
+            let present = self.present(owner, kind).await?;
+            let change = difference((owner, kind), wanted, &present, &push.others, push.ttl);
+            let Some(change) = change else { return Ok(None) };
+            let bytes = size_of(&change.after());
+            if bytes > MOST {
+                return Err(PushFault::TooLarge { owner: owner.clone(), kind, bytes });
+            }
+            if self.apply(replacement(zone, start, &change)).await? == Applied::Done {
+                self.prove(push, std::slice::from_ref(&change)).await?;
+                return Ok(Some(change));
             }
         }
         Err(PushFault::Raced)
@@ -142,8 +182,17 @@ impl Primary {
             }
             at = zone.parent();
         }
-        let why = format!("it is not authoritative for {owner} or a name above it");
-        Err(PushFault::Refused { doing: DOING, why })
+        Err(PushFault::NoZone { owner: owner.clone() })
+    }
+
+    /// The data of the SOA record of a zone: its serial number changes with every change of the zone.
+    async fn start_of_authority(&self, zone: &Owner) -> Result<RData, PushFault> {
+        const DOING: &str = "read the serial number of the zone";
+        let name = name::name(zone);
+        let answer = self.query(DOING, &name, RecordType::SOA).await?;
+        let found = name::matching(&answer.answers, &name, RecordType::SOA).next();
+        let none = || PushFault::Refused { doing: DOING, why: "it has no SOA record".to_owned() };
+        found.map(|record| record.data.clone()).ok_or_else(none)
     }
 
     /// The records of a name and type that the server has.
@@ -180,9 +229,9 @@ impl Primary {
         Ok(self.present(&beside, kind).await?.data == present.data)
     }
 
-    async fn apply(&self, zone: &Owner, changes: &[&Change]) -> Result<Applied, PushFault> {
+    async fn apply(&self, update: Message) -> Result<Applied, PushFault> {
         const DOING: &str = "change the zone";
-        let answer = self.transfer(DOING, update(zone, changes)).await?;
+        let answer = self.transfer(DOING, update).await?;
         match answer.metadata.response_code {
             ResponseCode::NoError => Ok(Applied::Done),
             // RFC 2136 section 3.2.5: a prerequisite does not hold.
@@ -219,6 +268,7 @@ impl Primary {
 }
 
 /// Result of one update.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Applied {
     Done,
     /// The records were not as they were read before.
@@ -233,8 +283,7 @@ fn batches<'c>(
     let mut batches: Vec<(&Owner, Vec<&Change>, usize)> = Vec::new();
     for change in changes {
         let Some(zone) = zones.get(&change.owner) else { continue };
-        let own = |set: &Set| set.iter().map(|data| data.len() + 300).sum::<usize>();
-        let size = own(&change.before) + own(&change.remove) + own(&change.add);
+        let size = size(change);
         match batches.iter_mut().find(|(known, _, full)| *known == zone && full + size <= FULL) {
             Some((_, batch, full)) => {
                 batch.push(change);
@@ -246,20 +295,55 @@ fn batches<'c>(
     batches.into_iter().map(|(zone, batch, _)| (zone, batch)).collect()
 }
 
-/// The message of an update (RFC 2136 section 2).
-fn update(zone: &Owner, changes: &[&Change]) -> Message {
+/// Size of a change in an update that names each record that is there, and each that goes.
+fn size(change: &Change) -> usize {
+    size_of(&change.before) + size_of(&change.remove) + size_of(&change.add)
+}
+
+/// Size of records in an update, each with the longest name.
+fn size_of(set: &Set) -> usize {
+    set.iter().map(|data| data.len() + 300).sum()
+}
+
+/// An update without changes (RFC 2136 section 2).
+fn no_change(zone: &Owner) -> Message {
     let mut message = Message::query();
     message.metadata.op_code = OpCode::Update;
     message.metadata.recursion_desired = false;
     message.add_query(Query::query(name::name(zone), RecordType::SOA));
+    message
+}
+
+/// A record of a change, with the class that says what it is for.
+fn record(change: &Change, data: &[u8], ttl: u32, class: DNSClass) -> Record {
+    let (owner, code) = (name::name(&change.owner), name::record_type(change.kind));
+    let mut record =
+        Record::from_rdata(owner, ttl, RData::Unknown { code, rdata: NULL::with(data.to_vec()) });
+    record.dns_class = class;
+    record
+}
+
+/// The update that replaces all records of a name and type, if the SOA record of the zone is `start`.
+fn replacement(zone: &Owner, start: RData, change: &Change) -> Message {
+    let (owner, kind) = (name::name(&change.owner), name::record_type(change.kind));
+    let mut message = no_change(zone);
+    // Section 2.4.2: the zone is as it was.
+    message.add_answer(Record::from_rdata(name::name(zone), 0, start));
+    // Section 2.5.2: all of this type go.
+    let mut all = Record::update0(owner, 0, kind).into_record_of_rdata();
+    all.dns_class = DNSClass::ANY;
+    message.add_authority(all);
+    let after = change.after();
+    message.add_authorities(after.iter().map(|data| record(change, data, change.ttl, DNSClass::IN)));
+    message
+}
+
+/// The update that names each record that is there, and each that goes or comes.
+fn update(zone: &Owner, changes: &[&Change]) -> Message {
+    let mut message = no_change(zone);
     for change in changes {
         let (owner, kind) = (name::name(&change.owner), name::record_type(change.kind));
-        let record = |data: &Vec<u8>, ttl: u32, class: DNSClass| {
-            let data = RData::Unknown { code: kind, rdata: NULL::with(data.clone()) };
-            let mut record = Record::from_rdata(owner.clone(), ttl, data);
-            record.dns_class = class;
-            record
-        };
+        let record = |data: &Vec<u8>, ttl: u32, class: DNSClass| record(change, data, ttl, class);
         if change.before.is_empty() {
             // Section 2.4.3: there are none of this type.
             let mut none = Record::update0(owner.clone(), 0, kind).into_record_of_rdata();

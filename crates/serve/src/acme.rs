@@ -16,7 +16,7 @@ use instant_acme::{Account, CertificateIdentifier};
 use logic::acme::{self as rules, HeldCertificate, Next, OrderFailure, Progress, Reason, Validity, Window};
 use rustls_pki_types::Der;
 use state::State;
-use state::account::{Account as Descriptors, OF_ORDER, Purpose};
+use state::account::{Account as Descriptors, OF_GATE, OF_ORDER, Purpose};
 use state::acme::{Key, Phase, RenewalState};
 use state::events::{Level, timestamp};
 use state::lock::lock;
@@ -150,9 +150,16 @@ impl Orderer {
 async fn clear_away(settings: Acme, state: Arc<State>) {
     loop {
         let section = settings.clone();
-        for name in on_disk(move || Ok(kept::remove_unwanted(&section))).await.unwrap_or_default() {
-            let message = "removed: it has expired and is not ordered any more";
-            state.events.record(Level::Info, subject(&settings.name, &name), message);
+        let removed =
+            on_disk(move || Ok((kept::remove_unwanted(&section), kept::remove_unwanted_next(&section))));
+        let (expired, next) = removed.await.unwrap_or_default();
+        for (names, message) in [
+            (expired, "removed: it has expired and is not ordered any more"),
+            (next, "the certificate that waited for its TLSA record is removed: it is not ordered any more"),
+        ] {
+            for name in names {
+                state.events.record(Level::Info, subject(&settings.name, &name), message);
+            }
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
@@ -357,8 +364,7 @@ impl Job {
         }
         let settings = &self.section.settings;
         if let Some(text) = self.staged(before).await {
-            drop((turn, place));
-            return self.install(text, before).await.map_err(alone);
+            return self.install(text, before, (turn, place)).await.map_err(alone);
         }
         let Some(account) = self.section.account().await? else {
             return Ok(Done::Elsewhere);
@@ -384,8 +390,7 @@ impl Job {
         };
         let (text, retry_after) = client::with_retry_after(order::order(&account, &wanted, &answers)).await;
         let text = text.map_err(|fault| (fault, retry_after))?;
-        drop((turn, place));
-        self.install(text, before).await.map_err(alone)
+        self.install(text, before, (turn, place)).await.map_err(alone)
     }
 
     /// The certificate that was issued before and waits for its TLSA record.
@@ -398,8 +403,20 @@ impl Job {
     }
 
     /// Puts an issued certificate in use; with TLSA records, through the gate.
-    async fn install(&self, text: String, before: Option<&Bundle>) -> Result<Done, Fault> {
+    /// `before_gate` is held until the lock file is counted for the gate.
+    async fn install(
+        &self,
+        text: String,
+        before: Option<&Bundle>,
+        before_gate: impl Send,
+    ) -> Result<Done, Fault> {
         let mut passed = None;
+        // The lock file stays open, perhaps for twice a TTL of a day.
+        let _turn = match &self.section.settings.tlsa {
+            Some(_) => Some(self.section.turns.turn(Purpose::Gate, OF_GATE).await),
+            None => None,
+        };
+        drop(before_gate);
         if let Some(settings) = &self.section.settings.tlsa {
             let (files, staged) = (self.files.clone(), text.clone());
             on_disk(move || files.stage(&staged)).await?;
@@ -408,7 +425,7 @@ impl Job {
                 Some(_) => gate::Before::Certificate,
                 None => gate::Before::Nothing,
             };
-            passed = gate::pass(settings, &text, before, tell).await?;
+            passed = gate::pass(settings, &text, before, &self.state.account, tell).await?;
         }
         let files = self.files.clone();
         let until = on_disk(move || {

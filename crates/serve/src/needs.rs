@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use config::Config;
 use config::types::{BackendAddress, BackendHttp, Listener, MaxConnections, Ocsp, Pool};
 use logic::account::{Division, ProcessNeeds, TooFew};
-use state::account::{OF_LOOK_UP, OF_ORDER, OF_REQUEST, Purpose, Wanted};
+use state::account::{OF_GATE, OF_LOOK_UP, OF_ORDER, OF_REQUEST, Purpose, Wanted};
 use tls::ocsp;
 
 use crate::{acme, admin, control};
@@ -100,12 +100,15 @@ pub(crate) fn wanted(config: &Config) -> Wanted {
     let names = config.pools.iter().map(names).sum();
     let staples = if config.tls().any(|tls| tls.ocsp == Ocsp::On) { ocsp::MOST } else { 0 };
     let orders = config.acme.len() * acme::ORDERS_AT_ONCE;
+    let gated = config.acme.iter().filter(|section| section.tlsa.is_some());
+    let gated = gated.map(|section| section.certificates.len()).sum();
     Wanted::default()
         .with(Purpose::Check, checked, backend_slots(config))
         .with(Purpose::LookUp, names, OF_LOOK_UP)
         .with(Purpose::Staple, staples, OF_REQUEST)
         .with(Purpose::Order, orders, OF_ORDER)
         .with(Purpose::Authority, orders, OF_REQUEST)
+        .with(Purpose::Gate, gated, OF_GATE)
 }
 
 /// Number of names that are looked up for a pool: of one with many backends, one.

@@ -41,7 +41,7 @@ mod store;
 
 pub use dns::{Anchor, Dns, DnsError};
 pub use facts::Seen;
-pub use fetch::{Shown, TYPES, fetch};
+pub use fetch::{Shown, TYPES, fetch, has_no_such_key};
 pub use files::{Places, tell_waits};
 pub use flush::Flushed;
 pub use judge::{Identities, certificate, now, shown};

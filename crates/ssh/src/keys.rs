@@ -19,6 +19,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 pub use ask::{Answered, Ask, AskError, NoPrompt, Question, UserPrompt, restore_terminal};
 pub use fault::{Fault as KeyFileFault, KeyFault};
+pub use file::{KeyInFile, PrivatePart, key_in_file};
 pub use plan::{DEFAULT_IDENTITIES, Identity, KeyPlan, Method, Named, OtherKeys};
 
 use crate::agent::{Agent, AgentLimits};

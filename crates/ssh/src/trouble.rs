@@ -183,10 +183,19 @@ pub(crate) fn quoted(text: &str) -> String {
     text::terminal::quoted(text.trim(), LONGEST_QUOTE)
 }
 
+/// What both sides have no common algorithm for, if the server has no host key of the types that were asked for.
+const HOST_KEY: &str = "kind of host key";
+
+/// Whether the server has no host key of the types that were asked for.
+pub(crate) fn has_no_such_key(failure: &Failure) -> bool {
+    failure.reason == Reason::NoCommonAlgorithm
+        && failure.detail.starts_with(&format!("no {HOST_KEY} in common"))
+}
+
 fn no_algorithm(phase: Phase, kind: &AlgorithmKind, theirs: &[String], name: &str) -> Failure {
     let (what, option) = match kind {
         AlgorithmKind::Kex => ("key exchange", "KexAlgorithms"),
-        AlgorithmKind::Key => ("kind of host key", "HostKeyAlgorithms"),
+        AlgorithmKind::Key => (HOST_KEY, "HostKeyAlgorithms"),
         AlgorithmKind::Cipher => ("cipher", "Ciphers"),
         AlgorithmKind::Compression => ("compression", "Compression"),
         AlgorithmKind::Mac => ("MAC", "MACs"),

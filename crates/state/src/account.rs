@@ -29,7 +29,7 @@ mod wish;
 pub use refusal_log::RefusalLog;
 pub use share::Share;
 pub use source::{AtSource, Source, Sources};
-pub use turns::{OF_LOOK_UP, OF_ORDER, OF_REQUEST};
+pub use turns::{OF_GATE, OF_LOOK_UP, OF_ORDER, OF_REQUEST};
 pub use turns::{Purpose, Turn, Wanted};
 pub use wish::{Granted, Wish};
 

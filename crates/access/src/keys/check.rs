@@ -18,6 +18,11 @@ pub enum Seen {
     NoData,
     /// The name does not exist (NXDOMAIN).
     NoName,
+    /// The name is an alias of another one (CNAME), which has the records.
+    Alias {
+        target: Owner,
+        signature: Signature,
+    },
     /// It does not serve the zone.
     NotServed(String),
     /// There is no answer, or none that can be read.
@@ -52,6 +57,8 @@ pub enum Proved {
     /// There are none, and that is not proved.
     None,
     Bogus(String),
+    /// The trust anchor says nothing of the zone; with what to do.
+    Unanchored(String),
     Failed(String),
 }
 
@@ -78,9 +85,14 @@ pub enum Live {
 pub struct Observation {
     /// Servers by name or address.
     pub servers: Vec<(String, Seen)>,
+    /// Signatures of the aliases that led to the records, with the server.
+    pub aliases: Vec<(String, Signature)>,
     pub proved: Proved,
     pub live: Vec<Live>,
 }
+
+/// Longest chain of aliases that is followed.
+pub const MOST_ALIASES: usize = 8;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,6 +129,8 @@ pub enum Problem {
     Expired,
     /// A signature does not hold.
     Bogus,
+    /// Aliases lead on and on.
+    Alias,
     /// A server says nothing.
     Silent,
     /// A server does not serve the zone.
@@ -138,6 +152,7 @@ impl Problem {
             Self::Expiring => "expiring",
             Self::Expired => "expired",
             Self::Bogus => "bogus",
+            Self::Alias => "alias",
             Self::Silent => "silent",
             Self::NotServed => "not-served",
             Self::Differs => "differs",
@@ -167,6 +182,9 @@ pub fn judge(
 ) -> Vec<Finding> {
     let mut judge = Judge { owner, kind, wanted, found: Vec::new() };
     judge.servers(&seen.servers, now, soon);
+    for (server, signature) in &seen.aliases {
+        judge.signature(Some(server), signature, now, soon);
+    }
     judge.proved(&seen.proved);
     for live in &seen.live {
         judge.live(live);
@@ -209,6 +227,12 @@ impl Judge<'_> {
                         place,
                         format!("it does not serve the zone: {why}"),
                     );
+                }
+                Seen::Alias { target, .. } => {
+                    let text = format!(
+                        "aliases lead on (CNAME of {target}): there are more than {MOST_ALIASES} in a row, they lead in a circle, or the servers do not agree"
+                    );
+                    self.tell(Severity::Bad, Problem::Alias, place, text);
                 }
                 Seen::NoName | Seen::NoData => {
                     let none = if *seen == Seen::NoName {
@@ -325,6 +349,7 @@ impl Judge<'_> {
                 self.tell(bad, Problem::Differs, here, text);
             }
             Proved::Bogus(why) => self.tell(bad, Problem::Bogus, here, format!("validation fails: {why}")),
+            Proved::Unanchored(text) => self.tell(bad, Problem::Unsigned, here, text.clone()),
             Proved::Failed(why) => {
                 self.tell(bad, Problem::Silent, here, format!("the validating path gives no answer: {why}"));
             }
@@ -384,7 +409,7 @@ mod tests {
     ) -> Vec<(Severity, Problem, String)> {
         let owner = Owner::parse("_443._tcp.a.example").unwrap();
         let servers = servers.into_iter().enumerate().map(|(at, seen)| (format!("ns{at}"), seen)).collect();
-        let seen = Observation { servers, proved, live };
+        let seen = Observation { servers, aliases: Vec::new(), proved, live };
         let found = judge((&owner, Kind::Tlsa), &set(wanted), &seen, NOW, SOON);
         found
             .into_iter()
@@ -412,6 +437,8 @@ mod tests {
         let of_server = |seen: Seen| judged(&[1], vec![seen], Proved::NotAsked, Vec::new());
         let one = |problem| vec![(bad, problem, "ns0".to_owned())];
         assert_eq!(of_server(Seen::NoName), one(Missing));
+        let target = Owner::parse("b.example").unwrap();
+        assert_eq!(of_server(Seen::Alias { target, signature: GOOD }), one(Alias));
         assert_eq!(of_server(Seen::NoData), one(Missing));
         assert_eq!(of_server(Seen::Silent("time".into())), one(Silent));
         assert_eq!(of_server(Seen::NotServed("REFUSED".into())), one(NotServed));
@@ -427,6 +454,7 @@ mod tests {
         assert_eq!(of_path(Proved::SecurelyNone), path(Differs));
         assert_eq!(of_path(Proved::None), path(Differs));
         assert_eq!(of_path(Proved::Bogus("why".into())), path(Bogus));
+        assert_eq!(of_path(Proved::Unanchored("why".into())), path(Unsigned));
         assert_eq!(of_path(Proved::Failed("why".into())), path(Silent));
         let live = Live::Differs { address: "192.0.2.1:443".into(), shown: "3 1 1 09".into() };
         let found = judged(&[1], vec![records(&[1], GOOD)], Proved::NotAsked, vec![live]);

@@ -12,12 +12,25 @@ pub struct PresentSet {
 }
 
 /// What happens to records of the same name and type that are not wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Others {
     /// The keys that they speak for are not used any more.
     Remove,
     /// Their keys are still in use, or belong to other machines.
     Keep,
+    /// The keys of these are not used any more; those of others are, or belong to other machines.
+    RemoveThese(Set),
+}
+
+impl Others {
+    /// Whether a record that is not wanted goes.
+    fn goes(&self, kind: Kind, data: &[u8]) -> bool {
+        match self {
+            Self::Remove => kind.is_ours(data),
+            Self::Keep => false,
+            Self::RemoveThese(these) => these.contains(data),
+        }
+    }
 }
 
 /// A change of the records of one name and type. `before` is what the server must still have, so that a change by
@@ -48,11 +61,10 @@ pub fn difference(
     (owner, kind): (&Owner, Kind),
     wanted: &Set,
     present: &PresentSet,
-    others: Others,
+    others: &Others,
     ttl: Option<u32>,
 ) -> Option<Change> {
-    let is_unwanted =
-        |data: &&Vec<u8>| others == Others::Remove && kind.is_ours(data) && !wanted.contains(*data);
+    let is_unwanted = |data: &&Vec<u8>| !wanted.contains(*data) && others.goes(kind, data);
     let mut remove: Set = present.data.iter().filter(is_unwanted).cloned().collect();
     let mut add: Set = wanted.difference(&present.data).cloned().collect();
     let new_ttl = ttl.or(present.ttl).unwrap_or(USUAL_TTL);
@@ -78,7 +90,7 @@ mod tests {
     fn change(wanted: &[u8], present: &[u8], others: Others, ttl: Option<u32>) -> Option<(Set, Set, u32)> {
         let owner = Owner::parse("a.example").unwrap();
         let present = PresentSet { data: set(present), ttl: (!present.is_empty()).then_some(60) };
-        let change = difference((&owner, Kind::Tlsa), &set(wanted), &present, others, ttl)?;
+        let change = difference((&owner, Kind::Tlsa), &set(wanted), &present, &others, ttl)?;
         assert!(change.after().is_superset(&set(wanted)), "{change:?}");
         Some((change.remove, change.add, change.ttl))
     }
@@ -89,6 +101,8 @@ mod tests {
         assert_eq!(change(&[1, 2], &[1, 3], Others::Remove, None), Some((set(&[3]), set(&[2]), 60)));
         assert_eq!(change(&[1, 2], &[1, 3], Others::Keep, None), Some((set(&[]), set(&[2]), 60)));
         assert_eq!(change(&[1], &[1, 3], Others::Keep, None), None);
+        let these = Others::RemoveThese(set(&[1, 3]));
+        assert_eq!(change(&[1], &[1, 2, 3], these, None), Some((set(&[3]), set(&[]), 60)));
         assert_eq!(change(&[1], &[], Others::Remove, None), Some((set(&[]), set(&[1]), USUAL_TTL)));
         assert_eq!(change(&[1], &[], Others::Remove, Some(5)), Some((set(&[]), set(&[1]), 5)));
     }
@@ -106,7 +120,7 @@ mod tests {
         let (pgp, x509) = (vec![0, 3, 0, 0, 0, 1], vec![0, 1, 0, 0, 0, 1]);
         let present = PresentSet { data: Set::from([pgp.clone(), x509.clone()]), ttl: Some(60) };
         let wanted = Set::from([vec![0, 3, 0, 0, 0, 2]]);
-        let change = difference((&owner, Kind::Cert), &wanted, &present, Others::Remove, None).unwrap();
+        let change = difference((&owner, Kind::Cert), &wanted, &present, &Others::Remove, None).unwrap();
         assert_eq!((change.remove.clone(), change.before.len()), (Set::from([pgp]), 2));
         assert!(change.after().contains(&x509));
     }

@@ -73,6 +73,11 @@ impl Gate {
         after(&mut self.left, is_new, SETTLED, now)
     }
 
+    /// A cache may remember for this long what a server said of the time before the record was there.
+    pub fn remember(&mut self, ttl: u32) {
+        self.longest_ttl = self.longest_ttl.max(ttl);
+    }
+
     /// The time for which the record must have been visible.
     pub fn wait(&self) -> Duration {
         Duration::from_secs(2 * u64::from(self.longest_ttl))
@@ -128,6 +133,9 @@ mod tests {
         let start = Instant::now();
         let mut gate = Gate::new(3600);
         assert_eq!(gate.servers(&[Glance::Visible(2)], start), Step::Wait(7200 * SECOND));
+        // One that was silent when the others were asked.
+        gate.remember(7200);
+        assert_eq!(gate.servers(&[Glance::Visible(2)], start), Step::Wait(14_400 * SECOND));
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub(crate) struct RawAcmeTlsa {
     /// Address of the zone's primary server; the port is 53 if none is given.
     #[schemars(extend("x-required" = true, "examples" = ["192.0.2.53"]))]
     pub(crate) server: Key<String>,
-    /// File with the key that signs the updates (TSIG, RFC 8945), as `tsig-keygen` writes it.
+    /// File with the key that signs the updates (TSIG, RFC 8945), as `tsig-keygen` writes it. Other users must not be able to read it.
     #[schemars(extend("x-required" = true, "examples" = ["/etc/penstock/dns.key"]))]
     pub(crate) key_file: Key<PathText>,
     /// Addresses where clients find the certificates. Their ports get the records (`_443._tcp.NAME`); the record of the old
@@ -88,7 +88,7 @@ pub(crate) struct RawDnsUpdates {
     #[schemars(extend("x-default" = "needed without `command`", "examples" = ["192.0.2.53"]))]
     pub(crate) server: Key<String>,
     /// File with the key that signs the updates (TSIG, RFC 8945), as `tsig-keygen` writes it: `key "NAME" { algorithm
-    /// hmac-sha256; secret "..."; };`
+    /// hmac-sha256; secret "..."; };`. Other users must not be able to read it.
     #[schemars(extend("x-default" = "needed without `command`", "examples" = ["/etc/penstock/acme.key"]))]
     pub(crate) key_file: Key<PathText>,
     /// Program with arguments that adds and removes records in place of `server`. It gets three more: `present` or `cleanup`, the

@@ -1,7 +1,7 @@
 //! The same against BIND: a primary that checks prerequisites and signatures in its own way.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
@@ -9,7 +9,7 @@ use testing::sshd::program;
 use testing::{eventually, secs};
 
 use crate::domain::Home;
-use crate::push::certificate;
+use crate::push::{certificate, replace_large_records};
 
 #[test]
 fn bind_takes_our_updates_and_its_refusals_are_told() {
@@ -27,7 +27,9 @@ fn bind_takes_our_updates_and_its_refusals_are_told() {
     for (name, text) in
         [("penstock", &ours), ("reader", &other), ("forged", &key("penstock", "ICEiIyQlJicoKSorLC0uLw=="))]
     {
-        fs::write(path.join(format!("{name}.key")), text).unwrap();
+        let file = path.join(format!("{name}.key"));
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     }
     let zone = format!(
         "$TTL 60\n@ SOA ns admin 1 60 60 60 60\n@ NS ns\nns A {address}\n_443._tcp.www TLSA 3 1 1 00\n"
@@ -73,6 +75,7 @@ fn bind_takes_our_updates_and_its_refusals_are_told() {
     assert!(done.contains("- _443._tcp.www.example.test. 60 IN TLSA 3 1 1 00\n+ "), "{done}");
     assert_eq!(tlsa().lines().count(), 1);
     assert_eq!(home.said(&arguments("penstock")), "nothing to change: the zone has the 1 record\n");
+    replace_large_records(SocketAddr::new(address.parse().unwrap(), port), &path.join("penstock.key"));
     let _ = named.kill();
     let _ = named.wait();
 }

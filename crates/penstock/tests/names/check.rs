@@ -138,3 +138,96 @@ fn zone_without_signatures_and_one_whose_signatures_end_soon_are_told() {
     let later = check(&soon, &home, &["--next", &file, "--expires-within", "12h"]);
     assert!(later.status.success(), "{later:?}");
 }
+
+#[test]
+fn aliases_are_followed_to_the_records_and_no_further_than_a_resolver_does() {
+    let home = Home::new();
+    let file = certificate(&home, "www", "www.example.test");
+    let line = home.said(&["dns", "records", "--next", &file]);
+    let data = line.trim().split_once(" IN TLSA ").unwrap().1;
+    // From www 8 aliases lead to the record, from long 9, and two lead to each other.
+    let chain: String = (1..8).map(|at| format!("a{at} CNAME a{}\n", at + 1)).collect();
+    let records = format!(
+        "_443._tcp.www CNAME a1\n{chain}a8 TLSA {data}\n_443._tcp.long CNAME a0\na0 CNAME a1\n\
+         _443._tcp.round CNAME r1\nr1 CNAME _443._tcp.round\n"
+    );
+    let domain = Domain::with(&Settings { records: &records, ..Settings::default() });
+    let good = check(&domain, &home, &["--next", &file]);
+    assert!(good.status.success() && findings(&good).is_empty(), "{good:?}");
+    for name in ["long", "round"] {
+        let other = certificate(&home, name, &format!("{name}.example.test"));
+        let output = check(&domain, &home, &["--next", &other]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(findings(&output).iter().any(|one| one.starts_with("bad alias ns0")), "{name}: {text}");
+        assert!(text.contains("more than 8 in a row, they lead in a circle"), "{text}");
+    }
+}
+
+#[test]
+fn check_without_the_anchor_of_a_private_zone_says_what_to_do() {
+    let domain = Domain::start();
+    let home = Home::new();
+    let file = certificate(&home, "www", "www.example.test");
+    home.said(&push(&domain, &["--next", &file], &[]));
+    let resolver = domain.resolver.to_string();
+    let output = home.penstock(&[
+        "dns",
+        "check",
+        "--json",
+        "--no-services",
+        "--next",
+        &file,
+        "--dns-server",
+        &resolver,
+    ]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(findings(&output), ["bad unsigned -"], "{text}");
+    assert!(text.contains("no chain of signatures leads from the keys of the root"), "{text}");
+    assert!(text.contains("--anchor FILE names its own keys"), "{text}");
+}
+
+#[test]
+fn check_ends_at_its_time_limit_and_names_what_was_not_asked() {
+    let home = Home::new();
+    let file = certificate(&home, "www", "www.example.test");
+    // It takes every question and answers none.
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let place = silent.local_addr().unwrap().to_string();
+    let output = home.penstock(&[
+        "dns",
+        "check",
+        "--json",
+        "--no-services",
+        "--next",
+        &file,
+        "--server",
+        &place,
+        "--timeout",
+        "500ms",
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(findings(&output), ["bad silent -"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("the time limit of 0.5 s is over"), "{text}");
+}
+
+#[test]
+fn server_whose_name_does_not_resolve_is_named_and_closes_the_gate() {
+    let settings = Settings { records: "@ NS gone\nwww A 127.0.0.1\n", ttl: 1, ..Settings::default() };
+    let domain = Domain::with(&settings);
+    let home = Home::new();
+    let file = certificate(&home, "www", "www.example.test");
+    home.said(&push(&domain, &["--next", &file], &[]));
+    let found = findings(&check(&domain, &home, &["--next", &file]));
+    assert!(found.contains(&"bad silent gone.example.test (no address)".to_owned()), "{found:?}");
+
+    let (next, into) = (home.file("next.pem"), home.file("www.pem"));
+    testing::pki::server_pair(next.as_ref(), &["www.example.test"]);
+    let resolver = domain.resolver.to_string();
+    let words =
+        ["dns", "roll", "--next", &next, "--into", &into, "--timeout", "2", "--dns-server", &resolver];
+    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).chain(domain.primary()).collect();
+    let refused = home.refused(&words, 1);
+    assert!(refused.contains("gone.example.test (no address) is silent"), "{refused}");
+    assert!(!std::path::Path::new(&into).exists(), "it is not in use");
+}

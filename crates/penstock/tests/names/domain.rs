@@ -1,4 +1,4 @@
-//! The zone `example.test.`, signed, at several knot servers, each at port 53 of an address of its own, with a validating
+//! The zone `example.test.` (or another one), signed, at several knot servers, each at port 53 of an address of its own, with a validating
 //! resolver before them (unbound). The first server is the primary, and takes updates signed with the key `penstock`.
 
 use std::fs;
@@ -14,6 +14,8 @@ use testing::{eventually, secs};
 
 pub(crate) struct Domain {
     directory: TempDir,
+    /// Name of the zone, with its final dot.
+    zone: String,
     pub(crate) servers: Vec<Ipv4Addr>,
     pub(crate) resolver: Ipv4Addr,
     processes: Vec<Option<Child>>,
@@ -21,6 +23,8 @@ pub(crate) struct Domain {
 
 /// Settings of a zone.
 pub(crate) struct Settings<'a> {
+    /// Name of the zone, without its final dot.
+    pub(crate) zone: &'a str,
     pub(crate) servers: usize,
     pub(crate) records: &'a str,
     /// Lines of the DNSSEC policy, such as `rrsig-lifetime: 1d`.
@@ -37,6 +41,7 @@ pub(crate) struct Settings<'a> {
 impl Default for Settings<'_> {
     fn default() -> Self {
         Self {
+            zone: "example.test",
             servers: 1,
             records: "",
             policy: "",
@@ -58,20 +63,19 @@ impl Domain {
         let path = directory.path();
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         let servers: Vec<Ipv4Addr> = (0..settings.servers).map(|_| free_address().0).collect();
-        let mut domain = Self { servers, resolver: free_address().0, processes: Vec::new(), directory };
+        let zone = format!("{}.", settings.zone);
+        let resolver = free_address().0;
+        let mut domain = Self { directory, zone, servers, resolver, processes: Vec::new() };
         let keys: String = ["penstock", "reader", "transfer"].map(|name| domain.make_key(name)).concat();
         for at in 0..settings.servers {
             domain.configure(at, &keys, settings);
         }
         let config = domain.file("knot0.conf");
         if settings.signing {
-            keymgr(
-                &config,
-                &["example.test.", "generate", "algorithm=ecdsap256sha256", "ksk=yes", "zsk=yes"],
-            );
-            let key = keymgr(&config, &["example.test.", "dnskey"]);
+            keymgr(&config, &[&domain.zone, "generate", "algorithm=ecdsap256sha256", "ksk=yes", "zsk=yes"]);
+            let key = keymgr(&config, &[&domain.zone, "dnskey"]);
             let words: Vec<&str> = key.split_whitespace().skip_while(|word| *word != "DNSKEY").collect();
-            fs::write(domain.file("anchor"), format!("example.test. 60 IN {}\n", words.join(" "))).unwrap();
+            fs::write(domain.file("anchor"), format!("{} 60 IN {}\n", domain.zone, words.join(" "))).unwrap();
         }
         for at in 0..settings.servers {
             domain.processes.push(None);
@@ -85,8 +89,14 @@ impl Domain {
         let output = Command::new(program("openssl")).args(["rand", "-base64", "32"]).output().unwrap();
         let secret = String::from_utf8(output.stdout).unwrap().trim().to_owned();
         let text = format!("key \"{name}\" {{\n\talgorithm hmac-sha256;\n\tsecret \"{secret}\";\n}};\n");
-        fs::write(self.key(name), text).unwrap();
+        self.write_key(name, &text);
         format!("  - id: {name}\n    algorithm: hmac-sha256\n    secret: {secret}\n")
+    }
+
+    /// Writes a file with a key, which other users cannot read.
+    pub(crate) fn write_key(&self, name: &str, text: &str) {
+        fs::write(self.key(name), text).unwrap();
+        fs::set_permissions(self.key(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
 
     fn configure(&self, at: usize, keys: &str, settings: &Settings<'_>) {
@@ -123,8 +133,8 @@ impl Domain {
              acl:\n  - id: updates\n    key: penstock\n    action: update\n  - id: transfers\n    key: transfer\n    action: [transfer, notify]\n\
              policy:\n  - id: ours\n    manual: on\n    algorithm: ecdsap256sha256\n{}\
              template:\n  - id: default\n    storage: {shown}\n\
-             zone:\n  - domain: example.test.\n{zone}",
-            settings.policy
+             zone:\n  - domain: {}\n{zone}",
+            settings.policy, self.zone
         );
         fs::write(self.file(&format!("knot{at}.conf")), text).unwrap();
         if at == 0 {
@@ -136,9 +146,10 @@ impl Domain {
                 .collect();
             let (ttl, records) = (settings.ttl, settings.records);
             let zone = format!(
-                "$ORIGIN example.test.\n$TTL {ttl}\n@ SOA ns0 admin 1 2 2 60 {ttl}\n{names}{records}\n"
+                "$ORIGIN {}\n$TTL {ttl}\n@ SOA ns0 admin 1 2 2 60 {ttl}\n{names}{records}\n",
+                self.zone
             );
-            fs::write(path.join("example.test.zone"), zone).unwrap();
+            fs::write(path.join(format!("{}zone", self.zone)), zone).unwrap();
         }
     }
 
@@ -152,7 +163,7 @@ impl Domain {
         self.processes[at] = Some(command.spawn().unwrap());
         let address = self.servers[at];
         eventually("the zone is served", secs(20), || {
-            dig(address, "example.test.", "SOA").contains("admin").then_some(())
+            dig(address, &self.zone, "SOA").contains("admin").then_some(())
         });
     }
 
@@ -174,8 +185,8 @@ impl Domain {
             "server:\n  interface: {mine}@53\n  chroot: \"\"\n  username: \"\"\n  directory: \"{path}\"\n  pidfile: \"\"\n  \
              use-syslog: no\n  do-daemonize: no\n  do-not-query-localhost: no\n  module-config: \"{}\"\n  cache-max-negative-ttl: 1\n  \
              access-control: 127.0.0.0/8 allow\n  local-zone: \"test.\" nodefault\n{anchor}\
-             remote-control:\n  control-enable: no\nstub-zone:\n  name: \"example.test.\"\n  stub-addr: {primary}@53\n",
-            settings.modules
+             remote-control:\n  control-enable: no\nstub-zone:\n  name: \"{}\"\n  stub-addr: {primary}@53\n",
+            settings.modules, self.zone
         );
         let config = self.file("unbound.conf");
         fs::write(&config, text).unwrap();
@@ -184,9 +195,9 @@ impl Domain {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.processes.push(Some(command.spawn().unwrap()));
         let resolv = format!("nameserver {mine}\noptions trust-ad timeout:2 attempts:2\n");
-        fs::write(self.resolv_conf(), resolv).unwrap();
+        fs::write(self.file("resolv.conf"), resolv).unwrap();
         eventually("the resolver answers", secs(20), || {
-            dig(mine, "example.test.", "SOA").contains("admin").then_some(())
+            dig(mine, &self.zone, "SOA").contains("admin").then_some(())
         });
     }
 
@@ -202,10 +213,6 @@ impl Domain {
     /// DNSKEY records of the zone.
     pub(crate) fn anchor(&self) -> String {
         self.file("anchor").display().to_string()
-    }
-
-    pub(crate) fn resolv_conf(&self) -> PathBuf {
-        self.file("resolv.conf")
     }
 
     /// What a server says, as `kdig +short` prints it.
@@ -231,9 +238,19 @@ impl Domain {
 
     /// A command with this resolver as that of the system.
     pub(crate) fn resolving(&self, words: &[&str]) -> Command {
-        let script = "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\"";
+        self.within("mount --bind \"$0/resolv.conf\" /etc/resolv.conf && exec \"$@\"", words)
+    }
+
+    /// The same, with the keys of this zone in place of those of the root, for programs that validate themselves.
+    pub(crate) fn validating(&self, words: &[&str]) -> Command {
+        let script = "mount --bind \"$0/resolv.conf\" /etc/resolv.conf && \
+                      mount --bind \"$0/anchor\" /usr/share/dns/root.key && exec \"$@\"";
+        self.within(script, words)
+    }
+
+    fn within(&self, script: &str, words: &[&str]) -> Command {
         let mut command = Command::new(program("unshare"));
-        command.args(["-m", "sh", "-c", script]).arg(self.resolv_conf()).args(words).stdin(Stdio::null());
+        command.args(["-m", "sh", "-c", script]).arg(self.directory.path()).args(words).stdin(Stdio::null());
         command
     }
 }

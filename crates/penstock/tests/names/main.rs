@@ -6,6 +6,8 @@ mod bind;
 mod check;
 mod clients;
 mod domain;
+mod host_key;
+mod liar;
 mod push;
 mod records;
 mod roll;

@@ -1,9 +1,16 @@
 //! Signed updates of a zone at knot: only the difference, only what is ours, and every refusal by its reason.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
+use access::keys::{Kind, Others, Owner};
+use dns::{Primary, Push, SignedServer, Write};
+use logic::tsig_key::TsigKey;
 use testing::pki::{Time, self_signed};
+use testing::sshd::keygen;
 use testing::{eventually, secs};
 
 use crate::domain::{Domain, Home, Settings};
@@ -80,15 +87,18 @@ fn every_refusal_is_told_by_its_reason() {
     let right = fs::read_to_string(domain.key("penstock")).unwrap();
     let refused = with_key("reader");
     assert!(refused.contains("gives it no right to update"), "{refused}");
-    fs::write(domain.key("unknown"), right.replace("\"penstock\"", "\"nobody\"")).unwrap();
+    domain.write_key("unknown", &right.replace("\"penstock\"", "\"nobody\""));
     assert!(with_key("unknown").contains("it does not know the key"));
     let secret = right.split('"').nth(3).unwrap();
-    fs::write(domain.key("forged"), right.replace(secret, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="))
-        .unwrap();
+    domain.write_key("forged", &right.replace(secret, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="));
     let refused = with_key("forged");
     assert!(refused.contains("our signature is wrong for it: compare the secret"), "{refused}");
-    fs::write(domain.key("broken"), "key").unwrap();
+    domain.write_key("broken", "key");
     assert!(with_key("broken").contains("holds no key of the form"));
+    domain.write_key("exposed", &right);
+    fs::set_permissions(domain.key("exposed"), fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = with_key("exposed");
+    assert!(refused.contains("other users can use the secret in it (mode 0644)"), "{refused}");
 
     let alias = certificate(&home, "alias", "alias.example.test");
     let refused = home.refused(&push(&domain, &["--next", &alias], &[]), 1);
@@ -96,6 +106,19 @@ fn every_refusal_is_told_by_its_reason() {
     let foreign = certificate(&home, "foreign", "www.elsewhere.test");
     let refused = home.refused(&push(&domain, &["--next", &foreign], &[]), 1);
     assert!(refused.contains("not authoritative for _443._tcp.www.elsewhere.test"), "{refused}");
+
+    // One of two hosts is in another zone: nothing is changed, and it is told what to do.
+    for name in ["web1.example.test", "web1.elsewhere.test"] {
+        let key = home.file(name);
+        keygen(key.as_ref(), &["-t", "ed25519"]);
+        home.said(&["host", "add", name, "--key", &format!("{key}.pub")]);
+    }
+    let refused = home.refused(&push(&domain, &["--hosts"], &[]), 1);
+    assert!(refused.contains("not authoritative for web1.elsewhere.test"), "{refused}");
+    assert!(refused.contains("hint: nothing is changed; --zone ZONE leaves out"), "{refused}");
+    assert_eq!(domain.dig(0, "web1.example.test.", "SSHFP"), "");
+    home.said(&push(&domain, &["--hosts", "--zone", "example.test"], &[]));
+    assert!(domain.dig(0, "web1.example.test.", "SSHFP").starts_with("4 2 "));
 
     // A server that accepts and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -106,6 +129,36 @@ fn every_refusal_is_told_by_its_reason() {
     drop(silent);
     let refused = home.refused(&arguments, 1);
     assert!(refused.contains("onnection refused"), "{refused}");
+}
+
+/// Replaces records that are so large that an update cannot hold the old and the new ones.
+pub(crate) fn replace_large_records(server: SocketAddr, key: &Path) {
+    let key = TsigKey::parse(&fs::read_to_string(key).unwrap()).unwrap();
+    let primary = || Primary::new(SignedServer::new(server, key.clone()).unwrap(), secs(30));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let owner = Owner::parse("large._openpgpkey.example.test").unwrap();
+    let push = |bytes: &[Vec<u8>], others: Others| {
+        let wanted = BTreeMap::from([((owner.clone(), Kind::Openpgpkey), bytes.iter().cloned().collect())]);
+        let push = Push { wanted: &wanted, others, ttl: None, zone: None };
+        runtime.block_on(primary().push(&push, Write::Yes))
+    };
+    let key = |byte: u8, length: usize| vec![byte; length];
+    push(&[key(1, 30_000)], Others::Remove).unwrap();
+    let changes = push(&[key(2, 30_000)], Others::Remove).unwrap();
+    assert_eq!((changes.len(), changes[0].remove.len()), (1, 1), "the old one goes");
+    push(&[key(3, 60_000)], Others::Remove).unwrap();
+    assert_eq!(push(&[key(3, 60_000)], Others::Remove).unwrap(), [], "and it is there");
+    push(&[key(4, 1000), key(5, 1000)], Others::Remove).unwrap();
+    push(&[key(6, 50_000)], Others::Keep).unwrap();
+    let refused = push(&[key(7, 30_000)], Others::Keep).unwrap_err().to_string();
+    assert!(refused.contains("would have 83200 bytes together"), "{refused}");
+    push(&[key(8, 10)], Others::Remove).unwrap();
+}
+
+#[test]
+fn records_that_fill_an_update_are_replaced() {
+    let domain = Domain::start();
+    replace_large_records(SocketAddr::from((domain.servers[0], 53)), &domain.key("penstock"));
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //!
 //! A process that is killed during an order leaves its record in the zone. It proves nothing later: the next order has another value.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,18 +48,7 @@ pub(super) struct Update {
 impl NameServer {
     /// Reads the key.
     pub(super) async fn open(settings: &DnsUpdates, account: Arc<Account>) -> Result<Self, Fault> {
-        let path = settings.key_file.clone();
-        let key = on_disk(move || {
-            let text = file::read(&path, LARGEST);
-            let text = text.map_err(|source| Fault::File { path: path.clone(), what: "read", source })?;
-            let text = String::from_utf8_lossy(&text).into_owned();
-            TsigKey::parse(&text).map_err(|fault| Fault::Setting {
-                key: "dns.key-file",
-                why: format!("{}: {fault}", path.display()),
-            })
-        });
-        let setting = |why: String| Fault::Setting { key: "dns.key-file", why };
-        let server = SignedServer::new(settings.server, key.await?).map_err(setting)?;
+        let server = signed_server(settings.server, &settings.key_file, "dns.key-file").await?;
         Ok(Self { server, account })
     }
 
@@ -161,8 +152,27 @@ impl NameServer {
     }
 }
 
+/// A server with the key in a file that other users cannot read. `setting` is the key of the configuration that names the
+/// file.
+pub(super) async fn signed_server(
+    server: SocketAddr,
+    key_file: &Path,
+    setting: &'static str,
+) -> Result<SignedServer, Fault> {
+    let path = key_file.to_owned();
+    let key = on_disk(move || {
+        let text = file::read_secret(&path, LARGEST);
+        let text = text.map_err(|source| Fault::File { path: path.clone(), what: "read", source })?;
+        TsigKey::parse(&String::from_utf8_lossy(&text))
+            .map_err(|fault| Fault::Setting { key: setting, why: format!("{}: {fault}", path.display()) })
+    });
+    SignedServer::new(server, key.await?).map_err(|why| Fault::Setting { key: setting, why })
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use logic::acme::OrderFailure;
 
     use super::*;
@@ -173,10 +183,14 @@ mod tests {
         let key_file = directory.path().join("key");
         let text = "key \"acme.\" { algorithm hmac-sha256; secret \"c2VjcmV0IHNlY3JldCBzZWNyZXQ=\"; };\n";
         std::fs::write(&key_file, text).unwrap();
+        std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(0o644)).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
         drop(listener);
-        let settings = DnsUpdates { server, key_file, wait: Duration::ZERO };
+        let settings = DnsUpdates { server, key_file: key_file.clone(), wait: Duration::ZERO };
+        let refused = NameServer::open(&settings, Account::new(1)).await.err().unwrap().to_string();
+        assert!(refused.contains("other users can use the secret in it (mode 0644)"), "{refused}");
+        std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(0o600)).unwrap();
         let records = NameServer::open(&settings, Account::new(1)).await.unwrap();
         let fault = match records.place("a.example", "value".to_owned()).await {
             Err(fault) => fault,

@@ -1,24 +1,38 @@
 //! The way of an issued certificate through the gate of keys in the DNS: `crates/access/src/keys/gate.rs` decides.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
-use access::keys::{Association, Owner, sets};
+use access::keys::{Association, Kind, Others, Owner, Set, sets};
 use config::types::AcmeTlsa;
-use dns::{Authorities, Roll, Services, SignedServer, Waiting};
-use logic::tsig_key::TsigKey;
-use sys::file;
+use dns::{Authorities, Plan, Roll, Services, TlsLook, Turns, Waiting};
+use state::account::{Account, OF_REQUEST, Purpose};
 use tls::Bundle;
 
+use super::dns::signed_server;
 use super::fault::Fault;
-use super::kept::on_disk;
-
-/// Largest file with a key in bytes.
-const LARGEST: u64 = 64 * 1024;
 
 /// A certificate that may be used.
 pub(super) struct Passed {
     roll: Roll,
+    records: BTreeMap<(Owner, Kind), Set>,
     services: Vec<SocketAddr>,
+    turns: Arc<dyn Turns>,
+}
+
+/// Pause between two looks at the services.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The account of descriptors, for the questions of the gate.
+struct Counted(Arc<Account>);
+
+impl Turns for Counted {
+    fn turn(&self) -> Pin<Box<dyn Future<Output = Box<dyn Send>> + Send + '_>> {
+        Box::pin(async { Box::new(self.0.turn(Purpose::Authority, OF_REQUEST).await) as Box<dyn Send> })
+    }
 }
 
 /// What is in use before.
@@ -36,6 +50,7 @@ pub(super) async fn pass(
     settings: &AcmeTlsa,
     text: &str,
     before: Before,
+    account: &Arc<Account>,
     tell: impl Fn(String),
 ) -> Result<Option<Passed>, Fault> {
     let (names, chain) = Bundle::chain(text.as_bytes()).map_err(Fault::Unusable)?;
@@ -55,23 +70,20 @@ pub(super) async fn pass(
     if records.is_empty() {
         return Ok(None);
     }
-    let path = settings.key_file.clone();
-    let key = on_disk(move || {
-        let text = file::read(&path, LARGEST);
-        let text = text.map_err(|source| Fault::File { path: path.clone(), what: "read", source })?;
-        TsigKey::parse(&String::from_utf8_lossy(&text)).map_err(|fault| Fault::Setting {
-            key: "tlsa.key-file",
-            why: format!("{}: {fault}", path.display()),
-        })
-    });
-    let server = SignedServer::new(settings.server, key.await?)
-        .map_err(|why| Fault::Setting { key: "tlsa.key-file", why })?;
+    let server = signed_server(settings.server, &settings.key_file, "tlsa.key-file").await?;
     let failed = |fault: &dyn std::fmt::Display| Fault::Tlsa(fault.to_string());
     let mut authorities = Authorities::new(&settings.servers, None).map_err(|fault| failed(&fault))?;
-    let begun = Roll::begin(server, sets(&records), &mut authorities, settings.limit).await;
+    let records = sets(&records);
+    let turns: Arc<dyn Turns> = Arc::new(Counted(account.clone()));
+    let (wanted, leaving) = (records.clone(), Others::Remove);
+    let plan = Plan { server, wanted, leaving, limit: settings.limit, turns: turns.clone() };
+    let begun = Roll::begin(plan, &mut authorities).await;
+    // It may hold sockets.
+    drop(authorities);
     let mut roll = begun.map_err(|fault| failed(&fault))?;
+    let services = settings.services.clone();
     if before == Before::Nothing {
-        return Ok(Some(Passed { roll, services: settings.services.clone() }));
+        return Ok(Some(Passed { roll, records, services, turns }));
     }
     let visible = roll.visible(|waiting| {
         tell(match waiting {
@@ -82,13 +94,42 @@ pub(super) async fn pass(
         });
     });
     visible.await.map_err(|fault| failed(&fault))?;
-    Ok(Some(Passed { roll, services: settings.services.clone() }))
+    Ok(Some(Passed { roll, records, services, turns }))
 }
 
 impl Passed {
     /// Waits until every address of the service shows the new certificate, then removes the record of the old one.
     pub(super) async fn left(mut self) -> Result<(), Fault> {
-        let left = self.roll.left(&Services::At(&self.services)).await;
+        let services = Services::At(&self.services);
+        let look = TlsLook { wanted: self.records, services, start: None, turns: self.turns };
+        let left = self.roll.left(PAUSE, &look).await;
         left.map_err(|fault| Fault::Tlsa(fault.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use logic::account::Division;
+    use state::account::Wanted;
+
+    use super::*;
+
+    #[test]
+    fn questions_of_the_gate_wait_for_descriptors_of_the_account() {
+        let account = Account::new(1);
+        let wanted = Wanted::default().with(Purpose::Authority, 1, OF_REQUEST);
+        let division = Division { traffic: 50, ..Division::default() };
+        account.set(100, division, account.shares(), wanted, 1);
+        let counted = Counted(account);
+        let ask = || match counted.turn().as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(turn) => Some(turn),
+            Poll::Pending => None,
+        };
+        let first = ask();
+        assert!(first.is_some() && ask().is_none());
+        drop(first);
+        assert!(ask().is_some());
     }
 }

@@ -193,6 +193,24 @@ pub(super) fn remove_unwanted(settings: &Acme) -> Vec<String> {
     removed
 }
 
+/// Removes certificates, with their keys, that were issued and wait for a TLSA record that no section asks for any more.
+/// Returns their names.
+pub(super) fn remove_unwanted_next(settings: &Acme) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(&settings.state) else { return Vec::new() };
+    let mut removed = Vec::new();
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".next")) else {
+            continue;
+        };
+        let is_ordered = settings.certificates.iter().any(|certificate| *certificate.name == *name);
+        let is_wanted = settings.tlsa.is_some() && is_ordered;
+        if !is_wanted && fs::remove_file(&path).is_ok() {
+            removed.push(name.to_owned());
+        }
+    }
+    removed
+}
+
 /// Creates and locks the file at `path`. Closing the file releases the lock. `None` if another process holds it.
 pub(super) fn lock_file(path: &Path) -> Result<Option<File>, Fault> {
     let fault = |source| Fault::File { path: path.to_owned(), what: "written", source };
@@ -332,5 +350,25 @@ mod tests {
         fs::write(certificates.join("broken.pem"), "nothing").unwrap();
         assert_eq!(remove_unwanted(&settings), ["old.example"]);
         assert_eq!(fs::read_dir(certificates).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn certificate_that_waits_for_a_name_that_left_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut settings = settings(directory.path(), "https://one.test/dir");
+        settings.tlsa = Some(config::types::AcmeTlsa {
+            server: ([127, 0, 0, 1], 53).into(),
+            key_file: "/none".into(),
+            services: Vec::new(),
+            servers: Vec::new(),
+            limit: DAY,
+        });
+        files(&settings).stage(&issued(LONG)).unwrap();
+        let left = settings.state.join("left.example.next");
+        fs::write(&left, issued(LONG)).unwrap();
+        assert_eq!(remove_unwanted_next(&settings), ["left.example"]);
+        assert!(!left.exists() && files(&settings).staged.exists());
+        settings.tlsa = None;
+        assert_eq!(remove_unwanted_next(&settings), ["a.example"]);
     }
 }

@@ -65,6 +65,12 @@ pub async fn fetch(
     }
 }
 
+/// Whether [`fetch`] failed because the server has no key for the algorithms: any other failure says nothing of its keys.
+#[must_use]
+pub fn has_no_such_key(failure: &Failure) -> bool {
+    crate::trouble::has_no_such_key(failure)
+}
+
 /// A judge that records the key of one host and refuses the host.
 struct Recorder {
     name: String,

@@ -73,6 +73,39 @@ impl KeyFile {
     }
 }
 
+/// A key in a file, for those who publish it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyInFile {
+    pub public: hosts::ssh::key::PublicKey,
+    pub private: PrivatePart,
+}
+
+/// Whether a file has a private key that a program can use without a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrivatePart {
+    Open,
+    /// It is encrypted with a passphrase.
+    Locked,
+    /// It has only the public key.
+    Absent,
+}
+
+/// Reads the key in a file: a private one that other users cannot read, or a public one.
+///
+/// # Errors
+/// There is no key that can be used.
+pub fn key_in_file(path: &Path) -> Result<KeyInFile, KeyFault> {
+    let file = KeyFile::read(path)?;
+    let blob = file.public.ok_or_else(|| Fault::NoKey.at(path))?.to_bytes();
+    let public = blob.ok().and_then(|blob| hosts::ssh::key::PublicKey::from_blob(&blob).ok());
+    let private = match file.private {
+        Private::Open(_) => PrivatePart::Open,
+        Private::Locked(_) => PrivatePart::Locked,
+        Private::Elsewhere => PrivatePart::Absent,
+    };
+    Ok(KeyInFile { public: public.ok_or_else(|| Fault::NoKey.at(path))?, private })
+}
+
 /// Decrypts the text of an encrypted key.
 ///
 /// # Errors

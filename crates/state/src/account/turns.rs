@@ -22,11 +22,13 @@ pub enum Purpose {
     Staple,
     /// Lock files of a certificate order.
     Order,
-    /// Request to an ACME authority.
+    /// Request to an ACME authority, a name server, or a service whose certificate is looked at.
     Authority,
+    /// Lock file of a certificate that waits for its record in the DNS.
+    Gate,
 }
 
-const PURPOSES: usize = 5;
+const PURPOSES: usize = 6;
 
 /// Descriptors of a name look-up: a socket to a name server, and one to the next server if the first does not answer.
 pub const OF_LOOK_UP: usize = 2;
@@ -36,6 +38,9 @@ pub const OF_REQUEST: usize = OF_LOOK_UP;
 
 /// Descriptors of a certificate order: its lock file, and the lock file of the ACME account.
 pub const OF_ORDER: usize = 2;
+
+/// Descriptors of a certificate that waits for its record in the DNS: its lock file.
+pub const OF_GATE: usize = 1;
 
 /// Descriptors that a configuration wants for each purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

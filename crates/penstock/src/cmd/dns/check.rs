@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use access::keys::{Finding, Kind, Observation, Owner, Problem, Seen, Set, Severity, judge, sets};
+use access::keys::{
+    Finding, Kind, Live, MOST_ALIASES, Observation, Owner, Problem, Proved, Seen, Set, Severity, Signature,
+    judge, sets,
+};
 use clap::Args;
 use dns::{Anchor, Authorities, Resolver, Server, ZoneKeys};
 use serde_json::{Value, json};
 use text::{table, units};
 
-use super::services;
+use super::services::{self, StartTls};
 use super::wanted::WantedArguments;
 use crate::duration;
 use crate::output::{Failure, plain, print, print_failed, print_json};
@@ -21,7 +24,7 @@ use crate::threads;
 ///
 /// Asks each server of the zone, checks the signatures here up to a trust anchor (a resolver's word that an answer is
 /// authentic is not believed), and asks the TLS and SSH services for their keys. Says what is missing, stale, unsigned,
-/// about to expire or bogus, and which server is behind the others.
+/// about to expire or bogus, and which server is behind the others. Aliases (CNAME) are followed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -39,6 +42,12 @@ pub(super) struct Arguments {
     /// Tell of signatures that end within this time
     #[arg(long, value_name = "TIME", default_value = "3d", value_parser = days)]
     expires_within: Duration,
+    /// How TLS begins at the services [default: as is usual at the port]
+    #[arg(long, value_enum, value_name = "PROTOCOL")]
+    starttls: Option<StartTls>,
+    /// Time limit of the whole check, in seconds or with a unit
+    #[arg(long, value_name = "SECONDS", default_value = "5m", value_parser = duration::seconds)]
+    timeout: Duration,
     /// Do not ask the services for their keys
     #[arg(long)]
     no_services: bool,
@@ -89,44 +98,141 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 async fn check(arguments: &Arguments, wanted: &BTreeMap<(Owner, Kind), Set>) -> Result<Checked, Failure> {
     let anchor = arguments.anchor.clone().map_or(Anchor::Root, Anchor::File);
-    let resolver = Resolver::new(&anchor, arguments.dns_server).map_err(Failure::runtime)?;
-    let mut authorities =
-        Authorities::new(&arguments.servers, arguments.dns_server).map_err(Failure::runtime)?;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    let mut zones: BTreeMap<Owner, (Vec<Server>, ZoneKeys)> = BTreeMap::new();
-    let mut checked = Checked { seen: Vec::new(), found: Vec::new(), servers: 0 };
+    let mut checker = Checker {
+        arguments,
+        resolver: Resolver::new(&anchor, arguments.dns_server).map_err(Failure::runtime)?,
+        authorities: Authorities::new(&arguments.servers, arguments.dns_server).map_err(Failure::runtime)?,
+        zones: BTreeMap::new(),
+        checked: Checked { seen: Vec::new(), found: Vec::new(), servers: 0 },
+    };
+    let deadline = Instant::now() + arguments.timeout;
     for ((owner, kind), records) in wanted {
-        let zone = authorities.zone_of(owner).await.map_err(|why| Failure::runtime(plain(&why)))?;
-        if !zones.contains_key(&zone) {
-            let servers = authorities.servers(&zone).await.map_err(|why| Failure::runtime(plain(&why)))?;
-            let keys = ZoneKeys::of(&resolver, &zone).await;
-            checked.servers += servers.len();
-            checked.found.extend(serials(&zone, *kind, &servers).await);
-            zones.insert(zone.clone(), (servers, keys));
+        let one = checker.one(owner, *kind, records);
+        match tokio::time::timeout_at(deadline.into(), one).await {
+            Ok(done) => done?,
+            Err(_) => checker.checked.found.push(Finding {
+                severity: Severity::Bad,
+                owner: owner.clone(),
+                kind: *kind,
+                problem: Problem::Silent,
+                place: None,
+                text: format!(
+                    "not asked to the end: the time limit of {} s is over (--timeout waits longer)",
+                    arguments.timeout.as_secs_f64()
+                ),
+            }),
         }
-        let Some((servers, keys)) = zones.get(&zone) else { continue };
-        let mut seen = Vec::new();
-        for server in servers {
-            seen.push((server.shown(), server.see(&zone, owner, *kind, keys).await));
-        }
-        let live = match arguments.no_services {
-            true => Vec::new(),
-            false => {
-                let host = owner.service().map_or_else(|| owner.clone(), |(_, host)| host);
-                let addresses = match kind {
-                    Kind::Tlsa | Kind::Sshfp => authorities.addresses(&host).await,
-                    Kind::Cert | Kind::Openpgpkey => Vec::new(),
-                };
-                services::ask(owner, *kind, records, &addresses).await
-            }
-        };
-        let proved = resolver.proved(owner, *kind).await;
-        let observation = Observation { servers: seen, proved, live };
-        checked.found.extend(judge((owner, *kind), records, &observation, now, arguments.expires_within));
-        checked.seen.push((owner.clone(), *kind, observation));
     }
+    let mut checked = checker.checked;
     checked.found.sort_by_key(|finding| finding.severity);
     Ok(checked)
+}
+
+/// A check on its way.
+struct Checker<'a> {
+    arguments: &'a Arguments,
+    resolver: Resolver,
+    authorities: Authorities,
+    zones: BTreeMap<Owner, (Vec<Server>, ZoneKeys)>,
+    checked: Checked,
+}
+
+/// What the servers of a zone say of a name.
+struct Told {
+    zone: Owner,
+    servers: Vec<(String, Seen)>,
+    /// Signatures of the aliases on the way there.
+    aliases: Vec<(String, Signature)>,
+}
+
+impl Checker<'_> {
+    /// Checks the records of one name and type.
+    async fn one(&mut self, owner: &Owner, kind: Kind, records: &Set) -> Result<(), Failure> {
+        let Told { zone, servers, aliases } = self.told(owner, kind).await?;
+        let live = match self.arguments.no_services {
+            true => Vec::new(),
+            false => self.live(owner, kind, records).await,
+        };
+        let mut proved = self.resolver.proved(owner, kind).await;
+        if let Proved::Bogus(why) = &mut proved {
+            match &self.arguments.anchor {
+                None if !self.resolver.vouches_for(&zone).await => {
+                    proved = Proved::Unanchored(unanchored(&zone))
+                }
+                None => {}
+                Some(file) => {
+                    why.push_str(&format!(", or {} has no key of {zone} or a zone above it", file.display()))
+                }
+            }
+        }
+        let observation = Observation { servers, aliases, proved, live };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let found = judge((owner, kind), records, &observation, now, self.arguments.expires_within);
+        self.checked.found.extend(found);
+        self.checked.seen.push((owner.clone(), kind, observation));
+        Ok(())
+    }
+
+    /// Asks every server of the zone, and goes on where a name is an alias.
+    async fn told(&mut self, owner: &Owner, kind: Kind) -> Result<Told, Failure> {
+        let mut at = vec![owner.clone()];
+        let mut aliases = Vec::new();
+        loop {
+            let name = at.last().unwrap_or(owner);
+            let zone = self.authorities.zone_of(name).await.map_err(|why| Failure::runtime(plain(&why)))?;
+            if !self.zones.contains_key(&zone) {
+                let servers = self.authorities.servers(&zone).await;
+                let servers = servers.map_err(|why| Failure::runtime(plain(&why)))?;
+                let keys = ZoneKeys::of(&self.resolver, &zone).await;
+                self.checked.servers += servers.len();
+                self.checked.found.extend(serials(&zone, kind, &servers).await);
+                self.zones.insert(zone.clone(), (servers, keys));
+            }
+            let mut seen = Vec::new();
+            if let Some((servers, keys)) = self.zones.get(&zone) {
+                for server in servers {
+                    seen.push((server.shown(), server.see(&zone, name, kind, keys).await));
+                }
+            }
+            let target = |seen: &Seen| match seen {
+                Seen::Alias { target, .. } => Some(target.clone()),
+                _ => None,
+            };
+            let has_records = seen.iter().any(|(_, seen)| matches!(seen, Seen::Records { .. }));
+            let next = seen.iter().find_map(|(_, seen)| target(seen));
+            let next = next.filter(|next| !has_records && !at.contains(next) && at.len() <= MOST_ALIASES);
+            let Some(next) = next else { return Ok(Told { zone, servers: seen, aliases }) };
+            for (server, seen) in &seen {
+                if let Seen::Alias { signature, .. } = seen {
+                    aliases.push((server.clone(), signature.clone()));
+                }
+            }
+            at.push(next);
+        }
+    }
+
+    async fn live(&self, owner: &Owner, kind: Kind, records: &Set) -> Vec<Live> {
+        let host = owner.service().map_or_else(|| owner.clone(), |(_, host)| host);
+        match kind {
+            Kind::Tlsa | Kind::Sshfp => match self.authorities.addresses(&host).await {
+                Ok(addresses) => {
+                    services::ask(owner, kind, records, &addresses, self.arguments.starttls).await
+                }
+                Err(why) => {
+                    vec![Live::Silent { address: host.to_string(), why: format!("no address: {why}") }]
+                }
+            },
+            Kind::Cert | Kind::Openpgpkey => Vec::new(),
+        }
+    }
+}
+
+/// What to do where the keys of the root lead to no key of a zone.
+fn unanchored(zone: &Owner) -> String {
+    format!(
+        "no chain of signatures leads from the keys of the root, which are built in, to {zone}: publish its DS record in the zone above it; \
+         for a zone that is not in the public DNS, --anchor FILE names its own keys (DNSKEY records, from a server that you trust)"
+    )
 }
 
 /// Compares the serial numbers of a zone. A server that is one behind may be about to fetch the zone: that is weak.
@@ -203,6 +309,7 @@ fn server_json(server: &str, seen: &Seen) -> Value {
         Seen::Records { data, ttl, .. } => ("records", data.len(), Some(*ttl)),
         Seen::NoData => ("no-data", 0, None),
         Seen::NoName => ("no-name", 0, None),
+        Seen::Alias { .. } => ("alias", 0, None),
         Seen::NotServed(_) => ("not-served", 0, None),
         Seen::Silent(_) => ("silent", 0, None),
     };

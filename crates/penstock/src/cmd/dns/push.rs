@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use access::keys::{Change, Others, Record, Set, sets};
 use clap::Args;
-use dns::{Primary, Push, SignedServer, Write};
+use dns::{Primary, Push, PushFault, SignedServer, Write};
 use logic::tsig_key::TsigKey;
 use serde_json::{Value, json};
+use sys::file;
 use text::units;
 
 use super::records;
-use super::wanted::{WantedArguments, at, read};
+use super::wanted::{WantedArguments, at};
 use crate::duration;
 use crate::output::{Failure, plain, print, print_json};
 use crate::threads;
@@ -75,7 +76,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let changes = threads::single()?.block_on(primary.push(&push, write));
     let changes = changes.map_err(|fault| {
         let server = arguments.primary.server;
-        Failure::runtime(format!("cannot push to {server}: {}", plain(&fault.to_string())))
+        let hint = match fault {
+            PushFault::NoZone { .. } if zone.is_none() && wanted.len() > 1 => {
+                "\n  hint: nothing is changed; --zone ZONE leaves out the names of other zones, and each primary server gets a push of its own"
+            }
+            _ => "",
+        };
+        Failure::runtime(format!("cannot push to {server}: {}{hint}", plain(&fault.to_string())))
     })?;
     if arguments.json {
         let changes: Vec<Value> = changes.iter().map(json).collect();
@@ -100,10 +107,13 @@ impl PrimaryArguments {
     }
 }
 
-/// Reads the key that signs updates.
+/// Limit of a file with a key in bytes.
+const LARGEST: u64 = 64 * 1024;
+
+/// Reads the key that signs updates. Other users must not be able to read it.
 pub(super) fn tsig_key(path: &Path) -> Result<TsigKey, Failure> {
-    let text = String::from_utf8_lossy(&read(path)?).into_owned();
-    TsigKey::parse(&text).map_err(|fault| at(path, fault))
+    let text = file::read_secret(path, LARGEST).map_err(|error| at(path, error))?;
+    TsigKey::parse(&String::from_utf8_lossy(&text)).map_err(|fault| at(path, fault))
 }
 
 /// Lines with `-` and `+`.

@@ -1,39 +1,52 @@
-//! `penstock dns roll`: puts a new certificate in use, through the gate.
+//! `penstock dns roll`: puts a new key in use, through the gate.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use access::keys::{Kind, Owner, Set, sets};
 use clap::Args;
-use dns::{Authorities, Roll, Services, SignedServer, Waiting};
+use dns::{Authorities, Plan, Roll, SignedServer, Unlimited, Waiting};
+use hosts::identity::Name;
 use text::units;
-use tls::Bundle;
 
+use self::certificate::Certificate;
+use self::host_key::{Algorithm, HostKey};
 use super::push::tsig_key;
-use super::wanted::{NextArguments, at, read};
+use super::services::StartTls;
+use super::wanted::{NextArguments, at};
 use crate::duration;
 use crate::output::{Failure, complain, plain, print};
 use crate::threads;
 
-/// Put a new certificate in use only when its TLSA record is everywhere
+mod certificate;
+mod host_key;
+
+/// Put a new certificate or host key in use only when its record is everywhere
 ///
-/// Pushes the record of the new certificate beside the old one, and looks at every server of the zone until each has shown it
-/// for twice the TTL, so that no cache is without it. Then the file is moved into the directory of certificates, from which a
-/// running penstock takes it up at once. The old record is removed after every address of the service shows the new
-/// certificate.
+/// Pushes the record of the new key beside the old one, and looks at every server of the zone until each has shown it for twice
+/// the TTL, so that no cache is without it. Then the file is moved into place (--into), from where a running penstock takes a
+/// certificate up at once, and a command is run (--run), which makes other servers do so. The old record is removed after every
+/// address of the service shows the new key alone.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// The new certificate with its chain and its key, in one PEM file
+    /// The new certificate with its chain and its key, in one PEM file; with --host the new host key, private or public
     #[arg(long, value_name = "FILE")]
     next: PathBuf,
     /// Where it is served from, such as /etc/penstock/certificates/www.pem
-    #[arg(long, value_name = "FILE")]
-    into: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "run")]
+    into: Option<PathBuf>,
+    /// Command for /bin/sh that makes the service use the new key
+    #[arg(long, value_name = "COMMAND")]
+    run: Option<String>,
+    /// The new key is a host key of this host: its record is SSHFP
+    #[arg(long, value_name = "HOST", conflicts_with_all = ["tlsa", "ports", "names", "starttls"])]
+    host: Option<Name>,
+    /// With --host: type of the key that leaves [default: the only other one that has records]
+    #[arg(long, value_enum, value_name = "TYPE", requires = "host")]
+    replaces: Vec<Algorithm>,
     #[command(flatten)]
     names: NextArguments,
     /// Address of the primary server of the zone
@@ -51,6 +64,9 @@ pub(super) struct Arguments {
     /// Addresses of the service, instead of those of its name
     #[arg(long = "service", value_name = "ADDRESS:PORT")]
     services: Vec<SocketAddr>,
+    /// How TLS begins at the service [default: as is usual at the port]
+    #[arg(long, value_enum, value_name = "PROTOCOL")]
+    starttls: Option<StartTls>,
     /// Time limit of each wait, beyond twice the TTL; in seconds, or with a unit
     #[arg(long, value_name = "SECONDS", default_value = "15m", value_parser = duration::seconds)]
     timeout: Duration,
@@ -59,38 +75,64 @@ pub(super) struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   penstock dns roll --next new.pem --into /etc/penstock/certificates/www.pem --server 192.0.2.53 --tsig /etc/penstock/dns.key
+  penstock dns roll --next mx.pem --port 25 --into /etc/ssl/private/mx.pem --run 'postfix reload' --server 192.0.2.53 --tsig dns.key
+  penstock dns roll --host web1.example.org --next new_ecdsa_key --into /etc/ssh/ssh_host_ecdsa_key --run 'systemctl reload ssh' \\
+    --server 192.0.2.53 --tsig dns.key
 
-Exit codes: 0 the new certificate is in use, and only its record is left; 1 not so: the message says what is in use; 2 wrong usage.";
+Exit codes: 0 the new key is in use, and the record of the old one is gone; 1 not so: the message says what is in use; 2 wrong usage.";
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let text = read(&arguments.next)?;
-    Bundle::read(&text).map_err(|why| at(&arguments.next, why))?;
-    let wanted = arguments.names.records(&arguments.next, &text)?;
-    let wanted = sets(&wanted);
-    let server = SignedServer::new(arguments.server, tsig_key(&arguments.tsig)?);
-    let server = server.map_err(|why| at(&arguments.tsig, why))?;
-    threads::single()?.block_on(roll(arguments, server, wanted, &text))?;
-    print("done: the new certificate is in use, and only its record is left\n")
+/// The new key.
+enum Next {
+    Certificate(Certificate),
+    HostKey(HostKey),
 }
 
-async fn roll(
-    arguments: &Arguments,
-    server: SignedServer,
-    wanted: std::collections::BTreeMap<(Owner, Kind), Set>,
-    text: &[u8],
-) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let next = match &arguments.host {
+        None => Next::Certificate(Certificate::read(arguments)?),
+        Some(host) => Next::HostKey(HostKey::read(arguments, host)?),
+    };
+    let server = SignedServer::new(arguments.server, tsig_key(&arguments.tsig)?);
+    let server = server.map_err(|why| at(&arguments.tsig, why))?;
+    threads::single()?.block_on(roll(arguments, server, &next))?;
+    print(&format!("done: the new {} is in use, and the record of the old one is gone\n", next.word()))
+}
+
+impl Next {
+    const fn word(&self) -> &'static str {
+        match self {
+            Self::Certificate(_) => "certificate",
+            Self::HostKey(_) => "host key",
+        }
+    }
+}
+
+async fn roll(arguments: &Arguments, server: SignedServer, next: &Next) -> Result<(), Failure> {
+    let word = next.word();
     let mut authorities =
         Authorities::new(&arguments.secondaries, arguments.dns_server).map_err(Failure::runtime)?;
     let stays = |why: &dyn std::fmt::Display| {
-        Failure::runtime(format!(
-            "{}: the old certificate stays in use, and both records are left",
-            plain(&why.to_string())
-        ))
+        Failure::runtime(format!("{}: the old {word} stays in use", plain(&why.to_string())))
     };
-    let begun = Roll::begin(server, wanted, &mut authorities, arguments.timeout).await;
-    let mut roll = begun.map_err(|fault| {
-        Failure::runtime(format!("{}: the old certificate stays in use", plain(&fault.to_string())))
-    })?;
+    let both_left = |why: &dyn std::fmt::Display| {
+        let why = plain(&why.to_string());
+        Failure::runtime(format!("{why}: the old {word} stays in use, and both records are left"))
+    };
+    let (wanted, leaving) = match next {
+        Next::Certificate(certificate) => (certificate.wanted(), access::keys::Others::Remove),
+        Next::HostKey(key) => {
+            let leaving = key.leaving(&mut authorities, &arguments.replaces).await?;
+            (key.wanted(), leaving)
+        }
+    };
+    let plan = Plan {
+        server,
+        wanted: wanted.clone(),
+        leaving: leaving.clone(),
+        limit: arguments.timeout,
+        turns: Arc::new(Unlimited),
+    };
+    let mut roll = Roll::begin(plan, &mut authorities).await.map_err(|fault| stays(&fault))?;
     complain("the new record is pushed\n");
     let visible = roll.visible(|waiting| {
         complain(&match waiting {
@@ -100,36 +142,48 @@ async fn roll(
             }
         });
     });
-    visible.await.map_err(|fault| stays(&fault))?;
-    install(&arguments.into, text)
-        .map_err(|error| stays(&format!("{}: {error}", arguments.into.display())))?;
-    complain(&format!(
-        "the new certificate is installed: {}\n",
-        plain(&arguments.into.display().to_string())
-    ));
-    let services = match arguments.services.is_empty() {
-        true => Services::OfNames(&authorities),
-        false => Services::At(&arguments.services),
+    visible.await.map_err(|fault| both_left(&fault))?;
+    if let Next::HostKey(key) = next {
+        key.pin().map_err(|why| both_left(&why))?;
+    }
+    if let Some(into) = &arguments.into {
+        match next {
+            Next::Certificate(certificate) => certificate.install(into),
+            Next::HostKey(key) => key.install(into),
+        }
+        .map_err(|why| both_left(&format!("{}: {why}", into.display())))?;
+        complain(&format!("the new {word} is installed: {}\n", plain(&into.display().to_string())));
+    }
+    if let Some(command) = &arguments.run {
+        run_command(command, &arguments.next).map_err(|why| {
+            Failure::runtime(format!(
+                "the command of --run: {why}: whether the new {word} is in use is not known, and both records are left; begin anew to go on"
+            ))
+        })?;
+    }
+    let left = match next {
+        Next::Certificate(certificate) => certificate.left(arguments, &mut roll, &authorities).await,
+        Next::HostKey(key) => key.left(arguments, &mut roll, &authorities, &leaving).await,
     };
-    let left = roll.left(&services);
-    left.await.map_err(|fault| {
+    left.map_err(|fault| {
         Failure::runtime(format!(
-            "{}: the new certificate is installed, and both records are left: `penstock dns push` without the old one removes its record",
+            "{}: the new {word} may be used, and both records are left; begin anew to go on, or remove the old record by `penstock dns push`",
             plain(&fault.to_string())
         ))
-    })
+    })?;
+    match next {
+        Next::Certificate(_) => Ok(()),
+        Next::HostKey(key) => key.retire_old(&leaving),
+    }
 }
 
-/// Moves the file into place: who reads it sees the old one or the new one.
-fn install(into: &Path, text: &[u8]) -> std::io::Result<()> {
-    let mut name = into.file_name().unwrap_or_default().to_owned();
-    name.push(".part");
-    // A name that begins with a dot is no certificate for those who read the directory.
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    let part = into.with_file_name(hidden);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(&part, into)
+/// Runs a command of the operator to its end. It gets the file with the new key as `PENSTOCK_NEXT`.
+fn run_command(command: &str, next: &Path) -> Result<(), String> {
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("-c").arg(command).env("PENSTOCK_NEXT", next).stdin(Stdio::null());
+    match shell.status() {
+        Err(error) => Err(format!("/bin/sh cannot be started: {error}")),
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("it ended with {status}")),
+    }
 }

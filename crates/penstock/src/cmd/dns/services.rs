@@ -6,44 +6,84 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use access::keys::{Association, Kind, Live, Owner, Record, Set, fits};
+use clap::ValueEnum;
+use dns::{Dialect, TlsStart, Unlimited, chains};
 use hosts::identity::FingerprintRecord;
-use ssh::identity::{Identities, Places, Store, TYPES, fetch};
+use hosts::ssh::key::PublicKey;
+use ssh::identity::{Identities, Places, Store, TYPES, fetch, has_no_such_key};
 use ssh::{HostVerifier, Target};
 
 /// Time limit of one handshake.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Ports where TLS begins only after a command of the protocol.
-const STARTTLS: [u16; 9] = [21, 25, 110, 119, 143, 389, 587, 4190, 5222];
 /// Limit of the addresses of one host that are asked.
 const MOST: usize = 16;
 
+/// How TLS begins at a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum StartTls {
+    /// At once
+    None,
+    Smtp,
+    Imap,
+    Pop3,
+    Sieve,
+    Nntp,
+    Ftp,
+}
+
+impl StartTls {
+    pub(super) const fn start(self) -> TlsStart {
+        TlsStart::After(match self {
+            Self::None => return TlsStart::AtOnce,
+            Self::Smtp => Dialect::Smtp,
+            Self::Imap => Dialect::Imap,
+            Self::Pop3 => Dialect::Pop3,
+            Self::Sieve => Dialect::Sieve,
+            Self::Nntp => Dialect::Nntp,
+            Self::Ftp => Dialect::Ftp,
+        })
+    }
+}
+
 /// Asks the service that the records of a name are of, at all of its addresses.
-pub(super) async fn ask(owner: &Owner, kind: Kind, wanted: &Set, addresses: &[IpAddr]) -> Vec<Live> {
-    let addresses: BTreeSet<IpAddr> = addresses.iter().copied().take(MOST).collect();
+pub(super) async fn ask(
+    owner: &Owner,
+    kind: Kind,
+    wanted: &Set,
+    addresses: &[IpAddr],
+    start: Option<StartTls>,
+) -> Vec<Live> {
+    let all: BTreeSet<IpAddr> = addresses.iter().copied().collect();
+    let addresses: Vec<IpAddr> = all.iter().copied().take(MOST).collect();
     let mut found = Vec::new();
     match kind {
         Kind::Tlsa => {
-            let Some((port, host)) = owner.service().filter(|(port, _)| !STARTTLS.contains(port)) else {
-                return found;
-            };
-            for address in addresses {
-                found.push(tls(SocketAddr::new(address, port), &host, wanted).await);
+            let Some((port, host)) = owner.service() else { return found };
+            let addresses: Vec<SocketAddr> =
+                addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect();
+            let start = start.map(StartTls::start);
+            for (address, chain) in chains(&host, &addresses, start, &Unlimited).await {
+                found.push(tls(address, &host, wanted, chain));
             }
         }
         Kind::Sshfp => {
             for address in addresses {
-                found.push(ssh(address, owner, wanted).await);
+                found.push(ssh(SocketAddr::new(address, 22), owner, wanted).await);
             }
         }
-        Kind::Cert | Kind::Openpgpkey => {}
+        Kind::Cert | Kind::Openpgpkey => return found,
+    }
+    if all.len() > MOST {
+        let why = format!("it has {} addresses, and only {MOST} were asked", all.len());
+        found.push(Live::Silent { address: owner.to_string(), why });
     }
     found
 }
 
-async fn tls(address: SocketAddr, host: &Owner, wanted: &Set) -> Live {
+fn tls(address: SocketAddr, host: &Owner, wanted: &Set, chain: Result<Vec<Vec<u8>>, String>) -> Live {
     let shown = address.to_string();
-    match dns::chain(address, &host.to_string(), LIMIT).await {
-        Err(why) => Live::Silent { address: shown, why: why.to_string() },
+    match chain {
+        Err(why) => Live::Silent { address: shown, why },
         Ok(chain) if fits(wanted, &chain) => Live::Fits(shown),
         Ok(chain) => {
             let record = Association::Server.record(host.clone(), &chain);
@@ -54,42 +94,44 @@ async fn tls(address: SocketAddr, host: &Owner, wanted: &Set) -> Live {
 }
 
 /// Compares every host key that the server has: a client may ask for any of them.
-async fn ssh(address: IpAddr, owner: &Owner, wanted: &Set) -> Live {
-    let shown = SocketAddr::new(address, 22).to_string();
-    let silent = |why: String| Live::Silent { address: shown.clone(), why };
-    let store = match Places::of_user().map(Store::new) {
-        Ok(store) => store,
-        Err(error) => return silent(error.to_string()),
+async fn ssh(address: SocketAddr, owner: &Owner, wanted: &Set) -> Live {
+    let shown = address.to_string();
+    let keys = match host_keys(address, owner).await {
+        Ok(keys) => keys,
+        Err(why) => return Live::Silent { address: shown, why },
     };
-    let judge: Arc<dyn HostVerifier> = match Identities::load(store) {
-        Ok(identities) => Arc::new(identities),
-        Err(error) => return silent(error.to_string()),
-    };
-    let mut first_failure = None;
-    let mut count = 0;
+    let records = keys.iter().filter_map(|key| sshfp(owner, key));
+    match records.into_iter().find(|record| !wanted.contains(&record.data)) {
+        Some(record) => Live::Differs { address: shown, shown: record.data_text() },
+        None => Live::Fits(shown),
+    }
+}
+
+/// The SSHFP record of a host key; `None` for types of keys without one.
+pub(super) fn sshfp(owner: &Owner, key: &PublicKey) -> Option<Record> {
+    let FingerprintRecord { algorithm, hash, fingerprint } = FingerprintRecord::of(key)?;
+    Some(Record::sshfp(owner.clone(), algorithm, hash, &fingerprint))
+}
+
+/// All host keys that a server has. The error says why not all are known.
+pub(super) async fn host_keys(address: SocketAddr, host: &Owner) -> Result<Vec<PublicKey>, String> {
+    let store = Places::of_user().map(Store::new).map_err(|error| error.to_string())?;
+    let judge: Arc<dyn HostVerifier> = Arc::new(Identities::load(store).map_err(|error| error.to_string())?);
+    let mut keys = Vec::new();
     for types in TYPES {
-        let mut target = Target::new(&owner.to_string(), "penstock");
-        target.addresses.known = vec![address];
+        let mut target = Target::new(&host.to_string(), "penstock");
+        target.addresses.known = vec![address.ip()];
+        target.port = address.port();
         target.connect_timeout = LIMIT;
         target.algorithms.host_keys = types.iter().map(|name| (*name).to_owned()).collect();
-        let key = match fetch(&target, types, judge.clone()).await {
-            Ok(shown) => shown.key,
-            Err(failure) => {
-                first_failure = first_failure.or(Some(failure));
-                continue;
-            }
-        };
-        count += 1;
-        let Some(FingerprintRecord { algorithm, hash, fingerprint }) = FingerprintRecord::of(&key) else {
-            continue;
-        };
-        let record = Record::sshfp(owner.clone(), algorithm, hash, &fingerprint);
-        if !wanted.contains(&record.data) {
-            return Live::Differs { address: shown, shown: record.data_text() };
+        match fetch(&target, types, judge.clone()).await {
+            Ok(shown) => keys.push(shown.key),
+            Err(failure) if has_no_such_key(&failure) => {}
+            Err(failure) => return Err(failure.detail),
         }
     }
-    match (count, first_failure) {
-        (0, Some(failure)) => silent(failure.detail),
-        _ => Live::Fits(shown),
+    match keys.is_empty() {
+        true => Err("it has no host key of a type that has SSHFP records".to_owned()),
+        false => Ok(keys),
     }
 }
