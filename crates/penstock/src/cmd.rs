@@ -11,6 +11,7 @@ pub(crate) mod dns;
 pub(crate) mod doctor;
 pub(crate) mod documents;
 mod findings;
+pub(crate) mod guardian;
 pub(crate) mod host;
 pub(crate) mod import;
 pub(crate) mod known_hosts;

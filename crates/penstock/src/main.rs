@@ -117,6 +117,7 @@ fn main() -> ExitCode {
         Command::Otp(arguments) => cmd::otp::run(&arguments),
         Command::Dns(arguments) => cmd::dns::run(&arguments),
         Command::User(arguments) => cmd::user::run(&arguments),
+        Command::UpgradeGuardian(arguments) => cmd::guardian::run(&arguments),
         Command::AcmeHelper => serve::acme::helper::run().map_err(Failure::from),
         Command::BenchLoad(arguments) => cmd::bench::load(&arguments),
         Command::BenchSsh(arguments) => cmd::bench_ssh::run(&arguments),
@@ -187,6 +188,8 @@ enum Command {
     User(cmd::user::Arguments),
     #[command(hide = true)]
     AcmeHelper,
+    #[command(hide = true)]
+    UpgradeGuardian(cmd::guardian::Arguments),
     #[command(hide = true)]
     BenchLoad(cmd::bench::LoadArguments),
     #[command(hide = true)]

@@ -31,6 +31,17 @@ impl Failure {
         Failure::Runtime(anyhow::anyhow!("{message}"))
     }
 
+    /// What is printed.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Failure::Usage(text) => text.trim_end().to_owned(),
+            Failure::Runtime(error) => describe(error).trim_end().to_owned(),
+            Failure::Refused | Failure::Status(_) | Failure::OutputClosed => {
+                "its lines on standard error say why".to_owned()
+            }
+        }
+    }
+
     /// Prints the failure on standard error and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         match self {

@@ -54,6 +54,7 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 pub struct CloseSignal {
     closing: Cell<bool>,
     cut: Cell<bool>,
+    left: Cell<bool>,
     notify: Notify,
 }
 
@@ -62,6 +63,16 @@ impl CloseSignal {
     pub fn close(&self) {
         self.closing.set(true);
         self.notify.notify_one();
+    }
+
+    /// Ends the loop at once, and leaves the queue to another process that has the socket as well.
+    pub(crate) fn leave(&self) {
+        self.left.set(true);
+        self.close();
+    }
+
+    pub(crate) fn is_left(&self) -> bool {
+        self.left.get()
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -227,6 +238,9 @@ impl Loop<'_> {
                     fault => self.pause(&error, fault).await,
                 },
             }
+        }
+        if signal.is_left() {
+            return;
         }
         match acceptor.into_socket() {
             Ok(socket) => self.receive_rest(&socket).await,

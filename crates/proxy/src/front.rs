@@ -1,6 +1,7 @@
 //! The running server as all its threads see it: state, current snapshot, and requests for a reload.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use logic::transaction::{Ask, Changes, Operator};
@@ -29,8 +30,33 @@ pub enum Request {
     Change { by: Operator, ask: Ask, answer: oneshot::Sender<(Result<Said, Denied>, Changes)> },
     /// Compile the configuration of the open transaction, for a question about it; nothing of it is served.
     Compile { answer: oneshot::Sender<Result<Arc<Snapshot>, Denied>> },
+    /// Let another process take over, then drain and exit.
+    Upgrade {
+        upgrade: Upgrade,
+        answer: oneshot::Sender<Result<Said, Denied>>,
+        /// Closed when the operator has the answer: this process ends no sooner.
+        told: oneshot::Receiver<()>,
+    },
     /// Drain and exit, like SIGTERM.
     Stop,
+}
+
+/// An upgrade that an operator asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upgrade {
+    pub by: Operator,
+    /// Path of the program; `None`: the one that was started.
+    pub program: Option<String>,
+    /// Time for the sessions of this process; `None`: the default.
+    pub drain: Option<Duration>,
+    pub extent: Extent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Until the new process is ready, which is then ended.
+    Check,
+    Whole,
 }
 
 /// An answer to an operator, for people and for programs.

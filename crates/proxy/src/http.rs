@@ -252,7 +252,7 @@ impl<'a> Http1Connection<'a> {
         }
         self.client.buffer = Vec::new();
         let mut patience = self.waiting.patience();
-        match (self.worker.is_draining(), self.waiting.served) {
+        match (self.worker.closes_idle(), self.waiting.served) {
             (false, 0) => {}
             (false, _) if self.client.stream.carriage() == Carriage::Plain => self.handle.may_park(),
             (false, _) => {}
@@ -275,7 +275,7 @@ impl<'a> Http1Connection<'a> {
             Ok(WaitEnd::By(Ok(0))) => Waited::ClientEnded,
             Ok(WaitEnd::By(Ok(_))) => Waited::Arrived,
             Ok(WaitEnd::Parking) => Waited::ParkAsked,
-            Ok(WaitEnd::Closing) if !self.worker.is_draining() => Waited::Evicted,
+            Ok(WaitEnd::Closing) if !self.worker.closes_idle() => Waited::Evicted,
             _ => {
                 handle.stop_waiting();
                 Waited::Ended

@@ -357,6 +357,8 @@ impl Http2Connection<'_> {
 
     fn leave_gracefully(&mut self) {
         self.leaving = Leaving::Gracefully;
+        // The client has a moment to hear of it, and to send what it had begun.
+        self.since = Instant::now();
         self.connection.graceful_shutdown();
     }
 

@@ -52,6 +52,9 @@ use sockets::{OwnedEpoll, Sockets};
 /// How long a socket that is being closed waits for replies that are due.
 const LAST_REPLIES: Duration = Duration::from_secs(5);
 
+/// Later than any flow ends that only its backend keeps alive.
+const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Shortest time between two messages about errors of one socket.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
@@ -216,7 +219,10 @@ impl Server {
             let is_closing = last_replies.is_some();
             let ready = poll_fn(|cx| {
                 let mut ready = Ready::default();
-                if let Poll::Ready(guard) = socket.poll_read_ready(cx) {
+                // What clients send after an upgrade is for the next process.
+                if !close_signal.is_left()
+                    && let Poll::Ready(guard) = socket.poll_read_ready(cx)
+                {
                     drop(guard?);
                     ready.clients = true;
                 }
@@ -249,7 +255,13 @@ impl Server {
                 // A batch may have opened 32 sockets: other clients of the worker have their turn before the next one.
                 tokio::task::yield_now().await;
             }
-            if close_signal.is_closing() {
+            if close_signal.is_left() && !close_signal.is_cut() {
+                // Backends may send to the clients of flows for as long as these are not idle.
+                last_replies.get_or_insert(now + FAR);
+                if self.table.is_empty() {
+                    return Ok(());
+                }
+            } else if close_signal.is_closing() {
                 let until = *last_replies.get_or_insert(now + LAST_REPLIES);
                 let is_quiet = !ready.clients && !self.table.is_any_reply_due();
                 if is_quiet || until <= now || close_signal.is_cut() {

@@ -88,6 +88,8 @@ pub struct Worker {
     /// Notified when a client connection of this worker has ended.
     pub(crate) place_freed: Notify,
     draining: Cell<bool>,
+    /// Drains because another process has taken over.
+    handed_over: Cell<bool>,
     cutting: Cell<bool>,
     /// Number of running accept loops.
     pub(crate) accepting: Cell<usize>,
@@ -208,6 +210,7 @@ impl Worker {
             idle_clients: IdleClients::default(),
             place_freed: Notify::new(),
             draining: Cell::new(false),
+            handed_over: Cell::new(false),
             cutting: Cell::new(false),
             accepting: Cell::new(0),
             emptied: Notify::new(),
@@ -227,6 +230,12 @@ impl Worker {
     /// Whether the process is shutting down.
     pub fn is_draining(&self) -> bool {
         self.draining.get()
+    }
+
+    /// Whether connections end as soon as no request is on its way. After an upgrade they end with their next request: a
+    /// client that sends one at this moment must not lose it.
+    pub fn closes_idle(&self) -> bool {
+        self.draining.get() && !self.handed_over.get()
     }
 
     pub(crate) fn register(self: &Rc<Self>, share: Share, live: Live) -> Registration {
@@ -299,6 +308,16 @@ impl Worker {
     fn handle_health_change(&self) {
         self.waits.wake();
         self.idle_sessions.wake_movable();
+    }
+
+    /// Drains for an upgrade.
+    fn hand_over(&self) {
+        self.draining.set(true);
+        self.handed_over.set(true);
+        for handle in self.connections.borrow().iter() {
+            // HTTP/2 sends GOAWAY.
+            handle.wake_task();
+        }
     }
 
     fn drain(&self) {

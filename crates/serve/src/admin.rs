@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,7 +28,7 @@ use proxy::front::Front;
 use state::client_slots::Size;
 use state::listen::{self, Holder, SocketPath};
 use sys::cpu::thread_time;
-use sys::socket::{DualStack, ListenUnixError, listen_tcp, listen_unix, probe_tcp};
+use sys::socket::{DualStack, ListenAddress, ListenUnixError, listen_tcp, listen_unix, probe_tcp};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
 
@@ -114,6 +115,25 @@ pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
         BindAddress::EveryPort(_) => {
             Err(AdminError::Tcp { address: address.clone(), source: io::ErrorKind::Unsupported.into() })
         }
+    }
+}
+
+/// The listener of the process before, at an upgrade. `None` if it cannot be used.
+pub(crate) fn passed_on(socket: OwnedFd, file: Option<SocketPath>) -> Option<AdminListener> {
+    match (sys::socket::listening(&socket).ok()??, file) {
+        (ListenAddress::Tcp(_), None) => Some(AdminListener::Tcp(socket.into())),
+        (ListenAddress::Unix(_), Some(file)) => Some(AdminListener::Unix(socket.into(), file)),
+        _ => None,
+    }
+}
+
+impl AdminListener {
+    /// A further descriptor for the next process, with the file of a Unix socket.
+    pub(crate) fn share(&self) -> io::Result<(OwnedFd, Option<sys::socket::SocketFile>)> {
+        Ok(match self {
+            Self::Tcp(tcp) => (tcp.try_clone()?.into(), None),
+            Self::Unix(unix, file) => (unix.try_clone()?.into(), Some(file.0.clone())),
+        })
     }
 }
 

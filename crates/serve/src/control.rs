@@ -12,6 +12,7 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -31,6 +32,7 @@ use tokio::time::sleep;
 
 use crate::client_slots::{ClientSlotSet, NoSlot};
 use crate::pace::{Pace, Paced};
+use crate::upgrade::take_over::TakeOver;
 
 mod change;
 mod client;
@@ -109,20 +111,40 @@ pub struct ControlSocket {
 #[derive(Debug)]
 pub struct ControlThread {
     stop: Option<oneshot::Sender<()>>,
+    leave: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// Further descriptors of the listening sockets, for the next process.
+    listener: std::os::unix::net::UnixListener,
+    remote: Option<std::net::TcpListener>,
     file: SocketPath,
 }
 
-/// Binds the control socket. Call this before privileges are dropped: the directory may belong to root.
-pub fn bind(control: &Control) -> Result<ControlSocket, ControlError> {
+/// Binds the control socket, or takes over that of the process before. Call this before privileges are dropped: the directory
+/// may belong to root.
+pub fn bind(control: &Control, take_over: Option<&TakeOver>) -> Result<ControlSocket, ControlError> {
     let Control { socket: path, access, remote } = control;
     let kerberos = Kerberos::load(remote.as_ref());
-    let remote = remote.as_ref().map(|remote| RemoteListener::bind(&remote.listen)).transpose()?;
+    let remote =
+        remote.as_ref().map(|remote| match take_over.and_then(|it| it.remote(&remote.listen.to_string())) {
+            Some(listener) => Ok(RemoteListener::passed_on(listener)),
+            None => RemoteListener::bind(&remote.listen),
+        });
+    let remote = remote.transpose()?;
     let mode = if access.is_empty() { MODE } else { OPEN_MODE };
-    let (listener, file) =
-        listen_unix(path, mode).map_err(|source| ControlError::Bind { path: path.to_owned(), source })?;
+    let (listener, file) = match take_over.and_then(|it| it.control(path)) {
+        Some((listener, file)) => {
+            // Without the right to change it, it stays as it was.
+            let _ = file.set_mode(mode);
+            (listener, file)
+        }
+        None => {
+            let bound = listen_unix(path, mode);
+            let bound = bound.map_err(|source| ControlError::Bind { path: path.to_owned(), source })?;
+            (bound.0, SocketPath(bound.1))
+        }
+    };
     let owner = nix::unistd::geteuid().as_raw();
-    Ok(ControlSocket { listener, remote, kerberos, owner, file: SocketPath(file) })
+    Ok(ControlSocket { listener, remote, kerberos, owner, file })
 }
 
 impl ControlError {
@@ -150,12 +172,16 @@ impl ControlSocket {
             .build()
             .map_err(ControlError::Start)?;
         listener.set_nonblocking(true).map_err(ControlError::Start)?;
+        let further = listener.try_clone().map_err(ControlError::Start)?;
+        let further_remote = remote.as_ref().map(RemoteListener::share).transpose();
+        let further_remote = further_remote.map_err(ControlError::Start)?;
         let listener = {
             let _in_runtime = runtime.enter();
             UnixListener::from_std(listener).map_err(ControlError::Start)?
         };
         let logins = Logins::new().map_err(ControlError::Start)?;
-        let (stop, stopped) = oneshot::channel();
+        let (stop, mut stopped) = oneshot::channel();
+        let (leave, left) = oneshot::channel();
         let serve = move || {
             let part = part_of_a_core();
             runtime.block_on(async {
@@ -164,7 +190,9 @@ impl ControlSocket {
                 tokio::select! {
                     () = accept(listener, shared.clone(), part) => {}
                     () = remote::accept(remote, shared, part) => {}
-                    _ = stopped => {}
+                    // Clients that are here are still answered.
+                    Ok(()) = left => drop(stopped.await),
+                    _ = &mut stopped => {}
                 }
             });
             // Without a wait: a call of GSSAPI cannot be interrupted, and may take as long as the resolver's limit.
@@ -174,7 +202,14 @@ impl ControlSocket {
             .name("control".to_owned())
             .spawn(serve)
             .map_err(ControlError::Start)?;
-        Ok(ControlThread { stop: Some(stop), thread: Some(thread), file })
+        Ok(ControlThread {
+            stop: Some(stop),
+            leave: Some(leave),
+            thread: Some(thread),
+            listener: further,
+            remote: further_remote,
+            file,
+        })
     }
 
     pub fn path(&self) -> &Path {
@@ -185,6 +220,24 @@ impl ControlSocket {
 impl ControlThread {
     pub fn path(&self) -> &Path {
         self.file.path()
+    }
+
+    /// The listening socket and its file, for the next process.
+    pub(crate) fn share(&self) -> io::Result<(OwnedFd, &SocketPath)> {
+        Ok((self.listener.try_clone()?.into(), &self.file))
+    }
+
+    /// The listening socket for clients over the network.
+    pub(crate) fn share_remote(&self) -> io::Result<Option<OwnedFd>> {
+        self.remote.as_ref().map(|remote| remote.try_clone().map(OwnedFd::from)).transpose()
+    }
+
+    /// Takes no further clients: the next process does.
+    pub(crate) fn leave(&mut self) {
+        if let Some(leave) = self.leave.take() {
+            // A thread that has ended takes none either.
+            let _ = leave.send(());
+        }
     }
 }
 

@@ -5,19 +5,22 @@
 //! answered, and at the end. It runs on the slow runtime and writes on a thread of its own, in the background: no worker
 //! takes part, and none has to wait for the core, or for a lock of a thread that waits for the core.
 
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use logic::transaction::{Memory, Resumed};
 use proxy::front::Front;
 use state::State;
-use state::events::{Level, timestamp};
-use state::kept::Clock;
+use state::events::{Events, Level, timestamp};
 use state::kept::board::{Stored, StoredWithin};
 use state::kept::changes::Changes;
 use state::kept::clients::Clients;
 use state::kept::traffic::Traffic;
+use state::kept::{self, Clock, Kind};
+use state::lock::lock;
 use text::units::count;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -59,11 +62,11 @@ impl Files {
         let found = match files.hold() {
             Ok(held) => held.map(|held| Found {
                 traffic: held
-                    .read_or_why(state::kept::Kind::Traffic, &state.events)
+                    .read_or_why(Kind::Traffic, &state.events)
                     .map_err(|why| lost = Some(why))
                     .unwrap_or_default(),
-                clients: held.read(state::kept::Kind::Clients, &state.events),
-                changes: held.read(state::kept::Kind::Changes, &state.events),
+                clients: held.read(Kind::Clients, &state.events),
+                changes: held.read(Kind::Changes, &state.events),
             }),
             Err(why) => {
                 store::tell(state, &why);
@@ -85,6 +88,24 @@ impl Files {
 }
 
 impl Found {
+    /// What the process before passes on at an upgrade. What is not understood gets a message.
+    pub(crate) fn passed_on(all: Vec<(Kind, Vec<u8>)>, events: &Events) -> Self {
+        let mut found = Self::default();
+        for (kind, bytes) in all {
+            let understood = match kind {
+                Kind::Traffic => kept::unseal(kind, &bytes).map(|traffic| found.traffic = Some(traffic)),
+                Kind::Clients => kept::unseal(kind, &bytes).map(|clients| found.clients = Some(clients)),
+                Kind::Changes => kept::unseal(kind, &bytes).map(|changes| found.changes = Some(changes)),
+            };
+            if let Err(why) = understood {
+                let message =
+                    format!("what the process before knew of {} is not used: it {why}", kind.word());
+                events.record(Level::Warning, SUBJECT, message);
+            }
+        }
+        found
+    }
+
     /// Gives a state that no worker uses yet what the files say of it. Returns the history of live changes.
     pub(crate) fn restore(self, state: &State) -> Option<Changes> {
         let traffic =
@@ -116,6 +137,15 @@ pub(crate) struct Keeper {
     told: Option<Memory>,
     changes: watch::Sender<Option<Memory>>,
     task: JoinHandle<()>,
+    /// Whether the state is another process's by now.
+    owner: Owner,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    ThisProcess,
+    /// After an upgrade.
+    TheNext,
 }
 
 impl Keeper {
@@ -131,7 +161,7 @@ impl Keeper {
         let files = Arc::new(std::sync::Mutex::new(files));
         let (sender, receiver) = watch::channel(None);
         let task = tokio::spawn(run(front.clone(), files.clone(), receiver));
-        Self { front, files, told: None, changes: sender, task }
+        Self { front, files, told: None, changes: sender, task, owner: Owner::ThisProcess }
     }
 
     /// Has the history stored, if it has changed.
@@ -142,10 +172,51 @@ impl Keeper {
         }
     }
 
+    /// Stores nothing until [`Self::go_on`], and returns what would be stored: the next process takes it over.
+    pub(crate) fn pause(&mut self, live: &Live) -> io::Result<Vec<(&'static str, File)>> {
+        self.task.abort();
+        self.follow(live);
+        let state = &self.front.state;
+        let traffic = kept::seal(Kind::Traffic, &Traffic::gather(state));
+        let clients = kept::seal(Kind::Clients, &Clients::gather(state));
+        let changes = self
+            .told
+            .as_ref()
+            .map(|memory| kept::seal(Kind::Changes, &Changes::of(memory, kept::millis(SystemTime::now()))));
+        let mut all = vec![(Kind::Traffic, traffic), (Kind::Clients, clients)];
+        all.extend(changes.map(|changes| (Kind::Changes, changes)));
+        let in_memory = |(kind, bytes): (Kind, Result<Vec<u8>, String>)| {
+            let file = sys::file::in_memory(c"penstock-state", &bytes.map_err(io::Error::other)?)?;
+            Ok((kind.word(), file))
+        };
+        all.into_iter().map(in_memory).collect()
+    }
+
+    /// Stores again.
+    pub(crate) fn go_on(&mut self) {
+        let receiver = self.changes.subscribe();
+        self.task = tokio::spawn(run(self.front.clone(), self.files.clone(), receiver));
+    }
+
+    /// Leaves the directory to the next process, which has the state.
+    pub(crate) async fn release(&mut self) {
+        self.owner = Owner::TheNext;
+        let files = self.files.clone();
+        // A store that runs ends first.
+        let released = timeout(END_LIMIT, spawn_blocking(move || lock(&files).release())).await;
+        if released.is_err() {
+            let message = "a store of the state takes long: the next process waits for its end";
+            self.front.state.events.record(Level::Warning, SUBJECT, message);
+        }
+    }
+
     /// Stores everything for the last time.
     pub(crate) async fn finish(mut self, live: &Live) {
         self.follow(live);
         self.task.abort();
+        if self.owner == Owner::TheNext {
+            return;
+        }
         let (front, files, changes) = (self.front.clone(), self.files, self.told);
         let last = spawn_blocking(move || store::the_last(&front.state, &files, changes));
         if timeout(END_LIMIT, last).await.is_err() {

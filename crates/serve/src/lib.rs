@@ -35,6 +35,7 @@ pub mod start;
 mod stopping;
 pub mod through;
 mod transaction;
+pub mod upgrade;
 mod why;
 
 pub use start::{Options, StartError, run};

@@ -78,6 +78,12 @@ impl Doors {
         self.state.validation.store(served.as_ref().map(validation).map(Arc::new));
     }
 
+    /// Closes the store for another process.
+    pub fn close(&self) {
+        self.state.validation.store(None);
+        *lock(&self.served) = None;
+    }
+
     fn open(&self, otp: &types::Otp) -> Result<Served, String> {
         let place = Place { directory: otp.store.clone(), key_file: otp.key_file.clone() };
         let store = Store::open(place).map_err(|error| error.to_string())?;

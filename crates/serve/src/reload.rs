@@ -131,6 +131,11 @@ impl Opened {
         self.0.iter_mut().flat_map(of_each).collect()
     }
 
+    /// The addresses that were opened.
+    pub fn keys(&self) -> impl Iterator<Item = &BoundKey> {
+        self.0.iter().map(|bound| &bound.key)
+    }
+
     /// Directories of programs that forward packets.
     pub fn programs(&self) -> Vec<PathBuf> {
         let sockets = self.0.iter().flat_map(|bound| bound.sockets.iter().flatten());

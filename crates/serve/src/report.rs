@@ -28,6 +28,7 @@ pub mod dsr;
 pub(crate) mod fixture;
 pub mod hsts;
 pub mod html;
+pub mod older;
 pub mod past;
 pub mod path;
 pub mod pending;
@@ -43,6 +44,7 @@ pub mod why;
 use confinement::ConfinementReport;
 use descriptors::Descriptors;
 use hsts::HstsReport;
+use older::OlderReport;
 use pending::PendingReport;
 use probes::ProbeReport;
 use queue::QueueReport;
@@ -72,6 +74,8 @@ pub struct Status {
     pub stored: Option<StoredReport>,
     /// Why nothing is kept, if another process holds the directory.
     pub not_stored: Option<String>,
+    /// The process before this one, if it still has sessions after an upgrade.
+    pub older: Option<OlderReport>,
     pub degraded: Vec<Degraded>,
     /// In configuration order.
     pub listeners: Vec<ListenerReport>,
@@ -364,6 +368,7 @@ impl Status {
             confinement: ConfinementReport::read(&state.confinement),
             stored: StoredReport::read(state),
             not_stored: state.kept.another(),
+            older: OlderReport::read(state),
             degraded: state
                 .degraded()
                 .into_iter()

@@ -30,32 +30,37 @@ use state::state_directory::{self, StateDirectory};
 use sys::pid_file::{PidFile, PidFileError};
 use sys::privilege::Capability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::acme::{Hooks, Orderer, helper};
 use crate::causes::causes;
 use crate::confinement::Sandbox;
+use crate::control::ControlThread;
 use crate::discovery::Discoverer;
 use crate::health::Checker;
-use crate::kept::{Files, Keeper};
+use crate::kept::{Files, Found, Keeper};
 use crate::needs::{Needs, services};
 use crate::otp;
 use crate::reload::{self, Supervisor};
 use crate::resolve::Resolver;
 use crate::through::Tunnels;
 use crate::transaction::Live;
+use crate::upgrade::Launch;
+use crate::upgrade::take_over::{TakeOver, TakeOverError};
 use crate::{admin, confinement, control, paths, stopping};
 
 mod changes;
 mod dry_run;
 mod follow;
+mod taking_over;
+mod upgrade;
 
 /// Time for aborted sessions to write their log records.
 const CUT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Descriptors of the process beside workers and listeners: the main runtime, signals, admin and control sockets,
-/// certificate watchers, the access log.
-const OF_PROCESS: usize = 14;
+/// certificate watchers, the access log, the guardian, and further descriptors of admin and control sockets for an upgrade.
+const OF_PROCESS: usize = 18;
 
 /// Source of the configuration, at the start and at each reload.
 #[derive(Clone, Debug)]
@@ -109,6 +114,10 @@ pub struct Options {
     pub commit_confirm: Option<Duration>,
     /// Changes the level of the process log.
     pub log_level: Option<log_level::Apply>,
+    /// How the next process of an upgrade is started, or why there is none.
+    pub launch: Result<Launch, String>,
+    /// The process before, if this one takes over from it.
+    pub take_over: Option<Arc<TakeOver>>,
 }
 
 /// Reason why the front door did not start, or ended with an error.
@@ -122,6 +131,8 @@ pub enum StartError {
     /// Invalid or unusable sockets from systemd.
     #[error("sockets passed by systemd cannot be used: {0}")]
     Passed(#[from] sys::socket::InheritedError),
+    #[error("take-over: {0}")]
+    TakeOver(#[from] TakeOverError),
     /// `variable` is that of the environment, if the path came from there.
     #[error("{}control.{}: {}", .variable.iter().map(|name| format!("environment {name}: ")).collect::<String>(), .error.key(), causes(.error))]
     Control { error: control::ControlError, variable: Option<String> },
@@ -181,8 +192,15 @@ fn system(doing: &'static str) -> impl FnOnce(io::Error) -> StartError {
 /// Runs the front door until SIGTERM, SIGINT or `penstock ctl stop`. Call this while the process has only one thread.
 pub fn run(options: Options) -> Result<(), StartError> {
     let config = Arc::new(options.config.config.clone());
-    let mut passed = Passed::take()?;
-    let mut pid_file = config.process.pid_file.as_deref().map(PidFile::take).transpose()?;
+    let take_over = options.take_over.as_deref();
+    let mut passed = match take_over {
+        Some(take_over) => take_over.greet()?,
+        None => Passed::take()?,
+    };
+    let pid_file = config.process.pid_file.as_deref();
+    // That of the process before comes with its last step.
+    let pid_file = pid_file.filter(|path| !take_over.is_some_and(|it| it.has_pid_file(path)));
+    let mut pid_file = pid_file.map(PidFile::take).transpose()?;
     let limit = sys::descriptors::raise_limit().map_err(system("raise the limit of descriptors"))?;
     let base = sys::descriptors::open_count().map_err(system("count open descriptors"))?;
     let workers = match config.process.workers {
@@ -195,8 +213,9 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let stale = StalePrograms::find(&config, options.source.file()).map_err(StartError::StaleProgram)?;
     let mut opened =
         reload::open_new(&config, &HashMap::new(), &[], workers, &mut passed).map_err(StartError::Bind)?;
-    let admin = config.admin.as_ref().map(|admin| admin::bind(&admin.bind)).transpose()?;
-    let control = config.control.as_ref().map(control::bind).transpose();
+    passed.drop_handed();
+    let admin = config.admin.as_ref().map(|admin| taking_over::admin(&admin.bind, take_over)).transpose()?;
+    let control = config.control.as_ref().map(|settings| control::bind(settings, take_over)).transpose();
     let variable = || options.config.variable_at("control.socket").map(str::to_owned);
     let control = control.map_err(|error| StartError::Control { error, variable: variable() })?;
     let needs = paths::of(&config, options.source.file());
@@ -204,6 +223,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
     state.log_level = LogLevel::new(options.log_level);
     let programs = [opened.programs(), stale.directories()].concat();
     let further = (opened.needs_rights() || stale.needs_rights()).then_some(Capability::NetAdmin);
+    // Before privileges are dropped: the next process starts as this one did.
+    let guardian = upgrade::start_guardian(&options.launch, &config);
     state.confinement = confinement::drop_privileges(&config, &needs, &programs, further)?;
     let directory = config.process.state_directory.as_deref();
     let directory = state_directory::chosen(directory, options.source.file());
@@ -212,7 +233,10 @@ pub fn run(options: Options) -> Result<(), StartError> {
     state.confinement.commands = helper.commands().to_vec();
     confinement::restrict(&mut state.confinement, &config, &needs, &programs, options.sandbox);
     confinement::tell(&state);
-    let (files, found) = Files::open(directory.as_deref(), &state);
+    let (files, found) = match take_over {
+        Some(_) => (Files::later(directory.as_deref()), Found::default()),
+        None => Files::open(directory.as_deref(), &state),
+    };
     let threads = workers + OTHER_THREADS + config.listeners.iter().filter(|it| it.tls.is_some()).count();
     sys::threads::try_out(threads).map_err(|source| StartError::Threads { threads, source })?;
 
@@ -237,7 +261,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         }
         let served = follow::discovered(&mut slow.discoverer, &config, &state, &descriptors);
         let snapshot = Arc::new(reload::build(served, &state, &tls, None));
-        let changes = found.restore(&state);
+        let mut changes = found.restore(&state);
         let log = AccessLog::open(&config.access_log.target, state.clone()).map_err(|error| {
             StartError::AccessLog(confinement::explain_log_error(&error, &state.confinement))
         })?;
@@ -254,8 +278,17 @@ pub fn run(options: Options) -> Result<(), StartError> {
             _ = async { tokio::join!(slow.resolver.first(), slow.tunnels.first()) } => {}
             () = signals.stop() => return Ok(()),
         }
+        if let Some(take_over) = &options.take_over {
+            let Some(found) = taking_over::state(take_over, &opened, &front.state, &mut signals).await?
+            else {
+                return Ok(());
+            };
+            changes = found.restore(&front.state);
+        }
         slow.checker.reconcile(&snapshot);
-        slow.otp.follow(&config);
+        if options.take_over.is_none() {
+            slow.otp.follow(&config);
+        }
         for name in passed.unused() {
             let message = "systemd passed this socket, but no listener names it";
             front.state.events.record(Level::Warning, format!("systemd:{name}"), message);
@@ -275,6 +308,11 @@ pub fn run(options: Options) -> Result<(), StartError> {
             threads.push(Some(thread));
         }
         reload::publish_datagram_addresses(&front.state, opened.addresses());
+        if let Some(take_over) = &options.take_over
+            && !taking_over::is_told_to_serve(take_over, &mut signals).await?
+        {
+            return Ok(());
+        }
         let mut started = Vec::new();
         for (index, commands) in senders.iter().enumerate() {
             let (done, told) = oneshot::channel();
@@ -290,6 +328,11 @@ pub fn run(options: Options) -> Result<(), StartError> {
         front.state.generation.store(snapshot.generation, Relaxed);
         let open: HashMap<_, _> = opened.into_open().collect();
         reload::publish_addresses(&snapshot, &open);
+        if let Some(take_over) = &options.take_over {
+            let path = config.process.pid_file.as_deref();
+            pid_file = taking_over::serve(take_over, &front.state, path, pid_file).await;
+            slow.otp.follow(&config);
+        }
         tls.reconcile(&config, &front.state);
         tokio::spawn(tls.clone().refresh_staples(front.state.clone()));
         slow.orderer.reconcile(&config);
@@ -321,14 +364,29 @@ pub fn run(options: Options) -> Result<(), StartError> {
         let mut live = Live::new(options.config.clone(), options.environment.clone(), file);
         live.try_start(&front.state, options.commit_confirm);
         let keeper = Keeper::start(files, front.clone(), changes, &mut live);
-        let stopping = Stopping::No;
-        let mut door =
-            FrontDoor { supervisor, slow, asked, threads, log, event_log, options, live, keeper, stopping };
+        let bind = config.admin.as_ref().map(|admin| &admin.bind);
+        let means = upgrade::Means::new(guardian, bind.zip(admin.as_ref()), pid_file);
+        let admin_off = means.admin_off.clone();
+        let mut door = FrontDoor {
+            supervisor,
+            slow,
+            asked,
+            threads,
+            log,
+            event_log,
+            options,
+            live,
+            keeper,
+            stopping: Stopping::No,
+            control,
+            means,
+            handed_over: None,
+        };
         let ended = tokio::select! {
             ended = door.run(&mut signals) => ended,
-            never = serve_admin(admin, front.clone()) => never,
+            never = serve_admin(admin, front.clone(), &admin_off) => never,
         };
-        drop(control);
+        drop(door.control.take());
         door.close().await;
         ended
     });
@@ -372,11 +430,19 @@ fn start_worker(
 }
 
 /// Serves the admin listener and never returns: if the listener fails, the front door continues as degraded.
-async fn serve_admin(listener: Option<admin::AdminListener>, front: Arc<Front>) -> Result<(), StartError> {
-    if let Some(listener) = listener
-        && let Err(error) = admin::run(listener, front.clone()).await
-    {
-        front.state.degrade("admin", &error.to_string());
+async fn serve_admin(
+    listener: Option<admin::AdminListener>,
+    front: Arc<Front>,
+    off: &Notify,
+) -> Result<(), StartError> {
+    if let Some(listener) = listener {
+        tokio::select! {
+            ended = admin::run(listener, front.clone()) => if let Err(error) = ended {
+                front.state.degrade("admin", &error.to_string());
+            },
+            // The next process has it.
+            () = off.notified() => {}
+        }
     }
     std::future::pending().await
 }
@@ -449,6 +515,10 @@ struct FrontDoor {
     live: Live,
     keeper: Keeper,
     stopping: Stopping,
+    control: Option<ControlThread>,
+    means: upgrade::Means,
+    /// Set when another process serves.
+    handed_over: Option<upgrade::HandedOver>,
 }
 
 struct Signals {
@@ -511,6 +581,11 @@ impl FrontDoor {
                     Some(Request::Compile { answer }) => {
                         let _ = answer.send(self.compile_unless_stopped(signals).await);
                     }
+                    Some(Request::Upgrade { upgrade, answer, told }) => {
+                        let result = self.upgrade(upgrade, signals).await;
+                        let _ = answer.send(result);
+                        self.wait_until_told(told);
+                    }
                     Some(Request::Stop) | None => self.stopping = Stopping::Asked,
                 },
                 () = until(deadline) => self.undo_unconfirmed().await,
@@ -521,7 +596,10 @@ impl FrontDoor {
                 }
             }
         }
-        self.drain(signals).await;
+        match self.handed_over.take() {
+            Some(handed_over) => self.leave(handed_over, signals).await,
+            None => self.drain(signals).await,
+        }
         Ok(())
     }
 

@@ -47,6 +47,7 @@ mod pipe;
 pub mod queue;
 pub mod sources;
 pub mod state_directory;
+pub mod upgrade;
 pub mod validation;
 
 use crate::access_log::Allowance;
@@ -131,6 +132,7 @@ pub struct State {
     pub acme: Board,
     /// The validation server of one-time passwords.
     pub validation: ArcSwapOption<validation::Validation>,
+    pub upgrade: upgrade::Board,
     pub events: Events,
     /// Capture of sessions, for an operator.
     pub captures: capture::Captures,
@@ -589,6 +591,7 @@ impl State {
             awaited: kept::awaited::Awaited::default(),
             acme: Board::default(),
             validation: ArcSwapOption::default(),
+            upgrade: upgrade::Board::default(),
             events: Events::default(),
             captures: capture::Captures::default(),
             log_level: log_level::LogLevel::default(),

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -20,8 +21,10 @@ use sys::socket::{DualStack, Inherited, InheritedError, ListenAddress};
 use crate::claim::Claim;
 use crate::data_path::{self, DataPath};
 
+mod handed;
 mod moves;
 
+pub use handed::{Handed, HandedKey};
 pub use moves::moved;
 
 /// Identifies a bound address across reloads: the same listener on the same address keeps its socket.
@@ -55,6 +58,16 @@ pub enum Socket {
 }
 
 impl Socket {
+    /// Number of the descriptor; `None` for what no other process takes over.
+    pub fn number(&self) -> Option<RawFd> {
+        match self {
+            Self::Tcp(tcp) => Some(tcp.as_raw_fd()),
+            Self::Udp(udp) => Some(udp.as_raw_fd()),
+            Self::Unix(unix) => Some(unix.as_raw_fd()),
+            Self::Packet(..) => None,
+        }
+    }
+
     fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
             Self::Tcp(tcp) => Self::Tcp(tcp.try_clone()?),
@@ -116,6 +129,11 @@ impl OpenAddress {
         })
     }
 
+    /// Another descriptor of Penstock's own Unix socket, if it is one.
+    pub fn share(&self) -> Option<io::Result<UnixListener>> {
+        self.shared.as_ref().map(UnixListener::try_clone)
+    }
+
     /// Tells whether `bind` includes an address that is bound here for the same transport.
     fn overlaps(&self, bind: &BindAddress, transport: Transport) -> bool {
         let (ip, port) = match bind {
@@ -174,9 +192,12 @@ impl Drop for SocketPath {
 }
 
 /// Sockets from systemd. They stay open whichever listener uses them: systemd keeps them open too, and a listener that
-/// a reload removes may return with the next reload.
+/// a reload removes may return with the next reload. At an upgrade also the sockets of the process before.
 #[derive(Debug, Default)]
-pub struct Passed(Vec<PassedSocket>);
+pub struct Passed {
+    sockets: Vec<PassedSocket>,
+    handed: Vec<Handed>,
+}
 
 #[derive(Debug)]
 struct PassedSocket {
@@ -193,8 +214,19 @@ enum AskedFor {
 impl Passed {
     /// Takes over the sockets that systemd passed to this process, once.
     pub fn take() -> Result<Self, InheritedError> {
-        let all = sys::socket::inherited()?;
-        Ok(Self(all.into_iter().map(|socket| PassedSocket { socket, asked_for: AskedFor::NotYet }).collect()))
+        let mut passed = Self::default();
+        sys::socket::inherited()?.into_iter().for_each(|socket| passed.add(socket));
+        Ok(passed)
+    }
+
+    /// Adds a socket of systemd.
+    pub fn add(&mut self, socket: Inherited) {
+        self.sockets.push(PassedSocket { socket, asked_for: AskedFor::NotYet });
+    }
+
+    /// The sockets of systemd, for the next process.
+    pub fn sockets(&self) -> impl Iterator<Item = &Inherited> {
+        self.sockets.iter().map(|passed| &passed.socket)
     }
 
     /// Duplicates of the passed sockets that match `bind`: all sockets of a name and transport, or one that already
@@ -216,7 +248,7 @@ impl Passed {
         };
         let most = if matches!(bind, BindAddress::Systemd(_)) { usize::MAX } else { 1 };
         let mut handles = Vec::new();
-        for passed in self.0.iter_mut().filter(|passed| wanted(&passed.socket)).take(most) {
+        for passed in self.sockets.iter_mut().filter(|passed| wanted(&passed.socket)).take(most) {
             passed.asked_for = AskedFor::Yes;
             let socket = passed.socket.socket.try_clone()?;
             let socket = match passed.socket.address {
@@ -232,7 +264,7 @@ impl Passed {
 
     /// Names of sockets that no listener uses.
     pub fn unused(&self) -> BTreeSet<String> {
-        let left = self.0.iter().filter(|passed| passed.asked_for == AskedFor::NotYet);
+        let left = self.sockets.iter().filter(|passed| passed.asked_for == AskedFor::NotYet);
         left.map(|passed| passed.socket.name.clone()).collect()
     }
 }
@@ -286,6 +318,12 @@ pub fn open(
             Transport::Stream => share_passed(key, handles, workers).map_err(|error| fail(error.to_string())),
             Transport::Datagram | Transport::Packet => Ok(distribute_passed(key, handles, workers)),
         };
+    }
+    if let Some(handed) = passed.handed(&key) {
+        let adopted = handed::adopt(&key, handed, listener.backlog, workers);
+        if let Some(bound) = adopted.map_err(|error| fail(format!("cannot be taken over: {error}")))? {
+            return Ok(bound);
+        }
     }
     if let BindAddress::Systemd(name) = bind {
         let (kind, setting) = match transport {

@@ -1,8 +1,10 @@
 //! Open file descriptors of this process: their limit and their number.
 
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::{fs, io};
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Raises the soft limit of open descriptors to the hard limit, and returns the hard limit. The caller must call this
@@ -23,6 +25,18 @@ pub fn open_count() -> io::Result<usize> {
         0 => count_entries(),
         count => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
     }
+}
+
+/// Another descriptor of what this number refers to now, with close-on-exec. The caller must know that the number is still
+/// that of the file it means: the kernel gives the number of a closed file to the next one.
+///
+/// # Errors
+/// No file is open under this number, or no descriptor is left.
+pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes two numbers and touches no memory; it fails if the first one is not open.
+    let new = Errno::result(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) })?;
+    // SAFETY: the kernel has just opened this descriptor, and no other part of the program has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(new) })
 }
 
 fn count_entries() -> io::Result<usize> {

@@ -1,10 +1,13 @@
-//! Reads and replaces whole files: the configuration, certificates, keys.
+//! Reads and replaces whole files: the configuration, certificates, keys. Makes files in memory.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 /// Reads a regular file, at most one byte more than `limit`: the caller can see that the file is too large, and refuse
 /// it. A pipe or a device is an error, because its reader could wait for ever.
@@ -131,6 +134,14 @@ pub fn names(directory: &Path) -> io::Result<Vec<String>> {
 
 /// Largest number of names in a directory of configuration files.
 const MOST_NAMES: usize = 10_000;
+
+/// A file in memory that has no name, with these bytes (memfd_create(2)): for another process that gets its descriptor.
+pub fn in_memory(name: &CStr, bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create(name, MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
+}
 
 #[cfg(test)]
 mod tests {

@@ -125,6 +125,12 @@ fn take(descriptor: RawFd, name: String) -> Result<Inherited, InheritedError> {
     }
 }
 
+/// The address of a socket that another process has passed on: `None` unless it listens (TCP, Unix) or is bound (UDP). It
+/// becomes nonblocking and close-on-exec. The address of a Unix socket is that of its bind, which a rename may have changed.
+pub fn listening(fd: &OwnedFd) -> io::Result<Option<ListenAddress>> {
+    prepare(fd)
+}
+
 fn prepare(fd: &OwnedFd) -> io::Result<Option<ListenAddress>> {
     fcntl(fd.as_fd(), FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     let socket = SockRef::from(fd);

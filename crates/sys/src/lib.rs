@@ -21,6 +21,7 @@ pub mod interfaces;
 pub mod lock;
 pub mod low_water;
 pub mod memory;
+pub mod message_socket;
 pub mod neighbour;
 pub mod packet;
 pub mod peer;

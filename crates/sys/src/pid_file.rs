@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -66,6 +67,29 @@ impl PidFile {
             }
         }
         Err(fault(io::Error::other("it was replaced again and again")))
+    }
+
+    /// Takes the file over from a process that has passed on its descriptor, and with it the lock. `None` if another file has
+    /// its name by now.
+    pub fn passed_on(path: &Path, descriptor: OwnedFd) -> Option<Self> {
+        let file = File::from(descriptor);
+        if !is_named(path, &file.metadata().ok()?) {
+            return None;
+        }
+        // The lock belongs to what both descriptors refer to, so it is there already.
+        let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()?;
+        Some(Self { path: path.to_owned(), file })
+    }
+
+    /// A descriptor for another process, with its path.
+    pub fn share(&self) -> io::Result<(&Path, OwnedFd)> {
+        Ok((&self.path, self.file.as_fd().try_clone_to_owned()?))
+    }
+
+    /// Leaves the file and its lock to the process that it was passed on to.
+    pub fn leave(self) {
+        // Dropping it would remove the file, and dropping its part would take the lock away from the other process as well.
+        std::mem::forget(self);
     }
 
     /// Writes the number of this process.

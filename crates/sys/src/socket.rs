@@ -17,7 +17,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{IpBindAddressNoPort, IpTransparent};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-pub use crate::inherited::{Inherited, InheritedError, ListenAddress, inherited};
+pub use crate::inherited::{Inherited, InheritedError, ListenAddress, inherited, listening};
 pub use crate::unix_listener::{ListenUnixError, Removal, SocketFile, listen_unix, remove_stale_unix};
 
 /// Use of an IPv6 listener by IPv4 clients. No effect on an IPv4 address.

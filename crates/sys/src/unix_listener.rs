@@ -111,6 +111,19 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
+    /// The socket at `path` that another process has made and passed on. `None` if another file is there by now.
+    #[must_use]
+    pub fn passed_on(path: &Path, identity: (u64, u64)) -> Option<Self> {
+        let file = Self { path: path.to_owned(), file: Some(identity) };
+        file.has_its_name().then_some(file)
+    }
+
+    /// Device and inode of the socket, for a process that it is passed on to.
+    #[must_use]
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        self.file
+    }
+
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -18,6 +18,7 @@ mod host;
 pub(super) mod save;
 mod sessions;
 mod top;
+mod upgrade;
 mod why;
 mod word;
 
@@ -140,6 +141,11 @@ enum Command {
     Change(Change),
     /// Read the configuration file again; a file with a mistake changes nothing
     Reload,
+    /// Let a process of another version take over: clients notice nothing, and no connection ends
+    ///
+    /// The server starts the program with its own arguments. The new process takes over the listening sockets, counters and the health of backends;
+    /// then the old one ends with its last session. What goes wrong before changes nothing.
+    Upgrade(upgrade::Upgrade),
     /// End the server: no new connections, established ones have the drain time to end; flows of dsr listeners are cut
     /// unless at-stop = "keep"
     Stop,
@@ -180,6 +186,7 @@ Examples:
   penstock ctl begin; penstock ctl remove pool.old; penstock ctl diff; penstock ctl commit --confirm 60s
   penstock ctl save
   penstock ctl --config /etc/penstock/penstock.toml reload
+  penstock ctl upgrade
   penstock ctl --host gw1.example --user ann status";
 
 /// Sends the command to the server and prints the answer.
@@ -199,9 +206,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let format = if arguments.json { Format::Json } else { Format::Text };
         return top::run(top, &format, &socket, arguments.timeout);
     }
+    let patience = match arguments.command {
+        Command::Upgrade(_) => arguments.timeout.max(upgrade::PATIENCE),
+        _ => arguments.timeout,
+    };
     let client = match &remote {
-        Some(remote) => arguments.host.log_in(remote, arguments.timeout),
-        None => Client::connect(&socket, arguments.timeout).map_err(failed),
+        Some(remote) => arguments.host.log_in(remote, patience),
+        None => Client::connect(&socket, patience).map_err(failed),
     };
     let mut client = match (&arguments.command, client) {
         // A server that does not run is as unhealthy as one that says so.
@@ -296,6 +307,10 @@ impl Command {
                 ("log-level", level.iter().map(String::as_str).chain(time).collect())
             }
             Command::Reload => ("reload", Vec::new()),
+            Command::Upgrade(upgrade) => {
+                owned = upgrade.words();
+                ("upgrade", words(&owned))
+            }
             Command::Stop => ("stop", Vec::new()),
         };
         let mut line = name.to_owned();
@@ -497,6 +512,9 @@ mod tests {
         (&["log-level"], "log-level"),
         (&["log-level", "debug", "--for", "5m"], "log-level debug for 5m"),
         (&["reload"], "reload"),
+        (&["upgrade"], "upgrade"),
+        (&["upgrade", "--check", "/opt/p"], "upgrade check /opt/p"),
+        (&["upgrade", "/opt/p", "--drain-for", "2h"], "upgrade /opt/p drain-for 2h"),
         (&["stop"], "stop"),
     ];
 
@@ -559,6 +577,7 @@ mod tests {
                 "--listener web --to x --max-size x",
                 "--listener web --to x --for x",
             ],
+            "upgrade" => &["a b", "/a --drain-for", "--check=yes"],
             "health" => &["--pool"],
             "log-level" => &["a b", "--for 5m", "debug --for"],
             other => panic!("{other} has no line here"),

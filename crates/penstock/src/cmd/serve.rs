@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{self, Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use text::shell;
 
@@ -14,6 +15,8 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use serve::confinement::Sandbox;
 use serve::start::{ConfigSource, Options, Side, Strictness, nothing_to_serve};
+use serve::upgrade::Launch;
+use serve::upgrade::take_over::TakeOver;
 use text::words::alternatives;
 
 use crate::output::{Failure, complain, plain};
@@ -44,6 +47,16 @@ pub(crate) struct Arguments {
     /// comes first: a mistake in them may cut you off from this machine. Other listeners go on
     #[arg(long, value_name = "TIME", value_parser = confirmation)]
     commit_confirm: Option<Duration>,
+    /// A program that `penstock ctl upgrade` may start in place of this one, or a directory of such programs; may be
+    /// repeated. The path by which this process is started is always one
+    #[arg(long, value_name = "PATH")]
+    allow_upgrade: Vec<PathBuf>,
+    /// Refuse `penstock ctl upgrade`: no process is kept that could start the next one
+    #[arg(long, conflicts_with = "allow_upgrade")]
+    no_upgrade: bool,
+    /// Take over from the process at the other end of standard input
+    #[arg(long, hide = true)]
+    take_over: bool,
     /// Address to listen on, such as :8080, 127.0.0.1:8080 or unix:/run/web.sock; may be repeated
     #[arg(long, short, value_name = "ADDRESS", help_heading = QUICK)]
     listen: Vec<String>,
@@ -98,6 +111,18 @@ Examples:
 
 /// Serves until the process is told to stop.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if !arguments.take_over {
+        return serve(arguments, None);
+    }
+    let take_over = TakeOver::from_standard_input().map_err(Failure::usage)?;
+    let ended = serve(arguments, Some(take_over.clone()));
+    if let Err(failure) = &ended {
+        take_over.failed(&failure.text());
+    }
+    ended
+}
+
+fn serve(arguments: &Arguments, take_over: Option<Arc<TakeOver>>) -> Result<(), Failure> {
     if arguments.end_with_parent {
         prctl::set_pdeathsig(Signal::SIGTERM).map_err(io::Error::from)?;
     }
@@ -125,7 +150,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         sandbox,
         commit_confirm,
         log_level: Some(log::apply),
+        launch: launch(arguments),
+        take_over,
     })
+}
+
+/// How the next process of an upgrade is started, or why there is none.
+fn launch(arguments: &Arguments) -> Result<Launch, String> {
+    if arguments.no_upgrade {
+        return Err("the server was started with --no-upgrade: restart it instead".to_owned());
+    }
+    if arguments.end_with_parent {
+        return Err("the server ends with the program that started it: restart that one instead".to_owned());
+    }
+    let further = arguments.allow_upgrade.iter().map(path::absolute).collect::<Result<Vec<_>, _>>();
+    let further = further.map_err(|error| format!("--allow-upgrade: {error}"))?;
+    Launch::read(&further).ok_or_else(|| "the program of this process cannot be found in /proc".to_owned())
 }
 
 /// Why no operator could confirm a start with this configuration.
@@ -157,6 +197,10 @@ pub(crate) fn run_text(source: Source) -> Result<(), Failure> {
         sandbox,
         commit_confirm,
         log_level: Some(log::apply),
+        launch: Err(
+            "the server was started by the command line of another program: restart it instead".to_owned()
+        ),
+        take_over: None,
     })
 }
 

@@ -161,7 +161,7 @@ impl ConnectionHandle {
         }
     }
 
-    fn wake_task(&self) {
+    pub(super) fn wake_task(&self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }

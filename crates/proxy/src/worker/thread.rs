@@ -1,6 +1,7 @@
 //! The thread of a worker: executes commands of the supervisor, runs the accept loops, and ends after the last session.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{OwnedFd, RawFd};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,9 +38,14 @@ pub enum Command {
         /// that wait for replies for longer than a moment.
         done: oneshot::Sender<()>,
     },
+    /// Give another process a descriptor of each socket; this one goes on with them.
+    Share { answer: oneshot::Sender<Vec<(BoundKey, OwnedFd)>> },
     /// Take no new sessions, wait for the open ones, then end the thread.
     Drain,
-    /// After [`Self::Drain`]: abort the open sessions; each writes its access-log record.
+    /// The same for an upgrade. The next process accepts from the sockets of `taken`, so their queues are left to it, and
+    /// a client that is between two requests keeps its connection for the next one.
+    HandOver { taken: Arc<HashSet<BoundKey>> },
+    /// After [`Self::Drain`] or [`Self::HandOver`]: abort the open sessions; each writes its access-log record.
     Cut,
 }
 
@@ -47,6 +53,8 @@ struct Accepting {
     close_signal: Rc<accept::CloseSignal>,
     task: JoinHandle<()>,
     ends: Ends,
+    /// Number of the socket's descriptor, as long as the task runs.
+    number: Option<RawFd>,
 }
 
 /// When the task of a closed socket ends.
@@ -78,7 +86,7 @@ impl Loops {
         self.ending.retain(|(_, signal)| Rc::strong_count(signal) > 1);
         let earlier = self.ending.len();
         for key in close {
-            for Accepting { close_signal, task, ends } in self.open.remove(&key).unwrap_or_default() {
+            for Accepting { close_signal, task, ends, .. } in self.open.remove(&key).unwrap_or_default() {
                 close_signal.close();
                 ending.push((task, ends));
                 if ends == Ends::AfterReplies {
@@ -96,6 +104,7 @@ impl Loops {
             let close_signal = Rc::new(accept::CloseSignal::default());
             let (worker, signal) = (worker.clone(), close_signal.clone());
             let ends = if matches!(socket, Socket::Udp(_)) { Ends::AfterReplies } else { Ends::AtOnce };
+            let number = socket.number();
             let task = match socket {
                 Socket::Udp(socket) => {
                     tokio::task::spawn_local(udp::run(worker, key.clone(), socket, signal))
@@ -105,9 +114,31 @@ impl Loops {
                 }
                 socket => tokio::task::spawn_local(accept::run(worker, key.clone(), socket, signal)),
             };
-            self.open.entry(key).or_default().push(Accepting { close_signal, task, ends });
+            self.open.entry(key).or_default().push(Accepting { close_signal, task, ends, number });
         }
         ending
+    }
+
+    /// Descriptors for another process. A task closes its socket at its end, so the number of one that runs is still that
+    /// of its socket.
+    fn share(&self) -> Vec<(BoundKey, OwnedFd)> {
+        let all = self.open.iter().flat_map(|(key, all)| all.iter().map(move |one| (key, one)));
+        let running = all.filter(|(_, accepting)| !accepting.task.is_finished());
+        let shared = running.filter_map(|(key, accepting)| {
+            let descriptor = sys::descriptors::duplicate(accepting.number?).ok()?;
+            Some((key.clone(), descriptor))
+        });
+        shared.collect()
+    }
+
+    /// Leaves the queues of `taken` to another process, and serves those of the other sockets to their ends.
+    fn hand_over(&mut self, taken: &HashSet<BoundKey>) {
+        for (key, all) in self.open.drain() {
+            let is_taken = taken.contains(&key);
+            for Accepting { close_signal, .. } in all {
+                if is_taken { close_signal.leave() } else { close_signal.close() }
+            }
+        }
     }
 
     fn close(&mut self) {
@@ -136,7 +167,7 @@ pub fn run(
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut health = worker.front.state.health_changes.subscribe();
-        loop {
+        let handed_over = loop {
             tokio::select! {
                 // The sender lives as long as the state.
                 _ = health.changed() => worker.handle_health_change(),
@@ -163,12 +194,23 @@ pub fn run(
                             let _ = done.send(());
                         });
                     }
-                    Some(Command::Drain | Command::Cut) | None => break,
+                    // The supervisor may have given up.
+                    Some(Command::Share { answer }) => drop(answer.send(loops.share())),
+                    Some(Command::HandOver { taken }) => break Some(taken),
+                    Some(Command::Drain | Command::Cut) | None => break None,
                 },
             }
+        };
+        match handed_over {
+            Some(taken) => {
+                loops.hand_over(&taken);
+                worker.hand_over();
+            }
+            None => {
+                loops.close();
+                worker.drain();
+            }
         }
-        loops.close();
-        worker.drain();
         loop {
             let emptied = worker.emptied.notified();
             if worker.connections.borrow().is_empty() && worker.accepting.get() == 0 {

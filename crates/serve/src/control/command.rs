@@ -29,6 +29,7 @@ mod packets;
 #[cfg(test)]
 mod random;
 mod rights;
+mod upgrade;
 mod why;
 
 /// Number of events shown if the command names no number.
@@ -61,9 +62,15 @@ pub(super) fn run(line: &str, front: &Arc<Front>, who: &PeerCredentials) -> Step
     if who.role < needed {
         return Step::Refused(rights::refuse(&front.state, who, name, needed).into());
     }
+    if needed > Role::View && front.state.upgrade.is_settled() {
+        return Step::Refused(SETTLED.into());
+    }
     let call = Call { front, command, arguments: &arguments, format, who };
     (command.run)(&call).unwrap_or_else(Step::Refused)
 }
+
+/// What would change here now would not be in the state that the next process has.
+const SETTLED: &str = "an upgrade is at its last step, and the next process would not know of this: give the command again in a second";
 
 pub(super) fn event_line(format: Format, event: &Event) -> String {
     match format {
@@ -317,6 +324,13 @@ const COMMANDS: &[Command] = &[
         arguments: "",
         help: "read the configuration again; a faulty one changes nothing",
         run: |call| call.expect_arguments(0).map(|()| Step::Reload(call.format)),
+    },
+    Command {
+        name: "upgrade",
+        role: |_| Role::Admin,
+        arguments: "[check] [PROGRAM] [drain-for TIME]",
+        help: "let another process take over, of a new version: no connection ends; `check` only tries it",
+        run: upgrade::run,
     },
     Command {
         name: "stop",

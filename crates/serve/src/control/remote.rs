@@ -87,6 +87,15 @@ impl RemoteListener {
         })
     }
 
+    /// That of the process before, at an upgrade.
+    pub(super) fn passed_on(listener: TcpListener) -> Self {
+        Self(listener)
+    }
+
+    pub(super) fn share(&self) -> io::Result<TcpListener> {
+        self.0.try_clone()
+    }
+
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.0.local_addr().ok()
     }

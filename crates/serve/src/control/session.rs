@@ -8,7 +8,7 @@ use access::policy::Role;
 use base64ct::{Base64, Encoding};
 use logic::client_slots::{ClientActivity, ClientDecision};
 use logic::transaction::{Ask, Changes};
-use proxy::front::Request;
+use proxy::front::{Request, Upgrade};
 use state::events::{Event, Level};
 use state::kept::board::StoredWithin;
 use sys::cpu::thread_time;
@@ -64,6 +64,9 @@ const REFUSED: &str = "reload refused, nothing changed: the server keeps its con
 
 /// Time for which an answer waits until what it says is stored.
 const STORE_TIME: Duration = Duration::from_secs(1);
+
+/// Time limit of an upgrade before its answer: it has a shorter one itself, and may wait behind a reload.
+const UPGRADE_TIME: Duration = Duration::from_secs(150);
 
 /// Time limit of a reload before its answer.
 const RELOAD_TIME: Duration = Duration::from_secs(120);
@@ -258,6 +261,7 @@ impl Session {
             Step::Refused(refusal) => framing::refusal(&refusal.message, &refusal.details),
             Step::Reload(format) => self.reload(format).await,
             Step::Stop(format) => self.stop(format).await,
+            Step::Upgrade(upgrade, format) => return self.upgrade(upgrade, format).await,
             Step::Mail(mail) => {
                 self.send(mail.answer.as_bytes()).await?;
                 return if mail.then == Then::Ends { Err(Over) } else { Ok(()) };
@@ -334,6 +338,33 @@ impl Session {
             Ok(Err(reason)) => framing::refusal(reason, ""),
             Err(_) => framing::refusal("no answer yet: the change may still be made; see the events", ""),
         }
+    }
+
+    async fn upgrade(&mut self, upgrade: Upgrade, format: Format) -> Result<(), Over> {
+        let front = self.shared.front.clone();
+        let Some(_turn) = front.state.upgrade.begin() else {
+            return self
+                .send(&framing::refusal("another upgrade is running: `penstock ctl events` shows it", ""))
+                .await;
+        };
+        let (answer, answered) = oneshot::channel();
+        // Dropped when the answer is sent.
+        let (_telling, told) = oneshot::channel();
+        let asked = async {
+            let request = Request::Upgrade { upgrade, answer, told };
+            front.requests.send(request).await.map_err(|_| "the process is ending")?;
+            answered.await.map_err(|_| "the process is ending")
+        };
+        let wire = match timeout(UPGRADE_TIME, asked).await {
+            Ok(Ok(Ok(said))) => framing::answer(match format {
+                Format::Text => &said.text,
+                Format::Json => &said.json,
+            }),
+            Ok(Ok(Err(denied))) => framing::refusal(&denied.message, &denied.details),
+            Ok(Err(reason)) => framing::refusal(reason, ""),
+            Err(_) => framing::refusal("no answer to the upgrade yet; see the events", ""),
+        };
+        self.send(&wire).await
     }
 
     async fn stop(&self, format: Format) -> Vec<u8> {

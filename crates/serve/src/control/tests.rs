@@ -27,7 +27,7 @@ fn server() -> Server {
     let (front, requests) = fixture::with_requests(POOL);
     let socket = dir.path().join("control.sock");
     let control = Control { socket, access: Rules::default(), remote: None };
-    let thread = bind(&control).unwrap().run(front.clone()).unwrap();
+    let thread = bind(&control, None).unwrap().run(front.clone()).unwrap();
     Server { front, requests, thread, _dir: dir }
 }
 
@@ -84,7 +84,7 @@ fn a_second_process_does_not_take_the_socket_over() {
     let server = server();
     let socket = server.thread.path().to_owned();
     let control = Control { socket, access: Rules::default(), remote: None };
-    assert!(matches!(bind(&control), Err(ControlError::Bind { .. })));
+    assert!(matches!(bind(&control, None), Err(ControlError::Bind { .. })));
     assert_eq!(Client::connect(&server).ask("help").0, "ok");
 }
 

@@ -58,6 +58,17 @@ impl Files {
         Self { directory: directory.map(Path::to_owned), held: None, marks_lost: None, turn: Turn::default() }
     }
 
+    /// Those of an upgrade: the process before holds the directory until this one serves, and passes its state on.
+    pub(crate) fn later(directory: Option<&Path>) -> Self {
+        Self::new(directory)
+    }
+
+    /// Leaves the directory to another process, and stores nothing any more.
+    pub(super) fn release(&mut self) {
+        self.turn = Turn::Last;
+        (self.held, self.directory) = (None, None);
+    }
+
     /// What to tell operators until one has set a mark again.
     pub(super) fn marks_lost(&self) -> Option<String> {
         let why = self.marks_lost.as_ref()?;

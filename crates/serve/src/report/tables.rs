@@ -46,6 +46,9 @@ pub fn status(status: &Status) -> String {
     }
     descriptors(&mut out, &status.descriptors);
     push_line(&mut out, &line(&status.confinement.line()));
+    if let Some(older) = &status.older {
+        push_line(&mut out, &line(&older.line()));
+    }
     for stored in status.stored_lines() {
         push_line(&mut out, &line(&stored));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use access::policy::Role;
 use logic::transaction::Ask;
-use proxy::front::Front;
+use proxy::front::{Front, Upgrade};
 use serde_json::json;
 use state::BackendState;
 use text::nearest::nearest;
@@ -24,6 +24,7 @@ pub(in super::super) enum Step {
     Refused(Refusal),
     Reload(Format),
     Stop(Format),
+    Upgrade(Upgrade, Format),
     /// A change of the configuration: the supervisor makes it, and answers.
     Change(Ask, Format),
     Follow(Following),

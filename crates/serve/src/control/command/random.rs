@@ -101,7 +101,7 @@ fn only_reads(command: &str, step: &Step) -> bool {
         Step::Follow(_) => command == "events",
         Step::Later(_) => ["sessions", "why", "dsr"].contains(&command),
         Step::Change(ask, _) => command == "history" && *ask == Ask::History { number: None },
-        Step::Marked(..) | Step::Reload(_) | Step::Stop(_) | Step::Capture(_) => false,
+        Step::Marked(..) | Step::Reload(_) | Step::Stop(_) | Step::Upgrade(..) | Step::Capture(_) => false,
     }
 }
 

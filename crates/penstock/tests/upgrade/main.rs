@@ -1,0 +1,8 @@
+//! The upgrade of a running server by the real binary: what goes on, and what does not happen.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod front;
+mod many;
+mod points;
+mod refused;
+mod takes_over;

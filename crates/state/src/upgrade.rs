@@ -1,0 +1,71 @@
+//! What operators may know of upgrades: whether one is running, and the process that this one has taken over from.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::SystemTime;
+
+use crate::lock::lock;
+
+#[derive(Debug, Default)]
+pub struct Board {
+    running: AtomicBool,
+    /// The new process has the state: what would change here now would be lost.
+    settled: AtomicBool,
+    older: Mutex<Option<Older>>,
+}
+
+/// The process before this one, while it has sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Older {
+    pub pid: u32,
+    pub version: String,
+    /// When this process took over.
+    pub since: SystemTime,
+    /// Sessions that it has left; `None` before it has said so.
+    pub sessions: Option<usize>,
+}
+
+/// The right to upgrade, which one operator has at a time.
+#[derive(Debug)]
+pub struct Turn<'a>(&'a Board);
+
+impl Board {
+    /// Begins an upgrade. `None` while another one runs.
+    pub fn begin(&self) -> Option<Turn<'_>> {
+        (!self.running.swap(true, Relaxed)).then_some(Turn(self))
+    }
+
+    /// The new process has the state from now on.
+    pub fn settle(&self) {
+        self.settled.store(true, Relaxed);
+    }
+
+    /// The new process has not become the one that serves.
+    pub fn undo(&self) {
+        self.settled.store(false, Relaxed);
+    }
+
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Relaxed)
+    }
+
+    pub fn older(&self) -> Option<Older> {
+        lock(&self.older).clone()
+    }
+
+    pub fn set_older(&self, older: Option<Older>) {
+        *lock(&self.older) = older;
+    }
+
+    pub fn note_left(&self, sessions: usize) {
+        if let Some(older) = &mut *lock(&self.older) {
+            older.sessions = Some(sessions);
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.running.store(false, Relaxed);
+    }
+}
