@@ -36,6 +36,7 @@ mod stopping;
 pub mod through;
 mod transaction;
 pub mod upgrade;
+mod users_file;
 mod why;
 
 pub use start::{Options, StartError, run};

@@ -5,6 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::{digest, hmac, pbkdf2};
 use base64ct::{Base64, Encoding};
 use zeroize::Zeroizing;
@@ -87,6 +88,13 @@ impl Credential {
             stored_key: hash(&client_key),
             server_key: sign(&*salted, b"Server Key"),
         })
+    }
+
+    /// Whether this is the credential of a password. It takes as long as a client's log-in.
+    #[must_use]
+    pub fn is_of(&self, password: &str) -> bool {
+        let derived = Self::derive(password, &self.salt, self.iterations);
+        derived.is_ok_and(|derived| verify_slices_are_equal(&derived.stored_key, &self.stored_key).is_ok())
     }
 
     /// A credential that no password has, for a user that is not known: always the same for a name, so that the answer
@@ -228,6 +236,15 @@ mod tests {
         let long = Credential { salt: vec![1; 100], ..pencil() };
         assert_eq!(Credential::fake(&secret, "ghost", [long].iter()).salt.len(), 100);
         assert_eq!(Credential::fake(&secret, "ghost", [].iter()).salt.len(), 16);
+    }
+
+    #[test]
+    fn a_credential_is_that_of_one_password() {
+        assert!(pencil().is_of("pencil"));
+        for other in ["Pencil", "pencil ", "", "stra\u{df}e", &"x".repeat(2000)] {
+            assert!(!pencil().is_of(other), "{other}");
+        }
+        assert!(!Credential::fake(&[7; 32], "ghost", [pencil()].iter()).is_of("pencil"));
     }
 
     #[test]

@@ -1,9 +1,7 @@
-//! The file of users, read again when it has changed, and how long those who guess must wait.
+//! The users of a configuration, and how long those who guess must wait.
 
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -15,51 +13,28 @@ use config::types::RemoteControl;
 use logic::client_slots::Party;
 use state::lock::lock;
 
-/// Largest size of the file.
-const LARGEST: u64 = 64 * 1024 * 1024;
-
-/// Permission bits of other users than the owner.
-const OF_OTHERS: u32 = 0o077;
+use crate::users_file::UsersFile;
 
 #[derive(Debug)]
 pub(in crate::control) struct Logins {
     /// Key of the credentials of users that do not exist, if the file has none.
     secret: [u8; 32],
     backoff: Mutex<Backoff<Party>>,
-    read: Mutex<Option<Read>>,
+    file: UsersFile,
 }
-
-/// The file as it was read.
-#[derive(Debug)]
-struct Read {
-    path: PathBuf,
-    stamp: Option<Stamp>,
-    users: Result<Arc<Users>, String>,
-}
-
-/// Changes with the content of a file.
-type Stamp = (u64, u64, u64, i64, i64, u32);
 
 impl Logins {
     pub(in crate::control) fn new() -> io::Result<Self> {
         let secret = access::random().ok_or_else(|| io::Error::other("the system gives no random bytes"))?;
-        Ok(Self { secret, backoff: Mutex::default(), read: Mutex::default() })
+        Ok(Self { secret, backoff: Mutex::default(), file: UsersFile::default() })
     }
 
     /// Returns the users, or why there are none: then no operator logs in with a password.
     pub(in crate::control) fn users(&self, remote: &RemoteControl) -> Result<Arc<Users>, String> {
-        let Some(path) = &remote.users else { return Ok(Arc::default()) };
-        let stamp = stamp(path);
-        let mut read = lock(&self.read);
-        if let Some(read) = &*read
-            && (&read.path, read.stamp) == (path, stamp)
-            && stamp.is_some()
-        {
-            return read.users.clone();
+        match &remote.users {
+            Some(path) => self.file.users(path),
+            None => Ok(Arc::default()),
         }
-        let users = read_users(path).map_err(|why| format!("the file of users cannot be used: {why}"));
-        *read = Some(Read { path: path.clone(), stamp, users: users.clone() });
-        users
     }
 
     /// Decides what a client may do.
@@ -115,26 +90,4 @@ impl Logins {
     pub(super) fn right(&self, source: IpAddr, name: &str) {
         lock(&self.backoff).right(&Party::source(source), name, Instant::now());
     }
-}
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    let file = std::fs::metadata(path).ok()?;
-    Some((file.dev(), file.ino(), file.len(), file.ctime(), file.ctime_nsec(), file.mode()))
-}
-
-fn read_users(path: &Path) -> Result<Arc<Users>, String> {
-    let shown = path.display();
-    let mode = std::fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?.mode();
-    if mode & OF_OTHERS != 0 {
-        return Err(format!(
-            "{shown} has mode {:04o}: others than its owner can use it; chmod 600 {shown}",
-            mode & 0o7777
-        ));
-    }
-    let bytes = sys::file::read(path, LARGEST).map_err(|error| format!("{shown}: {error}"))?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(format!("{shown} is larger than 64 MiB"));
-    }
-    let text = String::from_utf8(bytes).map_err(|_| format!("{shown} is not UTF-8 text"))?;
-    Users::parse(&text).map(Arc::new).map_err(|error| format!("{shown}: {error}"))
 }
