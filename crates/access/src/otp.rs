@@ -5,7 +5,8 @@
 //! - `crates/access/src/otp/yubico.rs`: the OTP of YubiKeys: one encrypted block with counters
 //! - `crates/access/src/otp/oath.rs`: HOTP (RFC 4226) and TOTP (RFC 6238)
 //! - `crates/access/src/otp/token.rs`: a token with its state, and whether an OTP is good for it
-//! - `crates/access/src/otp/ledger.rs`: all tokens and API clients, and the records that change them
+//! - `crates/access/src/otp/ledger.rs`: all tokens and API clients
+//! - `crates/access/src/otp/record.rs`: the records that change them
 //! - `crates/access/src/otp/journal.rs`: the lines in which records are stored, and what is wrong with damaged ones
 //! - `crates/access/src/otp/seal.rs`: secrets at rest
 //! - `crates/access/src/otp/query.rs`: the query of a request
@@ -22,6 +23,7 @@ pub mod ledger;
 pub mod modhex;
 pub mod oath;
 pub mod query;
+pub mod record;
 pub mod seal;
 pub mod sync;
 pub mod token;

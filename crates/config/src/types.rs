@@ -47,7 +47,7 @@ pub use dns_name::DnsName;
 pub use dsr::DsrSettings;
 pub use fast_close::FastClose;
 pub use geoip::GeoIp;
-pub use otp::Otp;
+pub use otp::{LogIn, Otp};
 pub use syslog::{Syslog, SyslogAddress};
 pub use tarpit::Tarpit;
 pub use tls::{

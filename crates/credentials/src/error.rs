@@ -90,6 +90,13 @@ pub enum StoreError {
         /// What was given.
         name: String,
     },
+    #[error("the store {} is not open yet: its disk is slow, or another process holds its lock", .path.display())]
+    NotOpen {
+        /// Its directory.
+        path: PathBuf,
+    },
+    #[error("too many requests wait for the store")]
+    Busy,
     #[error("the system gives no random numbers")]
     NoRandom,
 }

@@ -35,9 +35,17 @@ pub(crate) enum Seen {
 
 impl Journal {
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+        Self::open_with(path, OpenOptions::new().read(true).append(true))
+    }
+
+    /// For those who write nothing.
+    pub(crate) fn open_to_read(path: &Path) -> Result<Self, StoreError> {
+        Self::open_with(path, OpenOptions::new().read(true))
+    }
+
+    fn open_with(path: &Path, options: &mut OpenOptions) -> Result<Self, StoreError> {
         let io = |doing| StoreError::io(doing, path);
-        let file = OpenOptions::new().read(true).append(true).custom_flags(NO_LINK).open(path);
-        let file = file.map_err(io("open"))?;
+        let file = options.custom_flags(NO_LINK).open(path).map_err(io("open"))?;
         let facts = file.metadata().map_err(io("look at"))?;
         Ok(Self { path: path.to_owned(), file, inode: (facts.dev(), facts.ino()), length: 0 })
     }

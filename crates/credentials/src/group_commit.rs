@@ -24,9 +24,18 @@ pub struct GroupCommit {
 }
 
 /// Too many jobs wait, or the thread has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("too many requests wait for the store")]
-pub struct Busy;
+pub struct Busy {
+    /// What will not be done.
+    pub job: Box<dyn Job>,
+}
+
+impl std::fmt::Debug for Busy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Busy")
+    }
+}
 
 impl GroupCommit {
     /// Starts the thread of a store.
@@ -39,7 +48,7 @@ impl GroupCommit {
     /// Hands a job in and returns at once; the thread tells its result. `Err`: it will not be done.
     pub fn submit(&self, job: Box<dyn Job>) -> Result<(), Busy> {
         self.jobs.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) | TrySendError::Disconnected(_) => Busy,
+            TrySendError::Full(job) | TrySendError::Disconnected(job) => Busy { job },
         })
     }
 }

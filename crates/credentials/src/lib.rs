@@ -19,7 +19,7 @@ mod store;
 pub use error::StoreError;
 pub use group_commit::{Busy, GroupCommit};
 pub use key_file::{random, read_key, write_key};
-pub use store::{Job, Place, Store, job};
+pub use store::{Job, Place, Store, client_keys, job, peek};
 
 /// Where a store usually is.
 pub const USUAL_DIRECTORY: &str = "/var/lib/penstock/otp";

@@ -1,5 +1,6 @@
 //! Batches of changes under a lock, and the journal that has them.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -7,9 +8,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use access::otp::journal::{self, Chain, Tail};
+use access::otp::journal::{self, Chain, Damage, Tail};
 use access::otp::ledger::{Ledger, Record};
 use nix::unistd::User;
+use zeroize::Zeroizing;
 
 use crate::error::StoreError;
 use crate::file::{self, Content, Journal, Seen};
@@ -324,6 +326,37 @@ impl Store {
         self.short = lines.len() as u64;
         Ok(())
     }
+}
+
+/// Reads a store without its lock and changes nothing: it may be out of date.
+pub fn peek(place: &Place) -> Result<Ledger, StoreError> {
+    let path = place.directory.join("journal");
+    if !is_there(&path)? {
+        return Err(StoreError::Missing { path: place.directory.clone() });
+    }
+    let (ledger, read) = peek_far(place)?;
+    read.map(|_| ledger).map_err(|damage| StoreError::Damaged { path, why: damage.to_string() })
+}
+
+/// Keys of the API clients of a store, as far as it can be read: what cannot be answered from it is signed all the same. It
+/// needs no lock, and may be out of date.
+#[must_use]
+pub fn client_keys(place: &Place) -> BTreeMap<u32, Zeroizing<Vec<u8>>> {
+    let Ok((ledger, _)) = peek_far(place) else { return BTreeMap::new() };
+    ledger.clients().filter_map(|client| Some((client.id, ledger.client_key(client)?))).collect()
+}
+
+/// Reads a store up to the first line that is damaged: the lines before it are good.
+fn peek_far(place: &Place) -> Result<(Ledger, Result<Tail, Damage>), StoreError> {
+    let mut ledger = Ledger::new(key_file::read_key(&place.key_file)?);
+    let bytes = match Journal::open_to_read(&place.directory.join("journal"))?.look()? {
+        Seen::More(bytes) => bytes,
+        Seen::Replaced | Seen::Shorter => Vec::new(),
+    };
+    let key = Arc::clone(ledger.key());
+    let take = |record: &str| ledger.take(Record::read(record)?);
+    let read = journal::read(&key, &mut Chain::default(), &bytes, take);
+    Ok((ledger, read))
 }
 
 /// Whether only the owner of a directory may write to it. Root gets the owner, to whom files belong that it makes there.

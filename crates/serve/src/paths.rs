@@ -134,6 +134,7 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
     if let Some(otp) = &config.otp {
         add("otp.store".to_owned(), &otp.store, Access::Change);
         add("otp.key-file".to_owned(), &otp.key_file, Access::Read);
+        otp.users.iter().for_each(|path| add("otp.users".to_owned(), path, Access::Read));
         otp.auth_socket.iter().for_each(|path| add("otp.socket".to_owned(), parent(path), Access::Change));
     }
     for acme in &config.acme {

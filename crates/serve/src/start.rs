@@ -286,8 +286,14 @@ pub fn run(options: Options) -> Result<(), StartError> {
             changes = found.restore(&front.state);
         }
         slow.checker.reconcile(&snapshot);
-        if options.take_over.is_none() {
+        if options.take_over.is_some() {
+            slow.otp.refuse(&config);
+        } else {
             slow.otp.follow(&config);
+            tokio::select! {
+                () = slow.otp.opened(otp::START_LIMIT) => {}
+                () = signals.stop() => return Ok(()),
+            }
         }
         for name in passed.unused() {
             let message = "systemd passed this socket, but no listener names it";

@@ -1,14 +1,15 @@
-//! All tokens and API clients of a store, and the records that change them. The program that keeps the records must make them
-//! durable before it tells a client that an OTP was good.
+//! All tokens and API clients of a store. Every change is a record (`crates/access/src/otp/record.rs`), which the program that
+//! keeps them must make durable before it tells a client that an OTP was good.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::oath::Code;
+pub use super::record::Record;
+use super::record::{Told, VERSION};
 use super::seal::Key;
-use super::token::{Kind, Last, Moved, Refusal, Standing, StoredForm, Token};
+use super::token::{Effect, Kind, Moved, Refusal, Standing, Token};
 use super::yubico::{self, Otp};
 
 /// Largest number of tokens of a store.
@@ -20,11 +21,11 @@ pub const MOST_CLIENTS: usize = 10_000;
 /// Largest number of tokens of one user: each code is tried on all of them.
 pub const MOST_OF_ONE: usize = 16;
 
+/// Largest number of other validation servers of which it is remembered what they know.
+const MOST_PEERS: usize = 64;
+
 /// Longest name of a token or a user, in bytes.
 pub const LONGEST_NAME: usize = 128;
-
-/// Version of the records.
-const VERSION: u32 = 1;
 
 /// A party that asks the validation server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,132 +36,6 @@ pub struct Client {
     pub note: String,
     /// The key that signs its messages, sealed; `None` if it signs none.
     pub sealed: Option<String>,
-}
-
-/// A change of a store.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "r", rename_all = "kebab-case")]
-pub enum Record {
-    /// The first record: what reads it must know this version and have this key.
-    Store {
-        /// Version of the records.
-        version: u32,
-        /// [`Key::id`].
-        key: String,
-    },
-    /// A token with all its state, instead of one of the same name.
-    Token(StoredToken),
-    /// An OTP was accepted.
-    Used {
-        /// The token.
-        id: String,
-        /// What that changed.
-        moved: Moved,
-        /// Seconds since 1970.
-        at: u64,
-    },
-    /// A token may be used no more, or again.
-    Standing {
-        /// The token.
-        id: String,
-        /// Whether it may.
-        now: Standing,
-    },
-    /// A token belongs to another user.
-    Owner {
-        /// The token.
-        id: String,
-        /// The user.
-        owner: Option<String>,
-    },
-    /// A token is gone.
-    Removed {
-        /// The token.
-        id: String,
-    },
-    /// An API client, instead of one with the same number.
-    Client {
-        /// Its number.
-        id: u32,
-        /// What it is.
-        note: String,
-        /// Its key, sealed.
-        sealed: Option<String>,
-    },
-    /// An API client is gone.
-    ClientRemoved {
-        /// Its number.
-        id: u32,
-    },
-}
-
-impl Record {
-    /// Its text in a journal: one line of JSON.
-    #[must_use]
-    pub fn text(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// Reads the text of a record.
-    pub fn read(text: &str) -> Result<Self, String> {
-        serde_json::from_str(text).map_err(|error| format!("it is no record: {error}"))
-    }
-}
-
-/// A token in a record.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredToken {
-    id: String,
-    owner: Option<String>,
-    kind: StoredKind,
-    standing: Standing,
-    sealed: String,
-    enrolled: u64,
-    used: Option<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum StoredKind {
-    Yubico { last: Option<Last> },
-    Hotp { form: StoredForm, next: u64 },
-    Totp { form: StoredForm, period: u64, last: Option<u64>, drift: i64 },
-}
-
-impl From<&Token> for StoredToken {
-    fn from(token: &Token) -> Self {
-        let kind = match &token.kind {
-            Kind::Yubico { last } => StoredKind::Yubico { last: last.clone() },
-            Kind::Hotp { form, next } => StoredKind::Hotp { form: (*form).into(), next: *next },
-            Kind::Totp { form, period, last, drift } => {
-                StoredKind::Totp { form: (*form).into(), period: *period, last: *last, drift: *drift }
-            }
-        };
-        Self {
-            id: token.id.clone(),
-            owner: token.owner.clone(),
-            kind,
-            standing: token.standing,
-            sealed: token.sealed.clone(),
-            enrolled: token.enrolled,
-            used: token.used,
-        }
-    }
-}
-
-impl StoredToken {
-    fn token(self) -> Result<Token, String> {
-        let kind = match self.kind {
-            StoredKind::Yubico { last } => Kind::Yubico { last },
-            StoredKind::Hotp { form, next } => Kind::Hotp { form: form.form()?, next },
-            StoredKind::Totp { form, period, last, drift } => {
-                Kind::Totp { form: form.form()?, period, last, drift }
-            }
-        };
-        let mut token = Token::new(self.id, self.owner, kind, self.sealed, self.enrolled);
-        (token.standing, token.used) = (self.standing, self.used);
-        Ok(token)
-    }
 }
 
 /// Why a store takes no change.
@@ -211,6 +86,8 @@ pub struct Accepted {
     pub owner: Option<String>,
     /// What its use changed.
     pub moved: Moved,
+    /// Number of that change.
+    pub change: u64,
 }
 
 /// All tokens and API clients of a store.
@@ -220,6 +97,12 @@ pub struct Ledger {
     tokens: BTreeMap<String, Token>,
     clients: BTreeMap<u32, Client>,
     owners: BTreeMap<String, Vec<String>>,
+    /// Number of the last change of counters. It only grows, also over the life of a process.
+    changes: u64,
+    /// The token whose last change has this number.
+    changed: BTreeMap<u64, String>,
+    /// What other validation servers know.
+    told: BTreeMap<String, Told>,
 }
 
 impl Ledger {
@@ -231,6 +114,9 @@ impl Ledger {
             tokens: BTreeMap::new(),
             clients: BTreeMap::new(),
             owners: BTreeMap::new(),
+            changes: 0,
+            changed: BTreeMap::new(),
+            told: BTreeMap::new(),
         }
     }
 
@@ -270,6 +156,36 @@ impl Ledger {
     /// Forgets all tokens and clients, to read them again.
     pub fn clear(&mut self) {
         (self.tokens, self.clients, self.owners) = Default::default();
+        (self.changes, self.changed, self.told) = Default::default();
+    }
+
+    /// Number of the last change of counters.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Tokens whose counters have changed after a change, with the number of their last one, in that order.
+    pub fn changed_after(&self, change: u64) -> impl Iterator<Item = (u64, &Token)> {
+        let after = self.changed.range((Bound::Excluded(change), Bound::Unbounded));
+        after.filter_map(|(number, id)| Some((*number, self.tokens.get(id)?)))
+    }
+
+    /// What another validation server knows.
+    #[must_use]
+    pub fn told(&self, peer: &str) -> Told {
+        self.told.get(peer).copied().unwrap_or_default()
+    }
+
+    /// The record of what another validation server knows. `None` if too many servers are remembered: it is told all again
+    /// after a restart.
+    #[must_use]
+    pub fn tell(&mut self, peer: &str, told: Told) -> Option<Record> {
+        let is_known = self.told.contains_key(peer);
+        (is_known || self.told.len() < MOST_PEERS).then(|| {
+            self.told.insert(peer.to_owned(), told);
+            Record::Told { peer: peer.to_owned(), told }
+        })
     }
 
     /// The records that make this ledger from an empty one.
@@ -280,23 +196,25 @@ impl Ledger {
             sealed: client.sealed.clone(),
         };
         let tokens = self.tokens.values().map(|token| Record::Token(token.into()));
-        [self.first_record()].into_iter().chain(tokens).chain(self.clients.values().map(client))
+        let told = self.told.iter().map(|(peer, told)| Record::Told { peer: peer.clone(), told: *told });
+        [self.first_record()].into_iter().chain(tokens).chain(self.clients.values().map(client)).chain(told)
     }
 
     fn first_record(&self) -> Record {
-        Record::Store { version: VERSION, key: self.key.id().to_owned() }
+        Record::Store { version: VERSION, key: self.key.id().to_owned(), changes: self.changes }
     }
 
     /// Takes over a record of a journal. The reason says why it cannot be one of this store.
     pub fn take(&mut self, record: Record) -> Result<(), String> {
         match record {
-            Record::Store { version, key } => {
+            Record::Store { version, key, changes } => {
                 if version != VERSION {
                     return Err(format!("a newer version wrote it (records of version {version})"));
                 }
                 if key != self.key.id() {
                     return Err(format!("key {key} sealed it, not {}", self.key.id()));
                 }
+                self.changes = self.changes.max(changes);
             }
             Record::Token(stored) => {
                 let token = stored.token()?;
@@ -305,9 +223,24 @@ impl Ledger {
                 if let Some(owner) = &token.owner {
                     self.owners.entry(owner.clone()).or_default().push(token.id.clone());
                 }
-                self.tokens.insert(token.id.clone(), token);
+                let id = token.id.clone();
+                let (change, is_news) = (token.changed, token.position().is_some());
+                self.tokens.insert(id.clone(), token);
+                match change {
+                    Some(change) => {
+                        self.changes = self.changes.max(change);
+                        self.changed.insert(change, id);
+                    }
+                    // Enrolled with counters that other servers must know.
+                    None if is_news => self.count_change(&id),
+                    None => {}
+                }
             }
-            Record::Used { id, moved, at } => self.existing(&id)?.take(&moved, at),
+            Record::Used { id, moved, at } => {
+                if self.existing(&id)?.take(&moved, at) == Effect::Moved {
+                    self.count_change(&id);
+                }
+            }
             Record::Standing { id, now } => self.existing(&id)?.standing = now,
             Record::Owner { id, owner } => {
                 let mut token = self.existing(&id)?.clone();
@@ -327,8 +260,19 @@ impl Ledger {
                 self.clients.insert(id, Client { id, note, sealed });
             }
             Record::ClientRemoved { id } => drop(self.clients.remove(&id)),
+            Record::Told { peer, told } => drop(self.told.insert(peer, told)),
         }
         Ok(())
+    }
+
+    /// The counters of a token have changed.
+    fn count_change(&mut self, id: &str) {
+        let Some(token) = self.tokens.get_mut(id) else { return };
+        self.changes = self.changes.saturating_add(1);
+        if let Some(before) = token.changed.replace(self.changes) {
+            self.changed.remove(&before);
+        }
+        self.changed.insert(self.changes, id.to_owned());
     }
 
     fn existing(&mut self, id: &str) -> Result<&mut Token, String> {
@@ -337,6 +281,9 @@ impl Ledger {
 
     fn remove(&mut self, id: &str) {
         let Some(token) = self.tokens.remove(id) else { return };
+        if let Some(change) = token.changed {
+            self.changed.remove(&change);
+        }
         if let Some(owner) = token.owner
             && let Some(ids) = self.owners.get_mut(&owner)
         {
@@ -460,7 +407,7 @@ impl Ledger {
             if matches!(token.kind, Kind::Yubico { .. }) {
                 continue;
             }
-            match token.judge_code(&self.key, &code, now) {
+            match token.judge_code(&self.key, &code, nonce, now) {
                 Ok(moved) => {
                     let id = id.clone();
                     return Ok(self.accept(id, moved, now));
@@ -491,23 +438,30 @@ impl Ledger {
         Ok(self.accept(id.to_owned(), moved, now))
     }
 
-    /// Takes over what another server accepted. Returns what was known before, and the record if it is news.
-    pub fn follow(&mut self, id: &str, last: Last, now: u64) -> Option<(Option<Last>, Option<Record>)> {
-        let Kind::Yubico { last: before } = &self.tokens.get(id)?.kind else { return None };
-        let before = before.clone();
-        let is_news = before.as_ref().is_none_or(|before| last.counter() > before.counter());
-        let record = is_news.then(|| self.accept(id.to_owned(), Moved::Pressed(last), now).1);
+    /// Takes over what another server accepted. Returns what was known before, and the record if it is news; `None` for a token
+    /// that there is not, or that is of another kind.
+    pub fn follow(&mut self, id: &str, moved: Moved, now: u64) -> Option<(Option<Moved>, Option<Record>)> {
+        let token = self.tokens.get(id)?;
+        if !token.is_moved_by(&moved) {
+            return None;
+        }
+        let before = token.position();
+        let is_news = before.as_ref().is_none_or(|before| moved.order() > before.order());
+        let record = is_news.then(|| self.accept(id.to_owned(), moved, now).1);
         Some((before, record))
     }
 
     fn accept(&mut self, id: String, moved: Moved, now: u64) -> (Accepted, Record) {
         let mut owner = None;
         if let Some(token) = self.tokens.get_mut(&id) {
-            token.take(&moved, now);
+            let effect = token.take(&moved, now);
             owner.clone_from(&token.owner);
+            if effect == Effect::Moved {
+                self.count_change(&id);
+            }
         }
         let record = Record::Used { id: id.clone(), moved: moved.clone(), at: now };
-        (Accepted { id, owner, moved }, record)
+        (Accepted { id, owner, moved, change: self.changes }, record)
     }
 }
 
@@ -530,6 +484,7 @@ pub fn is_public_name(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::oath::{Algorithm, Digits, Form, Shared};
+    use super::super::token::Last;
     use super::super::yubico::{Counter, Press, Secret};
     use super::*;
 
@@ -643,7 +598,7 @@ mod tests {
     fn a_code_by_counter_is_good_once_within_its_window_and_two_bring_it_back_in_step() {
         let mut ledger = with_code(Kind::Hotp { form: FORM, next: 0 });
         assert!(ledger.prove("alice", &code(3), "n", 200).is_ok());
-        assert!(matches!(ledger.prove("alice", &code(3), "n", 200), Err(Refusal::WrongCode { .. })));
+        assert!(matches!(ledger.prove("alice", &code(3), "n", 200), Err(Refusal::Replayed { .. })));
         assert!(matches!(ledger.prove("alice", &code(15), "n", 200), Err(Refusal::WrongCode { .. })));
         let pair = [400, 401].map(|counter| Code::read(&code(counter)).unwrap());
         assert!(ledger.resync("alice-code", &pair, 200).is_ok());
@@ -693,21 +648,74 @@ mod tests {
         }
         let key = Arc::clone(ledger.key());
         let other = ledger.tokens.get_mut("alice-b").unwrap();
-        let refused = other.judge_code(&key, &Code::read("000000").unwrap(), 200);
+        let refused = other.judge_code(&key, &Code::read("000000").unwrap(), "n", 200);
         assert!(matches!(refused, Err(Refusal::WrongCode { .. })), "it need not wait: {refused:?}");
     }
 
     #[test]
     fn what_another_server_accepted_is_not_accepted_here() {
         let mut ledger = with_key(None);
-        let last =
-            |session, press, nonce: &str| Last { session, press, timestamp: 1, nonce: nonce.to_owned() };
+        let last = |session, press, nonce: &str| {
+            Moved::Pressed(Last { session, press, timestamp: 1, nonce: nonce.to_owned() })
+        };
         let (before, record) = ledger.follow("cccccccccccb", last(5, 0, "there"), 200).unwrap();
         assert!(before.is_none() && record.is_some());
         assert!(matches!(ledger.press(&otp(5, 0), "here", 200), Err(Refusal::Replayed { .. })));
         let (before, record) = ledger.follow("cccccccccccb", last(4, 9, "late"), 200).unwrap();
         assert_eq!((before, record), (Some(last(5, 0, "there")), None));
         assert!(ledger.follow("vvvv", last(1, 1, "n"), 200).is_none());
+        let code = Moved::Counted { next: 9, nonce: "n".to_owned() };
+        assert!(ledger.follow("cccccccccccb", code, 200).is_none(), "a token of another kind");
+    }
+
+    #[test]
+    fn codes_that_another_server_accepted_are_not_accepted_here() {
+        for kind in
+            [Kind::Hotp { form: FORM, next: 0 }, Kind::Totp { form: FORM, period: 30, last: None, drift: 0 }]
+        {
+            let (mut here, mut there) = (with_code(kind.clone()), with_code(kind));
+            let now = 30 * 5;
+            let (accepted, _) = there.prove("alice", &code(5), "there", now).unwrap();
+            let (before, record) = here.follow("alice-code", accepted.moved.clone(), now).unwrap();
+            assert!(before.is_none() && record.is_some());
+            assert!(matches!(here.prove("alice", &code(5), "here", now), Err(Refusal::Replayed { .. })));
+            // The same message once more tells what it told before.
+            let (before, record) = here.follow("alice-code", accepted.moved.clone(), now).unwrap();
+            assert_eq!((before, record), (Some(accepted.moved), None));
+        }
+    }
+
+    #[test]
+    fn changes_of_counters_have_numbers_that_outlive_a_shorter_journal() {
+        let mut ledger = with_key(None);
+        let mut records = Vec::new();
+        assert_eq!((ledger.changes(), ledger.changed_after(0).count()), (0, 0), "it was never used");
+        for press in 1..4 {
+            let (accepted, record) = ledger.press(&otp(1, press), "n", 200).unwrap();
+            assert_eq!(accepted.change, u64::from(press));
+            records.push(record);
+        }
+        let changed: Vec<_> =
+            ledger.changed_after(0).map(|(number, token)| (number, token.id.clone())).collect();
+        assert_eq!(changed, [(3, "cccccccccccb".to_owned())]);
+        assert_eq!(ledger.changed_after(3).count(), 0);
+        records.push(ledger.tell("10.0.0.2:80", Told { through: 3, theirs: 7 }).unwrap());
+        // One that reads the records one by one, and one that reads what a short journal has.
+        let mut reader = with_key(None);
+        records.into_iter().for_each(|record| reader.take(record).unwrap());
+        let mut short = super::tests::ledger();
+        ledger.records().for_each(|record| short.take(record).unwrap());
+        for other in [&reader, &short] {
+            assert_eq!((other.changes, &other.changed), (3, &ledger.changed));
+            assert_eq!(other.told("10.0.0.2:80"), Told { through: 3, theirs: 7 });
+            assert_eq!(other.told("10.0.0.3:80"), Told::default());
+        }
+        // The numbers of a token that is gone are not given again.
+        let removal = ledger.removal("cccccccccccb").unwrap();
+        ledger.take(removal).unwrap();
+        let mut short = super::tests::ledger();
+        ledger.records().for_each(|record| short.take(record).unwrap());
+        assert_eq!((short.changes(), short.changed_after(0).count()), (3, 0));
     }
 
     #[test]
@@ -739,11 +747,11 @@ mod tests {
             super::tests::ledger().take(record.clone()).unwrap_err()
         }
         assert!(
-            refused(Record::Store { version: 2, key: ledger.key().id().to_owned() })
+            refused(Record::Store { version: 2, key: ledger.key().id().to_owned(), changes: 0 })
                 .contains("newer version")
         );
         assert!(
-            refused(Record::Store { version: 1, key: "00000000".to_owned() })
+            refused(Record::Store { version: 1, key: "00000000".to_owned(), changes: 0 })
                 .contains("key 00000000 sealed it")
         );
         assert!(refused(Record::Removed { id: "x".to_owned() }).contains("token x"));

@@ -13,6 +13,9 @@ pub const LONGEST_SECRET: usize = 128;
 /// Counters ahead of the expected one at which a HOTP code is accepted: presses that no server saw.
 pub const LOOK_AHEAD: u64 = 10;
 
+/// Counters before the expected one whose HOTP codes are known as used, instead of wrong.
+pub const LOOK_BACK: u64 = 10;
+
 /// Counters ahead at which two codes in a row bring a HOTP token back in step.
 pub const RESYNC_AHEAD: u64 = 1000;
 

@@ -52,6 +52,20 @@ pub(super) fn signed(mut parameters: Vec<(&str, &str)>) -> String {
     pairs.join("&")
 }
 
+/// A value as it stands in a query.
+pub(super) fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                encoded.push(char::from(byte))
+            }
+            other => encoded.push_str(&format!("%{other:02X}")),
+        }
+    }
+    encoded
+}
+
 fn decode(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
     let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
@@ -97,6 +111,12 @@ mod tests {
         #[test]
         fn any_text_is_answered(text in "\\PC{0,200}") {
             let _ = Query::read(&text);
+        }
+
+        #[test]
+        fn any_value_comes_back(value in "\\PC{1,100}") {
+            let query = Query::read(&format!("a={}", encode(&value))).unwrap();
+            assert_eq!(query.get("a"), Some(&*value));
         }
     }
 }

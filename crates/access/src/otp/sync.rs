@@ -1,23 +1,36 @@
-//! The messages by which validation servers tell each other what they accepted (YK-VAL's `/wsapi/2.0/sync`), and the count of
-//! the answers. Each server has accepted an OTP for itself before it asks the others: of two that get the same OTP at the same
-//! moment, each learns from the other that it is a replay.
+//! The messages by which validation servers tell each other what they accepted, and the count of the answers. Each server has
+//! accepted an OTP for itself before it asks the others: of two that get the same OTP at the same moment, each learns from the
+//! other that it is a replay.
+//!
+//! What a YubiKey did has the parameters of YK-VAL's `/wsapi/2.0/sync`. A code has `token` with the name of its token, and `hotp`
+//! (the lowest counter that is good now) or `totp` (the step) with `drift`. Answers also have `changes`: the number of the last
+//! change in the store that answers, by which it is known that one has lost some.
 
-use super::query::Query;
-use super::token::Last;
+use super::query::{self, Query};
+use super::token::{Last, Moved};
 use super::yubico::is_name;
 
 /// Path of requests.
 pub const PATH: &str = "/wsapi/2.0/sync";
 
-/// What a server tells the others, and what each answers: the state of a key.
+/// What a server tells the others, and what each answers: the state of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Public name of the key.
+    /// Name of the token.
     pub name: String,
-    /// What was accepted last; `None` for a key that was never used there.
-    pub last: Option<Last>,
+    /// What was accepted last; `None` for a token that was never used there.
+    pub last: Option<Moved>,
     /// Time of that, in seconds since 1970.
     pub modified: u64,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The state that the server had before.
+    pub state: State,
+    /// Number of the last change there; `None` from servers that have no such number.
+    pub changes: Option<u64>,
 }
 
 /// Why a message is refused: the parameter that is absent or wrong.
@@ -36,40 +49,60 @@ pub fn read(text: &str) -> Result<State, Wrong> {
 
 /// Reads the answer of another server. `None` if it is none, or refuses.
 #[must_use]
-pub fn read_answer(text: &str) -> Option<State> {
+pub fn read_answer(text: &str) -> Option<Known> {
     let lines: Vec<(&str, &str)> =
         text.lines().take(32).filter_map(|line| line.trim().split_once('=')).collect();
     let get = |name: &str| lines.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-    (get("status") == Some("OK")).then(|| state(get).ok()).flatten()
+    if get("status") != Some("OK") {
+        return None;
+    }
+    let changes = get("changes").and_then(|text| text.parse().ok());
+    state(get).ok().map(|state| Known { state, changes })
 }
 
 fn state<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Result<State, Wrong> {
-    let number = |name: &'static str, most: i64| {
-        let number = get(name).and_then(|text| text.parse::<i64>().ok());
-        number.filter(|number| (-1..=most).contains(number)).ok_or(Wrong(name))
-    };
-    let name = get("yk_publicname").filter(|name| is_name(name)).ok_or(Wrong("yk_publicname"))?;
     let nonce = get("nonce").unwrap_or_default();
     if nonce.len() > 40 || !nonce.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return Err(Wrong("nonce"));
     }
-    let (session, press) = (number("yk_counter", 0x7fff)?, number("yk_use", 0xff)?);
-    let (high, low) = (number("yk_high", 0xff)?.max(0), number("yk_low", 0xffff)?.max(0));
+    let nonce = nonce.to_owned();
+    let number = |name: &'static str, least: i64, most: i64| {
+        let number = get(name).and_then(|text| text.parse::<i64>().ok());
+        number.filter(|number| (least..=most).contains(number)).ok_or(Wrong(name))
+    };
+    let modified = number("modified", -1, i64::MAX)?.max(0).unsigned_abs();
+    if let Some(name) = get("token") {
+        let last = if get("hotp").is_some() {
+            Some(Moved::Counted { next: number("hotp", 1, i64::MAX)?.unsigned_abs(), nonce })
+        } else if get("totp").is_some() {
+            let drift = number("drift", i64::from(i32::MIN), i64::from(i32::MAX))?;
+            Some(Moved::Stepped { last: number("totp", 0, i64::MAX)?.unsigned_abs(), drift, nonce })
+        } else {
+            None
+        };
+        return Ok(State { name: name.to_owned(), last, modified });
+    }
+    let name = get("yk_publicname").filter(|name| is_name(name)).ok_or(Wrong("yk_publicname"))?;
+    let (session, press) = (number("yk_counter", -1, 0x7fff)?, number("yk_use", -1, 0xff)?);
+    let (high, low) = (number("yk_high", -1, 0xff)?.max(0), number("yk_low", -1, 0xffff)?.max(0));
     let last = match (u16::try_from(session), u8::try_from(press)) {
         (Ok(session), Ok(press)) => {
             let timestamp = u32::try_from(high << 16 | low).map_err(|_| Wrong("yk_high"))?;
-            Some(Last { session, press, timestamp, nonce: nonce.to_owned() })
+            Some(Moved::Pressed(Last { session, press, timestamp, nonce }))
         }
         _ => None,
     };
-    let modified = number("modified", i64::MAX)?;
-    Ok(State { name: name.to_owned(), last, modified: modified.max(0).unsigned_abs() })
+    Ok(State { name: name.to_owned(), last, modified })
 }
 
 impl State {
     /// The parameters of a message, in pairs.
     fn parameters(&self) -> Vec<(&'static str, String)> {
-        let last = self.last.as_ref();
+        let last = match &self.last {
+            Some(Moved::Pressed(last)) => Some(last),
+            None if is_name(&self.name) => None,
+            code => return self.of_code(code.as_ref()),
+        };
         let or_none =
             |number: Option<u32>| number.map_or_else(|| "-1".to_owned(), |number| number.to_string());
         vec![
@@ -83,26 +116,43 @@ impl State {
         ]
     }
 
+    fn of_code(&self, last: Option<&Moved>) -> Vec<(&'static str, String)> {
+        let mut pairs = vec![
+            ("modified", self.modified.to_string()),
+            ("nonce", last.map_or_else(String::new, |last| last.nonce().to_owned())),
+            ("token", self.name.clone()),
+        ];
+        match last {
+            Some(Moved::Counted { next, .. }) => pairs.push(("hotp", next.to_string())),
+            Some(Moved::Stepped { last, drift, .. }) => {
+                pairs.extend([("totp", last.to_string()), ("drift", drift.to_string())]);
+            }
+            Some(Moved::Pressed(_)) | None => {}
+        }
+        pairs
+    }
+
     /// Path and query of the message that tells this. `otp` is what was accepted, for servers that want it.
     #[must_use]
     pub fn request(&self, otp: &str) -> String {
         let otp: String = otp.chars().filter(char::is_ascii_alphanumeric).collect();
-        let pairs = self.parameters().into_iter().map(|(name, value)| format!("&{name}={value}"));
+        let pairs = self.parameters().into_iter();
+        let pairs = pairs.map(|(name, value)| format!("&{name}={}", query::encode(&value)));
         format!("{PATH}?otp={otp}{}", pairs.collect::<String>())
     }
 
     /// The text of an answer with this state.
     #[must_use]
-    pub fn answer(&self) -> String {
+    pub fn answer(&self, changes: u64) -> String {
         let lines = self.parameters().into_iter().map(|(name, value)| format!("{name}={value}\r\n"));
-        format!("{}status=OK\r\n\r\n", lines.collect::<String>())
+        format!("{}changes={changes}\r\nstatus=OK\r\n\r\n", lines.collect::<String>())
     }
 }
 
 /// Counts the answers of the other servers.
 #[derive(Clone, Debug)]
 pub struct Poll {
-    sent: Last,
+    sent: Moved,
     servers: usize,
     needed: usize,
     agreed: usize,
@@ -126,7 +176,7 @@ pub enum Verdict {
 impl Poll {
     /// Begins with the number of `servers` that are asked; `percent` of them must say that `sent` is newer than what they know.
     #[must_use]
-    pub fn new(sent: Last, servers: usize, percent: u8) -> Self {
+    pub fn new(sent: Moved, servers: usize, percent: u8) -> Self {
         let needed = (servers * usize::from(percent.min(100))).div_ceil(100);
         Self { sent, servers, needed, agreed: 0, failed: 0, replayed: false }
     }
@@ -137,8 +187,8 @@ impl Poll {
             None => self.failed += 1,
             Some(state) => {
                 let is_replay = state.last.as_ref().is_some_and(|last| {
-                    let (theirs, ours) = (last.counter(), self.sent.counter());
-                    theirs > ours || theirs == ours && last.nonce != self.sent.nonce
+                    let (theirs, ours) = (last.order(), self.sent.order());
+                    theirs > ours || theirs == ours && last.nonce() != self.sent.nonce()
                 });
                 self.replayed |= is_replay;
                 self.agreed += usize::from(!is_replay);
@@ -181,11 +231,11 @@ mod tests {
 
     use super::*;
 
-    fn last(session: u16, press: u8, nonce: &str) -> Last {
-        Last { session, press, timestamp: 0x04_02_03, nonce: nonce.to_owned() }
+    fn last(session: u16, press: u8, nonce: &str) -> Moved {
+        Moved::Pressed(Last { session, press, timestamp: 0x04_02_03, nonce: nonce.to_owned() })
     }
 
-    fn state(last: Option<Last>) -> State {
+    fn state(last: Option<Moved>) -> State {
         State { name: "cccccccccccb".to_owned(), last, modified: 7 }
     }
 
@@ -199,9 +249,35 @@ mod tests {
         );
         assert_eq!(read(request.split_once('?').unwrap().1), Ok(told.clone()));
         for told in [told, state(None)] {
-            assert_eq!(read_answer(&told.answer()), Some(told));
+            let known = Known { state: told.clone(), changes: Some(12) };
+            assert_eq!(read_answer(&told.answer(12)), Some(known));
         }
+        let of_yk_val = state(None).answer(0).replace("changes=0\r\n", "");
+        assert_eq!(read_answer(&of_yk_val), Some(Known { state: state(None), changes: None }));
         assert_eq!(read_answer("status=BACKEND_ERROR\r\n"), None);
+    }
+
+    #[test]
+    fn messages_about_codes_come_back() {
+        let name = "zoë=a&b-hotp".to_owned();
+        let nonce = "abc".to_owned();
+        let steps = Moved::Stepped { last: 58_000_000, drift: -3, nonce: nonce.clone() };
+        for last in [Some(Moved::Counted { next: 7, nonce }), Some(steps), None] {
+            let told = State { name: name.clone(), last, modified: 9 };
+            let known = Known { state: told.clone(), changes: Some(1) };
+            assert_eq!(read_answer(&told.answer(1)), Some(known));
+            let request = told.request("123456");
+            let read = read(request.split_once('?').unwrap().1);
+            assert_eq!(read, if told.last.is_some() { Ok(told) } else { Err(Wrong("yk_counter")) });
+        }
+        for (wrong, named) in [
+            ("token=a&modified=1&hotp=0", "hotp"),
+            ("token=a&modified=1&hotp=x", "hotp"),
+            ("token=a&modified=1&totp=5", "drift"),
+            ("token=a&modified=1&totp=5&drift=99999999999", "drift"),
+        ] {
+            assert_eq!(read(wrong), Err(Wrong(named)), "{wrong}");
+        }
     }
 
     #[test]

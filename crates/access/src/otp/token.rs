@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::oath::{
-    Algorithm, Code, Digits, Form, LOOK_AHEAD, RESYNC_AHEAD, RESYNC_STEPS, STEPS_AROUND, Shared,
+    Algorithm, Code, Digits, Form, LOOK_AHEAD, LOOK_BACK, RESYNC_AHEAD, RESYNC_STEPS, STEPS_AROUND, Shared,
 };
 use super::seal::{Key, Unsealable};
 use super::yubico::{self, Counter, Otp, Press, Unreadable};
@@ -31,6 +31,10 @@ pub struct Token {
     pub enrolled: u64,
     /// Time of its last use, in seconds since 1970.
     pub used: Option<u64>,
+    /// Nonce of the request with the code that was accepted last; a YubiKey has its own in [`Last`].
+    pub(super) nonce: String,
+    /// Number of the last change of its counters, in its store.
+    pub(super) changed: Option<u64>,
     failures: Failures,
 }
 
@@ -105,7 +109,7 @@ impl Last {
     }
 }
 
-/// What an accepted OTP changes in its token.
+/// What an accepted OTP changes in its token, and so where the token stands after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Moved {
@@ -115,6 +119,9 @@ pub enum Moved {
     Counted {
         /// The lowest counter that is good now.
         next: u64,
+        /// Nonce of the request.
+        #[serde(default)]
+        nonce: String,
     },
     /// Steps up to this one are used up.
     Stepped {
@@ -122,7 +129,40 @@ pub enum Moved {
         last: u64,
         /// Steps by which the clock of the token is ahead.
         drift: i64,
+        /// Nonce of the request.
+        #[serde(default)]
+        nonce: String,
     },
+}
+
+impl Moved {
+    /// Its place among the OTPs of its token: later ones have a higher one.
+    #[must_use]
+    pub fn order(&self) -> u64 {
+        match self {
+            Self::Pressed(last) => u64::from(last.session) << 8 | u64::from(last.press),
+            Self::Counted { next, .. } => *next,
+            Self::Stepped { last, .. } => *last,
+        }
+    }
+
+    /// Nonce of the request in which the OTP came.
+    #[must_use]
+    pub fn nonce(&self) -> &str {
+        match self {
+            Self::Pressed(last) => &last.nonce,
+            Self::Counted { nonce, .. } | Self::Stepped { nonce, .. } => nonce,
+        }
+    }
+}
+
+/// What a change did to a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Its counters are higher.
+    Moved,
+    /// Nothing: they were as high before.
+    Nothing,
 }
 
 /// Why an OTP is not good.
@@ -193,7 +233,32 @@ impl Token {
     #[must_use]
     pub fn new(id: String, owner: Option<String>, kind: Kind, sealed: String, enrolled: u64) -> Self {
         let (standing, failures) = (Standing::Active, Failures::default());
-        Self { id, owner, kind, standing, sealed, enrolled, used: None, failures }
+        let (used, nonce, changed) = (None, String::new(), None);
+        Self { id, owner, kind, standing, sealed, enrolled, used, nonce, changed, failures }
+    }
+
+    /// What was accepted last; `None` before the first OTP.
+    #[must_use]
+    pub fn position(&self) -> Option<Moved> {
+        let nonce = || self.nonce.clone();
+        match &self.kind {
+            Kind::Yubico { last } => last.clone().map(Moved::Pressed),
+            Kind::Hotp { next: 0, .. } => None,
+            Kind::Hotp { next, .. } => Some(Moved::Counted { next: *next, nonce: nonce() }),
+            Kind::Totp { last, drift, .. } => {
+                last.map(|last| Moved::Stepped { last, drift: *drift, nonce: nonce() })
+            }
+        }
+    }
+
+    /// Whether a change is one of a token of this kind.
+    pub(super) fn is_moved_by(&self, moved: &Moved) -> bool {
+        matches!(
+            (&self.kind, moved),
+            (Kind::Yubico { .. }, Moved::Pressed(_))
+                | (Kind::Hotp { .. }, Moved::Counted { .. })
+                | (Kind::Totp { .. }, Moved::Stepped { .. })
+        )
     }
 
     fn open<T>(&self, key: &Key, read: impl FnOnce(&[u8]) -> Option<T>) -> Result<T, Refusal> {
@@ -245,26 +310,33 @@ impl Token {
         }
     }
 
-    /// Judges a code at a time, in seconds since 1970. A wrong one counts.
-    pub fn judge_code(&mut self, key: &Key, code: &Code, now: u64) -> Result<Moved, Refusal> {
+    /// Judges a code at a time, in seconds since 1970.
+    pub fn judge_code(&mut self, key: &Key, code: &Code, nonce: &str, now: u64) -> Result<Moved, Refusal> {
         self.usable()?;
         self.failures.may_try(now)?;
         let secret = self.shared(key)?;
+        // Not counted as wrong: the person has only to take the next code.
+        let replayed = || Err(Refusal::Replayed { id: self.id.clone(), counter: None });
         let moved = match self.kind {
             Kind::Yubico { .. } => None,
             Kind::Hotp { form, next } => {
                 let at = form.find(&secret, code, next, LOOK_AHEAD + 1);
-                at.and_then(|at| at.checked_add(1)).map(|next| Moved::Counted { next })
+                let oldest = next.saturating_sub(LOOK_BACK);
+                let before = form.find(&secret, code, oldest, next - oldest);
+                if at.is_none() && before.is_some() {
+                    return replayed();
+                }
+                let next = at.and_then(|at| at.checked_add(1));
+                next.map(|next| Moved::Counted { next, nonce: nonce.to_owned() })
             }
             Kind::Totp { form, period, last, drift } => {
                 let centre = (now / period.max(1)).saturating_add_signed(drift);
                 let first = centre.saturating_sub(STEPS_AROUND);
                 let at = form.find(&secret, code, first, 2 * STEPS_AROUND + 1);
                 if at.is_some_and(|at| last.is_some_and(|last| at <= last)) {
-                    // Not counted: the person has only to wait for the next code.
-                    return Err(Refusal::Replayed { id: self.id.clone(), counter: None });
+                    return replayed();
                 }
-                at.map(|last| Moved::Stepped { last, drift })
+                at.map(|last| Moved::Stepped { last, drift, nonce: nonce.to_owned() })
             }
         };
         match moved {
@@ -289,7 +361,8 @@ impl Token {
             Kind::Yubico { .. } => None,
             Kind::Hotp { form, next } => {
                 let at = form.find_pair(&secret, codes, next, RESYNC_AHEAD);
-                at.and_then(|at| at.checked_add(2)).map(|next| Moved::Counted { next })
+                let next = at.and_then(|at| at.checked_add(2));
+                next.map(|next| Moved::Counted { next, nonce: String::new() })
             }
             Kind::Totp { form, period, last, .. } => {
                 let step = now / period.max(1);
@@ -297,7 +370,10 @@ impl Token {
                 let count = (step + RESYNC_STEPS).saturating_sub(first);
                 // The second code is the present one.
                 let at = form.find_pair(&secret, codes, first, count).map(|at| at + 1);
-                at.map(|last| Moved::Stepped { last, drift: last.cast_signed() - step.cast_signed() })
+                at.map(|last| {
+                    let drift = last.cast_signed() - step.cast_signed();
+                    Moved::Stepped { last, drift, nonce: String::new() }
+                })
             }
         };
         if moved.is_some() {
@@ -307,32 +383,23 @@ impl Token {
     }
 
     /// Takes over a change. Counters only grow: an older change does nothing.
-    pub fn take(&mut self, moved: &Moved, now: u64) {
-        let grows = match (&mut self.kind, moved) {
-            (Kind::Yubico { last }, Moved::Pressed(new)) => {
-                let grows = last.as_ref().is_none_or(|last| new.counter() > last.counter());
-                if grows {
-                    *last = Some(new.clone());
-                }
-                grows
-            }
-            (Kind::Hotp { next, .. }, Moved::Counted { next: new }) => {
-                let grows = *new > *next;
-                *next = (*next).max(*new);
-                grows
-            }
-            (Kind::Totp { last, drift, .. }, Moved::Stepped { last: new, drift: by }) => {
-                let grows = last.is_none_or(|last| *new > last);
-                if grows {
-                    (*last, *drift) = (Some(*new), *by);
-                }
-                grows
-            }
-            _ => false,
-        };
-        if grows {
-            self.used = Some(now);
+    pub(super) fn take(&mut self, moved: &Moved, now: u64) -> Effect {
+        let is_higher = self.position().is_none_or(|before| moved.order() > before.order());
+        if !self.is_moved_by(moved) || !is_higher {
+            return Effect::Nothing;
         }
+        match (&mut self.kind, moved) {
+            (Kind::Yubico { last }, Moved::Pressed(new)) => *last = Some(new.clone()),
+            (Kind::Hotp { next, .. }, Moved::Counted { next: new, nonce }) => {
+                (*next, self.nonce) = (*new, nonce.clone());
+            }
+            (Kind::Totp { last, drift, .. }, Moved::Stepped { last: new, drift: by, nonce }) => {
+                (*last, *drift, self.nonce) = (Some(*new), *by, nonce.clone());
+            }
+            _ => return Effect::Nothing,
+        }
+        self.used = Some(now);
+        Effect::Moved
     }
 }
 

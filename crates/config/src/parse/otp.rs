@@ -14,7 +14,7 @@ use super::parser::{Parser, Zero, count};
 use crate::quote::quote;
 use crate::raw::RawConfig;
 use crate::tree::Nodes;
-use crate::types::{Listener, Otp};
+use crate::types::{Listener, LogIn, Otp};
 
 /// Longest time for other servers to answer.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -76,12 +76,34 @@ impl Parser<'_> {
                 .map(|peer| PeerSetEntry::Network(IpNet::from(peer.ip())))
                 .collect::<PeerSet>(),
         };
+        let users = match &section.users {
+            Some(path) => Some(self.file(path)?),
+            None => None,
+        };
+        let log_in: Option<LogIn> = section.log_in.as_ref().and_then(|word| word.value.parse().ok());
+        if let (Some(at), Some(LogIn::Password | LogIn::Either | LogIn::Both), None) =
+            (&section.log_in, log_in, &section.users)
+        {
+            let draft = self.refuse(at, "asks for passwords, and there are no users with passwords");
+            drop(draft.hint("add users = \"/etc/penstock/users\", which `penstock user add` writes"));
+            refused += 1;
+        }
         let level = count(section.sync_level.as_ref()?.value);
         let sync_timeout = self.time(&section.sync_timeout, Zero::Refused, LONGEST_WAIT)?;
         let (store, key_file) = (store?, key_file?);
         let sync_level = u8::try_from(level).unwrap_or(100);
-        let otp =
-            Otp { store, key_file, answering, auth_socket, validators, sync_from, sync_level, sync_timeout };
+        let otp = Otp {
+            store,
+            key_file,
+            answering,
+            auth_socket,
+            validators,
+            sync_from,
+            sync_level,
+            sync_timeout,
+            users,
+            log_in,
+        };
         (refused == 0 && listeners.is_some()).then_some(Some(otp))
     }
 }

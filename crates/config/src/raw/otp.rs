@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{DurationText, NetworkText, PathText};
 use crate::de::{At, Key};
+use crate::types::LogIn;
 
 /// `[otp]`
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -26,6 +27,14 @@ pub(crate) struct RawOtp {
     /// others about themselves. Without this key there is none.
     #[schemars(extend("examples" = ["/run/penstock/auth.sock"]))]
     pub(crate) socket: Key<PathText>,
+    /// File of users whose passwords PAM modules may ask about, as `users` of `[control]`: `penstock user add` writes it. Others
+    /// than its owner must not read it (mode 0600), and the user of the process must.
+    #[schemars(extend("x-default" = "none: no password is good", "examples" = ["/etc/penstock/users"]))]
+    pub(crate) users: Key<PathText>,
+    /// What a log-in through PAM must prove at least: a one-time password (`"otp"`), a password (`"password"`), one of them
+    /// (`"either"`), or both (`"both"`). A module that asks for less lets no user in.
+    #[schemars(extend("x-default" = "what `auth=` of the module says", "enum" = LogIn::WORDS))]
+    pub(crate) log_in: Key<String>,
     /// Other validation servers with the same tokens, each as `"10.0.0.2:8080"`: an HTTP listener without TLS that is named in
     /// `listeners` there, on a network that no other machine can change. Each server tells the others which OTP it accepted
     /// (`/wsapi/2.0/sync`, as YK-VAL has it), so that an OTP is good once, whichever of them is asked.

@@ -25,4 +25,22 @@ pub struct Otp {
     pub sync_level: u8,
     /// Time for them to answer.
     pub sync_timeout: Duration,
+    /// File of users whose passwords PAM modules may ask about.
+    pub users: Option<PathBuf>,
+    /// What a log-in through PAM must prove, whatever the module asks for; `None`: that.
+    pub log_in: Option<LogIn>,
+}
+
+text::words! {
+    /// What a log-in must prove.
+    pub enum LogIn: "log-in" {
+        /// A one-time password.
+        Otp = "otp",
+        /// A password.
+        Password = "password",
+        /// One of both.
+        Either = "either",
+        /// Both.
+        Both = "both",
+    }
 }

@@ -126,6 +126,58 @@ fn a_journal_torn_at_any_byte_keeps_every_whole_line_and_goes_on() {
 }
 
 #[test]
+fn a_new_journal_torn_at_any_byte_before_it_took_its_place_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Store::create(place(directory.path()), None).unwrap();
+    enrol(&mut store, "cccc");
+    assert!(press(&mut store, "cccc", 7).unwrap().is_ok());
+    drop(store);
+    let journal = directory.path().join("otp/journal");
+    let whole = fs::read(&journal).unwrap();
+    for cut in 0..whole.len() {
+        fs::write(&journal, &whole).unwrap();
+        fs::write(directory.path().join("otp/journal.new"), &whole[..cut]).unwrap();
+        let mut store = Store::open(place(directory.path())).unwrap();
+        assert_eq!(last(&store, "cccc"), Some(7), "{cut}");
+        assert!(
+            press(&mut store, "cccc", 7).unwrap().is_err() && press(&mut store, "cccc", 8).unwrap().is_ok()
+        );
+        // A torn line makes the next change write a new journal in its place.
+        fs::write(&journal, [&fs::read(&journal).unwrap()[..], b"torn"].concat()).unwrap();
+        assert!(press(&mut store, "cccc", 9).unwrap().is_ok(), "{cut}");
+        assert_eq!(last(&Store::open(place(directory.path())).unwrap(), "cccc"), Some(9), "{cut}");
+    }
+}
+
+#[test]
+fn a_look_at_a_store_needs_no_lock_and_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Store::create(place(directory.path()), None).unwrap();
+    enrol(&mut store, "cccc");
+    store
+        .run_one(|ledger, _| {
+            let record = ledger.enrol_client(None, "vpn", Some((b"key", [1; 12]))).unwrap();
+            ledger.take(record.clone()).unwrap();
+            ((), vec![record])
+        })
+        .unwrap();
+    let lock = fs::File::open(directory.path().join("otp/lock")).unwrap();
+    lock.lock().unwrap();
+    let journal = directory.path().join("otp/journal");
+    let whole = fs::read(&journal).unwrap();
+    assert!(credentials::peek(&place(directory.path())).unwrap().token("cccc").is_some());
+    let keys = || credentials::client_keys(&place(directory.path()));
+    assert_eq!(keys()[&1].as_slice(), b"key");
+    // Of a damaged one the good lines count for the keys alone.
+    fs::write(&journal, [&whole[..], b"0000000000000000 {}\n"].concat()).unwrap();
+    assert!(matches!(credentials::peek(&place(directory.path())), Err(StoreError::Damaged { .. })));
+    assert_eq!(keys()[&1].as_slice(), b"key");
+    fs::remove_file(&journal).unwrap();
+    assert!(matches!(credentials::peek(&place(directory.path())), Err(StoreError::Missing { .. })));
+    assert!(keys().is_empty());
+}
+
+#[test]
 fn a_damaged_journal_is_refused_with_its_place_and_accepts_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = Store::create(place(directory.path()), None).unwrap();

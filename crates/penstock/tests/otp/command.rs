@@ -55,7 +55,7 @@ fn codes_of_oathtool_are_good_once() {
     tokens.said(&["enrol", "hotp", "--user", "bob", "--secret-file", "-"], base32);
     let hotp = |counter: u32| oathtool(&["--base32", "--counter", &counter.to_string(), base32]);
     assert!(tokens.said(&["verify", "--user", "bob"], &hotp(4)).contains("token bob-hotp of bob"));
-    assert!(tokens.refused(&["verify", "--user", "bob"], &hotp(4)).contains("wrong"));
+    assert!(tokens.refused(&["verify", "--user", "bob"], &hotp(4)).contains("used before"));
     assert!(tokens.refused(&["verify", "--user", "bob"], &hotp(200)).contains("wrong"));
     tokens.said(&["resync", "bob-hotp"], &format!("{}\n{}\n", hotp(200), hotp(201)));
     assert!(tokens.said(&["verify", "--user", "bob"], &hotp(202)).contains("good"));

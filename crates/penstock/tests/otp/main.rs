@@ -1,9 +1,13 @@
 //! One-time passwords: the command, the validation server, and the programs of others that use it.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod catching_up;
+mod codes;
 mod command;
 mod pam;
+mod reasons;
 mod several;
 mod token;
+mod unavailable;
 mod validation;
 mod yubico_clients;

@@ -18,33 +18,38 @@ const CONFIG: &str = "[listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n[p
     [otp]\nstore = \"@DIR@/otp\"\nkey-file = \"@DIR@/otp.key\"\nsocket = \"@DIR@/auth.sock\"\n";
 
 /// The module, which Cargo builds beside these tests.
-fn module() -> PathBuf {
+pub(crate) fn module() -> PathBuf {
     let directory = Path::new(binary()).parent().unwrap();
     let places = [directory.join("deps/libpam_penstock.so"), directory.join("libpam_penstock.so")];
     places.iter().find(|place| place.exists()).unwrap_or_else(|| panic!("none of {places:?}")).clone()
 }
 
-struct Daemon {
-    server: Server,
-    tokens: Tokens,
-    key: YubiKey,
+pub(crate) struct Daemon {
+    pub(crate) server: Server,
+    pub(crate) tokens: Tokens,
+    pub(crate) key: YubiKey,
 }
 
-fn daemon() -> Daemon {
-    let setup = Setup::new(CONFIG);
+pub(crate) fn daemon() -> Daemon {
+    daemon_with("")
+}
+
+/// `more` are further lines of `[otp]`.
+pub(crate) fn daemon_with(more: &str) -> Daemon {
+    let setup = Setup::new(&format!("{CONFIG}{more}"));
     let tokens = Tokens::below(setup.dir());
     let key = tokens.yubikey("cccccccccccb", Some("alice"));
     Daemon { server: setup.start(), tokens, key }
 }
 
 impl Daemon {
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.server.dir.path().join("auth.sock")
     }
 }
 
 /// Logs a user in through pamtester, with options of the module.
-fn log_in(options: &str, user: &str, typed: &str) -> Output {
+pub(crate) fn log_in(options: &str, user: &str, typed: &str) -> Output {
     let services = tempfile::tempdir().unwrap();
     let module = module();
     let rules = format!("auth required {} {options}\naccount required pam_permit.so\n", module.display());
@@ -65,7 +70,7 @@ fn log_in(options: &str, user: &str, typed: &str) -> Output {
 }
 
 #[track_caller]
-fn expect(options: &str, user: &str, typed: &str, good: bool) {
+pub(crate) fn expect(options: &str, user: &str, typed: &str, good: bool) {
     let output = log_in(options, user, typed);
     assert_eq!(output.status.success(), good, "{options} {user} {typed}: {output:?}");
 }
@@ -160,7 +165,7 @@ fn an_ordinary_user_may_ask_about_himself_only() {
 }
 
 /// A script that root runs with files of its own in place of those of the system.
-fn in_place_of_system_files(directory: &Path, script: &str) -> Command {
+pub(crate) fn in_place_of_system_files(directory: &Path, script: &str) -> Command {
     let binds = "for f in \"$0\"/system/*; do mount --bind \"$f\" /etc/${f##*/}; done";
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", &format!("{binds}; {script}")]).arg(directory);
@@ -169,13 +174,13 @@ fn in_place_of_system_files(directory: &Path, script: &str) -> Command {
 }
 
 /// A directory whose `system` has the rules of PAM for a service: the module, and permission for the rest.
-fn system_files(daemon: &Daemon, service: &str) -> tempfile::TempDir {
+pub(crate) fn system_files(daemon: &Daemon, service: &str, options: &str) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let rules = directory.path().join("system/pam.d");
     fs::create_dir_all(&rules).unwrap();
     let text = format!(
-        "auth required {} socket={}\naccount required pam_permit.so\nsession required pam_permit.so\n",
+        "auth required {} socket={} {options}\naccount required pam_permit.so\nsession required pam_permit.so\n",
         module().display(),
         daemon.socket().display()
     );
@@ -191,7 +196,7 @@ fn sudo_asks_for_an_otp() {
     let daemon = daemon();
     let user = testing::sshd::ordinary_user();
     daemon.tokens.said(&["give", "cccccccccccb", &user], "");
-    let directory = system_files(&daemon, "sudo");
+    let directory = system_files(&daemon, "sudo", "");
     let system = directory.path().join("system");
     fs::write(system.join("sudoers"), format!("Defaults !lecture\n{user} ALL=(ALL) ALL\n")).unwrap();
     fs::set_permissions(system.join("sudoers"), fs::Permissions::from_mode(0o440)).unwrap();
@@ -219,38 +224,62 @@ fn sshd_asks_for_an_otp_by_keyboard_interactive() {
     let daemon = daemon();
     let user = testing::sshd::ordinary_user();
     daemon.tokens.said(&["give", "cccccccccccb", &user], "");
-    let directory = system_files(&daemon, "sshd");
-    let at = |name: &str| directory.path().join(name);
-    let port = testing::port::free();
-    let config = format!(
-        "Port {port}\nListenAddress 127.0.0.1\nHostKey {0}/host\nPidFile none\nUsePAM yes\nStrictModes no\n\
-         KbdInteractiveAuthentication yes\nPasswordAuthentication no\nPubkeyAuthentication no\n",
-        directory.path().display()
-    );
-    fs::write(at("sshd_config"), config).unwrap();
-    let key =
-        Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(at("host")).status();
-    assert!(key.unwrap().success());
-    // ssh asks this program for the answer.
-    fs::write(at("answer"), "#!/bin/sh\nexec cat \"$ANSWER\"\n").unwrap();
-    fs::set_permissions(at("answer"), fs::Permissions::from_mode(0o755)).unwrap();
-    let script =
-        format!("mkdir -p /run/sshd; exec {} -D -e -f \"$0/sshd_config\"", program("sshd").display());
-    let mut sshd =
-        Killed(in_place_of_system_files(directory.path(), &script).stderr(Stdio::piped()).spawn().unwrap());
-    let log = Lines::follow(sshd.0.stderr.take().unwrap());
-    log.wait_for("Server listening", secs(20));
+    let sshd = Sshd::start(&daemon, "");
     let first = daemon.key.otp(1, 1);
     for (otp, expected) in [(&first, true), (&first, false), (&daemon.key.otp(1, 2), true)] {
-        fs::write(at("otp"), otp).unwrap();
+        let (good, said) = sshd.log_in(&user, otp, "");
+        assert_eq!(good, expected, "{otp}: {said}");
+    }
+}
+
+/// An sshd that asks the module, by keyboard-interactive.
+pub(crate) struct Sshd {
+    directory: tempfile::TempDir,
+    port: u16,
+    log: Lines,
+    _process: Killed,
+}
+
+impl Sshd {
+    pub(crate) fn start(daemon: &Daemon, options: &str) -> Self {
+        let directory = system_files(daemon, "sshd", options);
+        let at = |name: &str| directory.path().join(name);
+        let port = testing::port::free();
+        let config = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {0}/host\nPidFile none\nUsePAM yes\nStrictModes no\n\
+             KbdInteractiveAuthentication yes\nPasswordAuthentication no\nPubkeyAuthentication no\n",
+            directory.path().display()
+        );
+        fs::write(at("sshd_config"), config).unwrap();
+        let key =
+            Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(at("host")).status();
+        assert!(key.unwrap().success());
+        // ssh asks this program for each answer, with the question as its argument.
+        let answer =
+            "#!/bin/sh\ncase \"$1\" in *Password:*) echo \"$PASSWORD\" ;; *) echo \"$OTP\" ;; esac\n";
+        fs::write(at("answer"), answer).unwrap();
+        fs::set_permissions(at("answer"), fs::Permissions::from_mode(0o755)).unwrap();
+        let script =
+            format!("mkdir -p /run/sshd; exec {} -D -e -f \"$0/sshd_config\"", program("sshd").display());
+        let mut process = in_place_of_system_files(directory.path(), &script);
+        let mut process = Killed(process.stderr(Stdio::piped()).spawn().unwrap());
+        let log = Lines::follow(process.0.stderr.take().unwrap());
+        log.wait_for("Server listening", secs(20));
+        Self { directory, port, log, _process: process }
+    }
+
+    /// Logs a user in, who answers questions for a password and for an OTP.
+    pub(crate) fn log_in(&self, user: &str, otp: &str, password: &str) -> (bool, String) {
+        let answer = self.directory.path().join("answer");
         let mut ssh = Command::new("ssh");
-        ssh.args(["-F", "none", "-p", &port.to_string(), "-l", &user, "-o", "StrictHostKeyChecking=no"]);
+        ssh.args(["-F", "none", "-p", &self.port.to_string(), "-l", user, "-o", "StrictHostKeyChecking=no"]);
         ssh.args(["-o", "UserKnownHostsFile=/dev/null", "-o", "NumberOfPasswordPrompts=1"]);
         ssh.args(["-o", "PreferredAuthentications=keyboard-interactive", "127.0.0.1", "echo", "welcome"]);
-        ssh.env("ANSWER", at("otp")).env("SSH_ASKPASS", at("answer")).env("SSH_ASKPASS_REQUIRE", "force");
+        ssh.env("OTP", otp).env("PASSWORD", password);
+        ssh.env("SSH_ASKPASS", answer).env("SSH_ASKPASS_REQUIRE", "force");
         let output = run_to_end(ssh.stdin(Stdio::null()), secs(30));
         let good = String::from_utf8_lossy(&output.stdout).contains("welcome");
-        assert_eq!(good, expected, "{otp}: {output:?} {:?}", log.tail(30));
+        (good, format!("{output:?} {:?}", self.log.tail(30)))
     }
 }
 

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use access::otp::ledger::{Accepted, Ledger, Record};
+use access::otp::sync::Verdict;
 use access::otp::token::Refusal;
 use access::otp::yubico::Otp;
-use credentials::{GroupCommit, StoreError, job};
+use config::types::{self, LogIn};
 use nix::unistd::{User, geteuid};
 use serde::Deserialize;
 use state::State;
@@ -18,17 +19,29 @@ use state::listen::SocketPath;
 use state::lock::lock;
 use sys::peer::Credentials;
 use sys::socket::{ListenUnixError, listen_unix};
+use text::terminal::plain;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+use super::passwords::{Password, Passwords};
+use super::peers::{News, Peers};
+use super::refusals::{Asker, Refusals, Why};
+use super::tokens::Tokens;
+use super::verifier::news;
+use super::{SOCKET, SUBJECT};
 
 /// Everyone may ask: the kernel says who it is.
 const MODE: u32 = 0o666;
 
 /// Time for one question.
 const LIMIT: Duration = Duration::from_secs(5);
+
+/// Time for other servers to answer: the module waits two seconds for all.
+const PEERS_LIMIT: Duration = Duration::from_millis(1500);
 
 /// Longest question.
 const LONGEST: u64 = 8192;
@@ -55,18 +68,27 @@ impl Drop for AuthSocket {
 
 impl AuthSocket {
     /// Begins to answer at a path. Call it in the runtime.
-    pub(super) fn start(path: &Path, commits: GroupCommit, state: Arc<State>) -> Result<Self, String> {
+    pub(super) fn start(path: &Path, judges: Judges) -> Result<Self, String> {
         let (listener, file) = listen_unix(path, MODE).map_err(|error: ListenUnixError| error.to_string())?;
         let listener = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
         let listener = listener.map_err(|error| error.to_string())?;
-        let door = Arc::new(Door { commits, state, open: Mutex::default() });
+        let door = Arc::new(Door { judges, open: Mutex::default() });
         Ok(Self { task: tokio::spawn(accept(listener, door)), _file: SocketPath(file) })
     }
 }
 
+/// What decides about questions.
+pub(super) struct Judges {
+    pub(super) tokens: Arc<Tokens>,
+    pub(super) peers: Arc<Peers>,
+    pub(super) refusals: Refusals,
+    pub(super) passwords: Arc<Passwords>,
+    pub(super) settings: types::Otp,
+    pub(super) state: Arc<State>,
+}
+
 struct Door {
-    commits: GroupCommit,
-    state: Arc<State>,
+    judges: Judges,
     /// Open connections of each user.
     open: Mutex<HashMap<u32, usize>>,
 }
@@ -90,16 +112,40 @@ impl Drop for Slot {
 }
 
 /// What a module asks.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 struct Question {
     user: String,
     #[serde(default)]
     service: String,
     #[serde(default)]
     from: String,
-    otp: String,
+    /// What the log-in must prove: a word of [`LogIn`].
+    auth: Option<String>,
+    /// A one-time password; with `either` what may be one.
+    otp: Option<String>,
+    password: Option<String>,
     /// Public names of which the OTP must have one.
     keys: Option<Vec<String>>,
+    /// Who says so.
+    #[serde(default)]
+    keys_of: KeysOf,
+}
+
+/// Keys of which the OTP must have one.
+struct Keys {
+    names: Vec<String>,
+    of: KeysOf,
+}
+
+/// Who says which keys a user has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum KeysOf {
+    /// The operator of the machine.
+    #[default]
+    Operator,
+    /// The user: a key that the store gives to another user is not theirs.
+    User,
 }
 
 /// What it is told.
@@ -134,7 +180,7 @@ async fn accept(listener: UnixListener, door: Arc<Door>) {
                 });
             }
             Err(error) => {
-                door.state.events.record(Level::Warning, "otp.socket", format!("cannot accept: {error}"));
+                door.judges.state.events.record(Level::Warning, SOCKET, format!("cannot accept: {error}"));
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -164,7 +210,8 @@ fn is_trusted(peer: Credentials) -> bool {
 
 async fn serve(stream: UnixStream, peer: Credentials, door: &Door) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
-    let mut line = String::new();
+    // It may have a password.
+    let mut line = Zeroizing::new(String::with_capacity(LONGEST as usize));
     BufReader::new(read.take(LONGEST)).read_line(&mut line).await?;
     let said = match serde_json::from_str::<Question>(&line) {
         Ok(question) if line.ends_with('\n') => answer(question, peer, door).await,
@@ -174,52 +221,201 @@ async fn serve(stream: UnixStream, peer: Credentials, door: &Door) -> io::Result
 }
 
 async fn answer(question: Question, peer: Credentials, door: &Door) -> Said {
-    let Question { user, service, from, otp, keys } = question;
-    let plain = text::terminal::plain;
-    let who = format!(
-        "{} ({}{})",
-        plain(&user),
-        plain(&service),
-        if from.is_empty() { String::new() } else { format!(" from {}", plain(&from)) }
-    );
+    let Question { user, service, from, auth, otp, password, keys, keys_of } = question;
+    let (otp, password) = (otp.map(Zeroizing::new), password.map(Zeroizing::new));
+    let source = if from.is_empty() { format!("user {user}") } else { from.clone() };
+    let place = if from.is_empty() { String::new() } else { format!(" from {}", plain(&from)) };
+    let who = format!("{} ({}{place})", plain(&user), plain(&service));
+    let asker = Asker::Module { who, user: user.clone() };
     if !is_trusted(peer) {
         let name = user.clone();
         // It may ask a directory service.
         let own = tokio::task::spawn_blocking(move || User::from_name(&name)).await;
         let is_own = matches!(own, Ok(Ok(Some(own))) if own.uid.as_raw() == peer.uid);
         if !is_own || keys.is_some() {
-            tracing::warn!(subject = "otp", "{who}: user {} may not ask about another user", peer.uid);
+            let why = format!("user {} may not ask about another user, nor say which keys one has", peer.uid);
+            door.judges.refusals.tell(&asker, &Why::Other(why));
             return Said::Unable;
         }
     }
-    let (tell, told) = oneshot::channel();
-    let nonce = format!("pam{:032x}", fastrand::u128(..));
-    let decide =
-        move |ledger: &mut Ledger, now: u64| judge(ledger, &user, &otp, keys.as_deref(), &nonce, now / 1000);
-    let work = job(decide, move |result: Result<Result<Accepted, Refusal>, Arc<StoreError>>| {
-        drop(tell.send(result))
-    });
-    if door.commits.submit(work).is_err() {
-        return Said::Unable;
-    }
-    let told = told.await;
-    if matches!(told, Ok(Ok(_))) {
-        door.state.restore("otp");
-    }
-    match told {
-        Ok(Ok(Ok(accepted))) => {
-            tracing::info!(subject = "otp", "{who}: good, by token {}", plain(&accepted.id));
+    let wanted = match auth.as_deref().map(str::parse::<LogIn>) {
+        None => LogIn::Otp,
+        Some(Ok(wanted)) => wanted,
+        Some(Err(_)) => return Said::Unable,
+    };
+    let keys = keys.map(|names| Keys { names, of: keys_of });
+    let log_in = LogInQuestion { user, otp, password, keys, source };
+    let judges = &door.judges;
+    match judges.judge(wanted, log_in).await {
+        Judged::Good(by) => {
+            tracing::info!(subject = SUBJECT, "{asker}: good, by {}", plain(&by));
             Said::Good
         }
-        Ok(Ok(Err(why))) => {
-            tracing::warn!(subject = "otp", "{who}: refused: {}", plain(&why.to_string()));
-            if why == Refusal::NoToken { Said::NoToken } else { Said::Bad }
+        Judged::Refused(said, reasons) => {
+            reasons.iter().for_each(|why| judges.refusals.tell(&asker, why));
+            said
         }
-        Ok(Err(error)) => {
-            door.state.degrade("otp", &error.to_string());
-            Said::Unable
+    }
+}
+
+/// A question without its form.
+struct LogInQuestion {
+    user: String,
+    otp: Option<Zeroizing<String>>,
+    password: Option<Zeroizing<String>>,
+    keys: Option<Keys>,
+    /// Where the user comes from.
+    source: String,
+}
+
+enum Judged {
+    /// By what.
+    Good(String),
+    Refused(Said, Vec<Why>),
+}
+
+/// What became of one factor.
+enum Factor {
+    Proven(String),
+    /// It was not asked.
+    Absent,
+    Failed(Said, Why),
+}
+
+impl Factor {
+    fn proof(&self) -> Option<&str> {
+        match self {
+            Self::Proven(by) => Some(by),
+            Self::Absent | Self::Failed(..) => None,
         }
-        Err(_) => Said::Unable,
+    }
+}
+
+impl Judges {
+    /// Every factor that came is checked, whatever became of the others: the answer does not tell which one was wrong.
+    async fn judge(&self, wanted: LogIn, question: LogInQuestion) -> Judged {
+        let LogInQuestion { user, otp, password, keys, source } = question;
+        let is_whole = match wanted {
+            LogIn::Otp => otp.is_some(),
+            LogIn::Password => password.is_some(),
+            LogIn::Either => otp.is_some() || password.is_some(),
+            LogIn::Both => otp.is_some() && password.is_some(),
+        };
+        if !is_whole {
+            let why = Why::Other("the question lacks what was typed".to_owned());
+            return Judged::Refused(Said::Unable, vec![why]);
+        }
+        let otp = match otp {
+            Some(otp) => self.judge_otp(&user, otp, keys).await,
+            None => Factor::Absent,
+        };
+        let is_enough = wanted == LogIn::Either && otp.proof().is_some();
+        let password = match password.filter(|_| !is_enough) {
+            Some(password) => self.judge_password(wanted, &user, password, &source).await,
+            None => Factor::Absent,
+        };
+        let proven = |rule: LogIn| match (rule, otp.proof(), password.proof()) {
+            (LogIn::Otp, Some(by), _) | (LogIn::Password, _, Some(by)) => Some(by.to_owned()),
+            (LogIn::Either, by, other) => by.or(other).map(str::to_owned),
+            (LogIn::Both, Some(by), Some(other)) => Some(format!("{other} and {by}")),
+            (LogIn::Otp | LogIn::Password | LogIn::Both, ..) => None,
+        };
+        let by = proven(wanted);
+        match (by, self.settings.log_in) {
+            (Some(by), None) => return Judged::Good(by),
+            (Some(_), Some(rule)) => {
+                if let Some(by) = proven(rule) {
+                    return Judged::Good(by);
+                }
+                let why = format!(
+                    "log-in = \"{rule}\" in [otp] asks for more than auth={wanted} of the module: write auth={rule} in the file of pam.d"
+                );
+                return Judged::Refused(Said::Unable, vec![Why::Other(why)]);
+            }
+            (None, _) => {}
+        }
+        let mut said = Vec::new();
+        let mut reasons = Vec::new();
+        for factor in [password, otp] {
+            if let Factor::Failed(one, why) = factor {
+                said.push(one);
+                reasons.push(why);
+            }
+        }
+        let said = [Said::Unable, Said::Bad, Said::NoToken]
+            .into_iter()
+            .find(|one| said.contains(one))
+            .unwrap_or(Said::Bad);
+        Judged::Refused(said, reasons)
+    }
+
+    async fn judge_password(
+        &self,
+        wanted: LogIn,
+        user: &str,
+        password: Zeroizing<String>,
+        source: &str,
+    ) -> Factor {
+        let file = self.settings.users.clone();
+        match self.passwords.check(file, user, password, source).await {
+            Password::Right => Factor::Proven("password".to_owned()),
+            Password::Wrong(why) => Factor::Failed(Said::Bad, Why::Other(why)),
+            Password::None => {
+                let why = format!("the user has no password (penstock user add {user})");
+                // `nullok` is for users without tokens, not for those without a password.
+                let said = if wanted == LogIn::Both { Said::Bad } else { Said::NoToken };
+                Factor::Failed(said, Why::Other(why))
+            }
+            Password::Unable(why) => Factor::Failed(Said::Unable, Why::Other(why)),
+        }
+    }
+
+    async fn judge_otp(&self, user: &str, otp: Zeroizing<String>, keys: Option<Keys>) -> Factor {
+        let nonce = format!("pam{:032x}", fastrand::u128(..));
+        let (user, name) = (user.to_owned(), Otp::read(&otp).ok().map(|otp| otp.name));
+        let decide = move |ledger: &mut Ledger, now: u64| {
+            let now = now / 1000;
+            let judged = judge(ledger, &user, &otp, keys.as_ref(), &nonce, now);
+            match judged {
+                Ok((accepted, record)) => (Ok(news(accepted, &otp, now)), vec![record]),
+                Err(why) => (Err(why), Vec::new()),
+            }
+        };
+        let news = match self.tokens.decide(decide).await {
+            Ok(Ok(news)) => {
+                self.tokens.works();
+                news
+            }
+            Ok(Err(why)) => {
+                let said = if why == Refusal::NoToken { Said::NoToken } else { Said::Bad };
+                return Factor::Failed(said, Why::Refused { token: name, why });
+            }
+            Err(error) => {
+                self.tokens.failed(&error);
+                return Factor::Failed(Said::Unable, Why::Other(format!("BACKEND_ERROR: {error}")));
+            }
+        };
+        let token = news.state.name.clone();
+        match self.agreed(news).await {
+            Verdict::Agreed(_) => Factor::Proven(format!("token {token}")),
+            verdict => {
+                let said = if verdict == Verdict::Replayed { Said::Bad } else { Said::Unable };
+                Factor::Failed(said, Why::Others { token, verdict })
+            }
+        }
+    }
+
+    /// What other servers say of an OTP that is good here.
+    async fn agreed(&self, news: News) -> Verdict {
+        if self.peers.is_empty() {
+            return Verdict::Agreed(100);
+        }
+        let (tell, told) = oneshot::channel();
+        let limit = self.settings.sync_timeout.min(PEERS_LIMIT);
+        self.peers.ask(news, self.settings.sync_level, limit, move |verdict| {
+            let _ = tell.send(verdict);
+        });
+        told.await.unwrap_or(Verdict::TooFew(0))
     }
 }
 
@@ -227,21 +423,21 @@ fn judge(
     ledger: &mut Ledger,
     user: &str,
     typed: &str,
-    keys: Option<&[String]>,
+    keys: Option<&Keys>,
     nonce: &str,
     now: u64,
-) -> (Result<Accepted, Refusal>, Vec<Record>) {
-    let judged = match keys {
-        None if ledger.of_owner(user).next().is_none() => Err(Refusal::NoToken),
-        None => ledger.prove(user, typed, nonce, now),
-        Some(keys) => match Otp::read(typed) {
-            Ok(otp) if keys.contains(&otp.name) => ledger.press(&otp, nonce, now),
-            Ok(otp) => Err(Refusal::NotTheirs { id: otp.name }),
-            Err(_) => Err(Refusal::NotAnOtp),
-        },
+) -> Result<(Accepted, Record), Refusal> {
+    let Some(keys) = keys else {
+        if ledger.of_owner(user).next().is_none() {
+            return Err(Refusal::NoToken);
+        }
+        return ledger.prove(user, typed, nonce, now);
     };
-    match judged {
-        Ok((accepted, record)) => (Ok(accepted), vec![record]),
-        Err(why) => (Err(why), Vec::new()),
+    let otp = Otp::read(typed).map_err(|_| Refusal::NotAnOtp)?;
+    let owner = ledger.token(&otp.name).and_then(|token| token.owner.as_deref());
+    let is_of_another = keys.of == KeysOf::User && owner.is_some_and(|owner| owner != user);
+    match keys.names.contains(&otp.name) && !is_of_another {
+        true => ledger.press(&otp, nonce, now),
+        false => Err(Refusal::NotTheirs { id: otp.name }),
     }
 }

@@ -13,6 +13,7 @@ use state::lock::lock;
 use sys::file;
 
 use super::{ConfigSource, FrontDoor, notify};
+use crate::otp;
 use crate::transaction::{Plan, Served, Step};
 
 /// Subject of a commit that was not confirmed in time and cannot be undone.
@@ -164,6 +165,7 @@ impl FrontDoor {
         self.slow.discoverer.tell_failures(&snapshot);
         self.slow.orderer.reconcile(&snapshot.config);
         self.slow.otp.follow(&snapshot.config);
+        self.slow.otp.opened(otp::RELOAD_LIMIT).await;
         let mut said = done;
         // What is served now ends it.
         let is_other = |(subject, _): &(String, String)| subject != UNDO;

@@ -1,0 +1,202 @@
+//! The validation server of listeners: `/wsapi/2.0/verify` for clients, `/wsapi/2.0/sync` for other servers.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use access::otp::ledger::{Accepted, Client, Ledger, Record};
+use access::otp::sync::{self, Verdict};
+use access::otp::token::{Last, Moved, Refusal};
+use access::otp::validation::{self, Answer, Asked, Counters, Echo, Level as Wanted, Status, Unsigned};
+use access::otp::yubico::Otp;
+use config::types;
+use credentials::{StoreError, job};
+use logic::peers::Peer;
+use state::validation::{Question, Reply, Validator};
+use zeroize::Zeroizing;
+
+use super::peers::{News, Peers};
+use super::refusals::{Asker, Refusals, Why};
+use super::tokens::Tokens;
+
+/// Answers for the tokens of a store.
+pub(super) struct Verifier {
+    pub(super) tokens: Arc<Tokens>,
+    pub(super) peers: Arc<Peers>,
+    pub(super) refusals: Arc<Refusals>,
+    pub(super) settings: types::Otp,
+}
+
+/// What the store decided about a request.
+struct Decided {
+    answer: Answer,
+    key: Option<Zeroizing<Vec<u8>>>,
+    why: Option<Why>,
+    /// What other servers must know.
+    news: Option<News>,
+}
+
+impl Validator for Verifier {
+    fn handle(&self, question: Question, query: &str, from: Option<IpAddr>, reply: Reply) {
+        match question {
+            Question::Verify => self.verify(query, from, reply),
+            Question::Sync => self.sync(query, from, reply),
+        }
+    }
+}
+
+impl Verifier {
+    fn verify(&self, query: &str, from: Option<IpAddr>, reply: Reply) {
+        let (echo, asked) = validation::read(query);
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(status) => return give(reply, &Answer::only(status).text(&echo, now(), None)),
+        };
+        let percent = match asked.level {
+            Wanted::Usual => self.settings.sync_level,
+            Wanted::Fast => 1,
+            Wanted::Secure => 100,
+            Wanted::Percent(percent) => percent,
+        };
+        let limit = asked.wait.unwrap_or(self.settings.sync_timeout);
+        let (tokens, peers, refusals) = (self.tokens.clone(), self.peers.clone(), self.refusals.clone());
+        let client = asked.client;
+        let finish = move |decided: Result<Decided, Arc<StoreError>>| match decided {
+            Ok(Decided { mut answer, key, why, news }) => {
+                tokens.works();
+                let asker = Asker::Client { id: client, from };
+                if let Some(why) = &why {
+                    refusals.tell(&asker, why);
+                }
+                if let Some(key) = &key {
+                    tokens.learn(client, key);
+                }
+                let tell = move |answer: &Answer| {
+                    give(reply, &answer.text(&echo, now(), key.as_deref().map(Vec::as_slice)));
+                };
+                let Some(news) = news.filter(|_| !peers.is_empty()) else { return tell(&answer) };
+                let token = news.state.name.clone();
+                peers.ask(news, percent, limit, move |verdict| {
+                    (answer.status, answer.level) = match verdict {
+                        Verdict::Agreed(percent) => (Status::Ok, Some(percent)),
+                        Verdict::Replayed => (Status::ReplayedOtp, None),
+                        Verdict::TooFew(percent) => (Status::NotEnoughAnswers, Some(percent)),
+                        Verdict::Wait => (Status::BackendError, None),
+                    };
+                    if answer.status != Status::Ok {
+                        answer.counters = None;
+                    }
+                    tell(&answer);
+                    if answer.status != Status::Ok {
+                        refusals.tell(&asker, &Why::Others { token, verdict });
+                    }
+                });
+            }
+            Err(error) => {
+                tokens.failed(&error);
+                let key = tokens.key(client);
+                let answer = Answer::only(Status::BackendError);
+                give(reply, &answer.text(&echo, now(), key.as_deref().map(Vec::as_slice)));
+            }
+        };
+        self.tokens.submit(job(move |ledger, now| decide(ledger, &asked, now / 1000), finish));
+    }
+
+    /// Another server tells what it accepted, and hears what was known here before.
+    fn sync(&self, query: &str, from: Option<IpAddr>, reply: Reply) {
+        let refuse = |reply, status| give(reply, &Answer::only(status).text(&Echo::default(), now(), None));
+        let is_known = from.is_some_and(|ip| self.settings.sync_from.contains(&Peer::Ip((ip, 0).into())));
+        if !is_known {
+            self.refusals.tell(&Asker::Server { from }, &Why::OtherServer);
+            return refuse(reply, Status::OperationNotAllowed);
+        }
+        let Ok(told) = sync::read(query) else { return refuse(reply, Status::MissingParameter) };
+        let Some(last) = told.last else { return refuse(reply, Status::MissingParameter) };
+        let (tokens, refusals, name) = (self.tokens.clone(), self.refusals.clone(), told.name.clone());
+        let decide = move |ledger: &mut Ledger, now: u64| {
+            let modified = ledger.token(&told.name).and_then(|token| token.used).unwrap_or(0);
+            let followed = ledger.follow(&told.name, last, now / 1000);
+            let (before, record) = followed.map_or((None, None), |(before, record)| (Some(before), record));
+            let state = before.map(|last| sync::State { name: told.name, last, modified });
+            (state.map(|state| (state, ledger.changes())), Vec::from_iter(record))
+        };
+        type Before = Option<(sync::State, u64)>;
+        let finish = move |known: Result<Before, Arc<StoreError>>| match known {
+            Ok(Some((before, changes))) => {
+                tokens.works();
+                give(reply, &before.answer(changes));
+            }
+            Ok(None) => {
+                tokens.works();
+                refusals.tell(&Asker::Server { from }, &Why::NotHere { token: name });
+                refuse(reply, Status::BadOtp);
+            }
+            Err(error) => {
+                tokens.failed(&error);
+                refuse(reply, Status::BackendError);
+            }
+        };
+        self.tokens.submit(job(decide, finish));
+    }
+}
+
+fn decide(ledger: &mut Ledger, asked: &Asked, now: u64) -> (Decided, Vec<Record>) {
+    let refused = |status, key, why| {
+        (Decided { answer: Answer::only(status), key, why: Some(why), news: None }, Vec::new())
+    };
+    let Some(client) = ledger.client(asked.client) else {
+        return refused(Status::NoSuchClient, None, Why::NoClient);
+    };
+    let Ok(key) = key_of(ledger, client) else {
+        return refused(Status::BackendError, None, Why::SealedClient);
+    };
+    if let Err(status) = asked.prove(key.as_deref().map(Vec::as_slice), Unsigned::Answered) {
+        // Not signed with the key: the sender may want to learn what the key signs.
+        return refused(status, key, Why::WrongSignature);
+    }
+    let otp = match Otp::read(&asked.otp) {
+        Ok(otp) => otp,
+        Err(_) => return refused(Status::BadOtp, key, Why::Refused { token: None, why: Refusal::NotAnOtp }),
+    };
+    match ledger.press(&otp, &asked.nonce, now) {
+        Ok((accepted, record)) => {
+            let counters = counters(asked, &accepted.moved);
+            let news = Some(news(accepted, &asked.otp, now));
+            let answer = Answer { status: Status::Ok, level: None, counters };
+            (Decided { answer, key, why: None, news }, vec![record])
+        }
+        Err(why) => refused(Status::from(&why), key, Why::Refused { token: Some(otp.name), why }),
+    }
+}
+
+/// What other servers must know of an OTP that was accepted. `now` is in seconds since 1970.
+pub(super) fn news(accepted: Accepted, otp: &str, now: u64) -> News {
+    let state = sync::State { name: accepted.id, last: Some(accepted.moved.clone()), modified: now };
+    News { change: accepted.change, state, sent: accepted.moved, otp: otp.to_owned() }
+}
+
+/// The key of a client that has one. The error: it does not open.
+fn key_of(ledger: &Ledger, client: &Client) -> Result<Option<Zeroizing<Vec<u8>>>, ()> {
+    match client.sealed {
+        None => Ok(None),
+        Some(_) => ledger.client_key(client).map(Some).ok_or(()),
+    }
+}
+
+fn counters(asked: &Asked, moved: &Moved) -> Option<Last> {
+    match (asked.counters, moved) {
+        (Counters::Wanted, Moved::Pressed(last)) => Some(last.clone()),
+        _ => None,
+    }
+}
+
+/// A client that has gone needs no answer.
+fn give(reply: Reply, text: &str) {
+    let _ = reply.send(text.to_owned());
+}
+
+/// Milliseconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
