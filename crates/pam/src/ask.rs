@@ -1,10 +1,11 @@
 //! The question to the daemon and its answer: one line of JSON each.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::ffi;
+use crate::secret::Secret;
 
 /// Time for all of it.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -19,9 +20,14 @@ pub(crate) struct Question<'a> {
     pub(crate) service: &'a str,
     /// The host that the user comes from, as the service says.
     pub(crate) from: &'a str,
-    pub(crate) otp: &'a str,
+    /// What the log-in must prove.
+    pub(crate) auth: &'static str,
+    pub(crate) otp: Option<&'a str>,
+    pub(crate) password: Option<&'a str>,
     /// Public names of which the OTP must have one; without them the daemon knows whose it is.
     pub(crate) keys: Option<&'a [String]>,
+    /// Who says so: `operator` or `user`.
+    pub(crate) keys_of: &'static str,
 }
 
 /// What the daemon says.
@@ -44,8 +50,15 @@ pub(crate) fn ask(socket: &Path, daemon: Option<&str>, question: &Question<'_>) 
         )));
     }
     let line = line(question);
-    stream.set_write_timeout(Some(left(until)?))?;
-    stream.write_all(line.as_bytes())?;
+    let mut unsent = line.as_bytes();
+    while !unsent.is_empty() {
+        stream.set_write_timeout(Some(left(until)?))?;
+        unsent = match ffi::send(&stream, unsent) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
+            sent => unsent.get(sent?..).unwrap_or_default(),
+        };
+    }
     let mut answer = Vec::new();
     while !answer.ends_with(b"\n") {
         let mut part = [0; LONGEST];
@@ -74,39 +87,58 @@ pub(crate) fn judge(line: &[u8]) -> io::Result<Answer> {
 }
 
 /// The line of a question.
-pub(crate) fn line(question: &Question<'_>) -> String {
-    let mut line = String::from("{");
-    for (name, value) in [
-        ("user", question.user),
-        ("service", question.service),
-        ("from", question.from),
+pub(crate) fn line(question: &Question<'_>) -> Secret {
+    let texts = [
+        ("user", Some(question.user)),
+        ("service", Some(question.service)),
+        ("from", Some(question.from)),
+        ("auth", Some(question.auth)),
         ("otp", question.otp),
-    ] {
-        line.push_str(&format!("\"{name}\":{},", quoted(value)));
+        ("password", question.password),
+    ];
+    let keys = question.keys.unwrap_or_default();
+    let length: usize = texts.iter().filter_map(|(_, text)| *text).map(str::len).sum();
+    let of_keys: usize = keys.iter().map(|key| key.len() + 3).sum();
+    // Enough for all: text that grows leaves copies behind. A character has six letters at most.
+    let mut line = String::with_capacity(6 * (length + of_keys) + 256);
+    let mut before = '{';
+    for (name, value) in texts {
+        let Some(value) = value else { continue };
+        line.extend([before, '"']);
+        line.push_str(name);
+        line.push_str("\":");
+        quote(value, &mut line);
+        before = ',';
     }
-    if let Some(keys) = question.keys {
-        let keys: Vec<String> = keys.iter().map(|key| quoted(key)).collect();
-        line.push_str(&format!("\"keys\":[{}],", keys.join(",")));
+    if question.keys.is_some() {
+        line.push_str(",\"keys_of\":");
+        quote(question.keys_of, &mut line);
+        line.push_str(",\"keys\":[");
+        for (at, key) in keys.iter().enumerate() {
+            line.push_str(if at == 0 { "" } else { "," });
+            quote(key, &mut line);
+        }
+        line.push(']');
     }
-    line.pop();
     line.push_str("}\n");
-    line
+    Secret::new(line)
 }
 
-/// A string of JSON.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
+/// Appends a string of JSON.
+fn quote(text: &str, line: &mut String) {
+    line.push('"');
     for c in text.chars() {
         match c {
-            '"' | '\\' => out.extend(['\\', c]),
+            '"' | '\\' => line.extend(['\\', c]),
             c if u32::from(c) < 0x20 || u32::from(c) == 0x7f => {
-                out.push_str(&format!("\\u{:04x}", u32::from(c)))
+                line.push_str("\\u00");
+                let digit = |at: u32| char::from_digit(u32::from(c) >> at & 15, 16).unwrap_or('0');
+                line.extend([digit(4), digit(0)]);
             }
-            c => out.push(c),
+            c => line.push(c),
         }
     }
-    out.push('"');
-    out
+    line.push('"');
 }
 
 fn left(until: Instant) -> io::Result<Duration> {

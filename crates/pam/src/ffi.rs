@@ -1,15 +1,16 @@
-//! The functions of libpam, and the two of libc that the standard library lacks. The only file with `unsafe`.
+//! The functions of libpam, and those of libc that the standard library lacks. The only file with `unsafe`.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_long, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::time::Duration;
 
 use crate::options::Echo;
+use crate::secret::Secret;
 
 /// Results of a module (security/_pam_types.h of Linux-PAM).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,12 +80,15 @@ struct Conversation {
     data: *mut c_void,
 }
 
-/// Of struct passwd only its beginning is read.
+/// Of struct passwd (of Linux) only its beginning is read.
 #[repr(C)]
 struct Passwd {
     _name: *const c_char,
     _password: *const c_char,
-    uid: u32,
+    user: u32,
+    group: u32,
+    _about: *const c_char,
+    home: *const c_char,
 }
 
 /// struct sockaddr_un
@@ -118,8 +122,29 @@ unsafe extern "C" {
     fn setsockopt(socket: c_int, level: c_int, option: c_int, value: *const c_void, length: u32) -> c_int;
     fn connect(socket: c_int, address: *const c_void, length: u32) -> c_int;
     fn getsockopt(socket: c_int, level: c_int, option: c_int, value: *mut c_void, length: *mut u32) -> c_int;
+    #[link_name = "send"]
+    fn libc_send(socket: c_int, bytes: *const c_void, length: usize, flags: c_int) -> isize;
+    fn explicit_bzero(memory: *mut c_void, length: usize);
+    fn geteuid() -> u32;
+    fn getegid() -> u32;
+    fn getgroups(count: c_int, groups: *mut u32) -> c_int;
+    fn getgrouplist(name: *const c_char, group: u32, groups: *mut u32, count: *mut c_int) -> c_int;
+    fn setfsuid(user: u32) -> c_int;
+    fn setfsgid(group: u32) -> c_int;
+    fn syscall(number: c_long, ...) -> c_long;
+    fn strlen(text: *const c_char) -> usize;
     fn free(memory: *mut c_void);
 }
+
+/// Number of setgroups(2). The function of libc changes the groups of all threads of the program; the call only those of this one.
+#[cfg(target_arch = "x86_64")]
+const SET_GROUPS: c_long = 116;
+/// The same in the common table of newer architectures (aarch64, riscv64).
+#[cfg(not(target_arch = "x86_64"))]
+const SET_GROUPS: c_long = 159;
+
+/// Most groups of one user (NGROUPS_MAX of Linux).
+const MOST_GROUPS: usize = 65_536;
 
 impl Handle {
     /// The transaction that libpam named; `None` if it named none.
@@ -157,10 +182,11 @@ impl Handle {
         let Ok(password) = CString::new(password) else { return };
         // SAFETY: libpam copies the string.
         unsafe { pam_set_item(self.0, Item::Password.code(), password.as_ptr().cast()) };
+        wipe(&mut password.into_bytes());
     }
 
     /// Asks the user.
-    pub(crate) fn prompt(&self, text: &str, echo: Echo) -> Option<String> {
+    pub(crate) fn prompt(&self, text: &str, echo: Echo) -> Option<Secret> {
         let text = CString::new(text).ok()?;
         let mut value = ptr::null();
         // SAFETY: as for other items; this one is a struct pam_conv.
@@ -185,13 +211,14 @@ impl Handle {
         }
         // SAFETY: the call succeeded, so there is one response.
         let typed = unsafe { (*responses).text };
-        let copied = match typed.is_null() {
-            true => None,
-            // SAFETY: a string that ends with NUL, which is ours now.
-            false => unsafe { CStr::from_ptr(typed) }.to_str().ok().map(str::to_owned),
-        };
-        // SAFETY: the program allocated both with malloc(3), and gives them to the module.
+        // SAFETY: if it is not null, it is a string that ends with NUL, which is ours now.
+        let text = (!typed.is_null()).then(|| unsafe { CStr::from_ptr(typed) });
+        let copied = text.and_then(|text| text.to_str().ok()).map(|text| Secret::new(text.to_owned()));
+        // SAFETY: the program allocated both with malloc(3), and gives them to the module. What is overwritten is the string.
         unsafe {
+            if !typed.is_null() {
+                explicit_bzero(typed.cast(), strlen(typed));
+            }
             free(typed.cast());
             free(responses.cast());
         }
@@ -247,16 +274,132 @@ pub(crate) fn peer_of(stream: &UnixStream) -> io::Result<u32> {
     }
 }
 
-/// The number of a user.
-pub(crate) fn user_id(name: &str) -> Option<u32> {
+/// Sends bytes, or some of them. A daemon that has gone is an error: SIGPIPE would end the program that logs the user in.
+pub(crate) fn send(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
+    // 0x4000 is MSG_NOSIGNAL.
+    // SAFETY: the buffer has the length that is said.
+    let sent = unsafe { libc_send(stream.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0x4000) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Overwrites memory that had a secret.
+pub(crate) fn wipe(memory: &mut [u8]) {
+    // SAFETY: the memory has the length that is said, and any bytes are valid in it.
+    unsafe { explicit_bzero(memory.as_mut_ptr().cast(), memory.len()) };
+}
+
+/// A user of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Account {
+    pub(crate) name: CString,
+    pub(crate) user: u32,
+    pub(crate) group: u32,
+    pub(crate) home: PathBuf,
+}
+
+/// Looks a user up.
+pub(crate) fn account(name: &str) -> Option<Account> {
     let name = CString::new(name).ok()?;
     // SAFETY: the result is static memory or null. A program that logs users in looks others up in the same thread.
     let entry = unsafe { getpwnam(name.as_ptr()) };
     if entry.is_null() {
         return None;
     }
-    // SAFETY: not null, so it points to an entry.
-    Some(unsafe { (*entry).uid })
+    // SAFETY: not null, so it points to an entry, whose texts end with NUL or are null.
+    let Passwd { user, group, home, .. } = unsafe { &*entry };
+    let home = match home.is_null() {
+        true => PathBuf::new(),
+        // SAFETY: as above.
+        false => PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(*home) }.to_bytes())),
+    };
+    Some(Account { name, user: *user, group: *group, home })
+}
+
+/// The number of a user.
+pub(crate) fn user_id(name: &str) -> Option<u32> {
+    account(name).map(|account| account.user)
+}
+
+/// Opens files with the rights of a user: user, group and supplementary groups of this thread, for as long as `act` runs.
+pub(crate) fn as_user<T>(account: &Account, act: impl FnOnce() -> T) -> io::Result<T> {
+    // SAFETY: these functions take and write no memory.
+    let (own_user, own_group) = unsafe { (geteuid(), getegid()) };
+    if own_user == account.user {
+        return Ok(act());
+    }
+    if own_user != 0 {
+        return Err(io::Error::other("the program does not run as root, and cannot read as the user"));
+    }
+    let before = own_groups()?;
+    let groups = groups_of(account)?;
+    let _back = Back { groups: before, group: own_group, user: own_user };
+    set_groups(&groups)?;
+    // SAFETY: as above. They return the number before, and do nothing without the right.
+    let is_set = unsafe {
+        setfsgid(account.group);
+        setfsuid(account.user);
+        (setfsgid(u32::MAX), setfsuid(u32::MAX)) == (account.group.cast_signed(), account.user.cast_signed())
+    };
+    match is_set {
+        true => Ok(act()),
+        false => Err(io::Error::other("the kernel does not let this program read as the user")),
+    }
+}
+
+/// Gives the thread its rights back.
+struct Back {
+    groups: Vec<u32>,
+    group: u32,
+    user: u32,
+}
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        // SAFETY: as in `as_user`.
+        let is_back = unsafe {
+            setfsuid(self.user);
+            setfsgid(self.group);
+            (setfsgid(u32::MAX), setfsuid(u32::MAX)) == (self.group.cast_signed(), self.user.cast_signed())
+        };
+        if set_groups(&self.groups).is_err() || !is_back {
+            // The program would go on with rights that it does not know of.
+            std::process::abort();
+        }
+    }
+}
+
+fn own_groups() -> io::Result<Vec<u32>> {
+    // SAFETY: with a count of 0 nothing is written.
+    let count = unsafe { getgroups(0, ptr::null_mut()) };
+    let mut groups = vec![0; usize::try_from(count).map_err(|_| io::Error::last_os_error())?];
+    // SAFETY: the buffer has room for as many as is said.
+    let count = unsafe { getgroups(count, groups.as_mut_ptr()) };
+    groups.truncate(usize::try_from(count).map_err(|_| io::Error::last_os_error())?);
+    Ok(groups)
+}
+
+fn groups_of(account: &Account) -> io::Result<Vec<u32>> {
+    let mut room = 64;
+    while room <= MOST_GROUPS {
+        let mut groups = vec![0; room];
+        let mut count = c_int::try_from(room).unwrap_or(c_int::MAX);
+        // SAFETY: the buffer has room for as many as is said; the function writes no more, and how many there are.
+        let code = unsafe {
+            getgrouplist(account.name.as_ptr(), account.group, groups.as_mut_ptr(), &raw mut count)
+        };
+        if code >= 0 {
+            groups.truncate(usize::try_from(count).unwrap_or(0));
+            return Ok(groups);
+        }
+        room *= 4;
+    }
+    Err(io::Error::other("the user has too many groups"))
+}
+
+fn set_groups(groups: &[u32]) -> io::Result<()> {
+    // SAFETY: the buffer has as many numbers as is said.
+    let code = unsafe { syscall(SET_GROUPS, groups.len(), groups.as_ptr()) };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The words behind the module.

@@ -12,15 +12,55 @@ pub(crate) struct Options {
     pub(crate) socket: PathBuf,
     /// The user that the daemon runs as, if it is not root.
     pub(crate) daemon: Option<String>,
-    /// Which user has which keys; without it the daemon's store says so.
-    pub(crate) authfile: Option<PathBuf>,
+    /// What a log-in must prove.
+    pub(crate) auth: Auth,
+    /// Who says which user has which keys.
+    pub(crate) mapping: Mapping,
+    /// The question for an OTP.
     pub(crate) prompt: String,
+    /// The question for a password.
+    pub(crate) password_prompt: String,
     pub(crate) echo: Echo,
     pub(crate) prompting: Prompting,
     /// Letters of the public name, where a password stands before the OTP.
     pub(crate) name_length: usize,
     /// A user without tokens is left to the other modules.
     pub(crate) nullok: bool,
+}
+
+/// What a log-in must prove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Auth {
+    Otp,
+    Password,
+    /// One of both: what is typed may be either.
+    Either,
+    Both,
+}
+
+impl Auth {
+    const ALL: [Self; 4] = [Self::Otp, Self::Password, Self::Either, Self::Both];
+
+    /// Its word, here and in the question to the daemon.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Otp => "otp",
+            Self::Password => "password",
+            Self::Either => "either",
+            Self::Both => "both",
+        }
+    }
+}
+
+/// Who says which user has which keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mapping {
+    /// The daemon's store.
+    Store,
+    /// A file of the operator: `authfile`.
+    File(PathBuf),
+    /// `~/.yubico/authorized_yubikeys` of the user: `user_authfile`.
+    Home,
 }
 
 /// Whether the terminal shows what is typed.
@@ -47,22 +87,38 @@ impl Options {
         let mut options = Self {
             socket: PathBuf::from("/run/penstock/auth.sock"),
             daemon: Some("penstock".to_owned()),
-            authfile: None,
+            auth: Auth::Otp,
+            mapping: Mapping::Store,
             prompt: "One-time password: ".to_owned(),
+            password_prompt: "Password: ".to_owned(),
             echo: Echo::Off,
             prompting: Prompting::Always,
             name_length: NAME_LENGTH,
             nullok: false,
         };
+        let mut is_asked = false;
         for word in words {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             match (name, value) {
                 ("socket", path) if path.starts_with('/') => options.socket = path.into(),
                 ("daemon_user", user) if !user.is_empty() => options.daemon = Some(user.to_owned()),
-                ("authfile", path) if path.starts_with('/') => options.authfile = Some(path.into()),
+                // Two that say whose a key is would have to agree.
+                ("authfile" | "user_authfile", _) if options.mapping != Mapping::Store => {
+                    return Err(word.clone());
+                }
+                ("authfile", path) if path.starts_with('/') => options.mapping = Mapping::File(path.into()),
+                ("user_authfile", "") => options.mapping = Mapping::Home,
+                ("auth", name) => {
+                    let auth = Auth::ALL.into_iter().find(|auth| auth.word() == name);
+                    options.auth = auth.ok_or_else(|| word.clone())?;
+                }
                 // A space ends a word in pam.d.
                 ("prompt", text) if !text.is_empty() => {
-                    options.prompt = format!("{} ", text.replace('_', " "))
+                    options.prompt = format!("{} ", text.replace('_', " "));
+                    is_asked = true;
+                }
+                ("password_prompt", text) if !text.is_empty() => {
+                    options.password_prompt = format!("{} ", text.replace('_', " "));
                 }
                 ("verbose_otp", "") => options.echo = Echo::On,
                 ("try_first_pass", "") => options.prompting = Prompting::IfNeeded,
@@ -77,6 +133,9 @@ impl Options {
                 ("debug", "") | ("mode", "client") => {}
                 _ => return Err(word.clone()),
             }
+        }
+        if options.auth == Auth::Either && !is_asked {
+            options.prompt = "Password or one-time password: ".to_owned();
         }
         Ok(options)
     }

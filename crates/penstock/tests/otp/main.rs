@@ -4,6 +4,9 @@
 mod catching_up;
 mod codes;
 mod command;
+mod factors;
+mod faulty_daemon;
+mod home_keys;
 mod pam;
 mod reasons;
 mod several;

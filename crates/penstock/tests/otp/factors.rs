@@ -1,0 +1,156 @@
+//! What a log-in through PAM must prove: an OTP, a password of the file of users, either, or both; by an option of the module, and
+//! by a rule of the server.
+
+use std::fs;
+use std::path::Path;
+
+use testing::server::penstock;
+use testing::tools::{Root, root};
+
+use crate::pam::{Daemon, Sshd, daemon, daemon_with, expect};
+
+const PASSWORD: &str = "correct horse";
+
+/// Gives a user a password.
+fn password(directory: &Path, user: &str) {
+    let file = directory.join("password");
+    fs::write(&file, format!("{PASSWORD}\n")).unwrap();
+    let (users, file) = (directory.join("users"), file.to_str().unwrap().to_owned());
+    let output = penstock(&[
+        "user",
+        "--file",
+        users.to_str().unwrap(),
+        "add",
+        user,
+        "--password-file",
+        &file,
+        "--iterations",
+        "4096",
+    ]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn with_users(more: &str) -> Daemon {
+    let daemon = daemon_with(&format!("users = \"@DIR@/users\"\n{more}"));
+    password(daemon.server.dir.path(), "alice");
+    password(daemon.server.dir.path(), "dave");
+    daemon
+}
+
+fn options(daemon: &Daemon, auth: &str) -> String {
+    format!("socket={} auth={auth}", daemon.socket().display())
+}
+
+#[test]
+fn a_password_is_that_of_the_file_of_users() {
+    let daemon = with_users("");
+    let options = options(&daemon, "password");
+    expect(&options, "alice", PASSWORD, true);
+    expect(&options, "alice", PASSWORD, true);
+    expect(&options, "alice", "wrong", false);
+    expect(&options, "alice", "", false);
+    expect(&options, "alice", &daemon.key.otp(1, 1), false);
+    expect(&options, "nobody", PASSWORD, false);
+    // A change of the file counts at once.
+    let users = daemon.server.dir.path().join("users");
+    let removed = penstock(&["user", "--file", users.to_str().unwrap(), "remove", "dave"]);
+    assert!(removed.status.success(), "{removed:?}");
+    expect(&options, "dave", PASSWORD, false);
+    let said = daemon.server.stderr.all().join("\n");
+    assert!(said.contains("alice (penstock-test): good, by password"), "{said}");
+    assert!(said.contains("alice (penstock-test): refused: the password is wrong"), "{said}");
+    assert!(
+        said.contains("dave (penstock-test): refused: the user has no password (penstock user add dave)"),
+        "{said}"
+    );
+    assert!(!said.contains(PASSWORD));
+}
+
+#[test]
+fn either_factor_is_enough_where_either_is_asked_for() {
+    let daemon = with_users("");
+    let options = options(&daemon, "either");
+    expect(&options, "alice", PASSWORD, true);
+    expect(&options, "alice", &daemon.key.otp(1, 1), true);
+    expect(&options, "alice", &daemon.key.otp(1, 1), false);
+    expect(&options, "alice", "wrong", false);
+    expect(&options, "dave", PASSWORD, true);
+    expect(&options, "dave", &daemon.key.otp(1, 2), false);
+    // A user with a token is not one without: what is wrong is not left to other modules.
+    daemon.tokens.said(&["enrol", "totp", "--user", "erin"], "");
+    expect(&format!("{options} nullok"), "erin", "wrong", false);
+}
+
+#[test]
+fn both_factors_are_needed_where_both_are_asked_for() {
+    let daemon = with_users("");
+    let options = options(&daemon, "both");
+    let otp = |press| daemon.key.otp(1, press);
+    // An OTP of a YubiKey may stand behind the password, or is asked for.
+    expect(&options, "alice", &format!("{PASSWORD}{}", otp(1)), true);
+    expect(&options, "alice", &format!("{PASSWORD}\n{}", otp(2)), true);
+    expect(&options, "alice", &format!("{PASSWORD}\n{}", otp(2)), false);
+    expect(&options, "alice", &format!("wrong\n{}", otp(3)), false);
+    expect(&options, "alice", &format!("wrong{}", otp(4)), false);
+    expect(&options, "alice", &format!("{PASSWORD}\n"), false);
+    expect(&options, "alice", &otp(5), false);
+    expect(&options, "dave", &format!("{PASSWORD}\n{}", otp(6)), false);
+    expect(&format!("{options} use_first_pass"), "alice", &format!("{PASSWORD}{}", otp(7)), false);
+    expect(&options, "alice", &format!("{PASSWORD}\n{}", otp(8)), true);
+    let said = daemon.server.stderr.all().join("\n");
+    assert!(said.contains("alice (penstock-test): good, by password and token cccccccccccb"), "{said}");
+}
+
+#[test]
+fn a_rule_of_the_server_counts_above_the_option_of_a_module() {
+    let daemon = with_users("log-in = \"both\"\n");
+    expect(&options(&daemon, "otp"), "alice", &daemon.key.otp(1, 1), false);
+    expect(&options(&daemon, "password"), "alice", PASSWORD, false);
+    expect(&options(&daemon, "either"), "alice", PASSWORD, false);
+    expect(&options(&daemon, "both"), "alice", &format!("{PASSWORD}{}", daemon.key.otp(1, 2)), true);
+    let said = daemon.server.stderr.all().join("\n");
+    assert!(said.contains("log-in = \"both\" in [otp] asks for more than auth=otp"), "{said}");
+}
+
+#[test]
+fn without_users_no_password_is_good_and_the_log_says_why() {
+    let daemon = daemon();
+    expect(&options(&daemon, "password"), "alice", PASSWORD, false);
+    expect(&format!("{} nullok", options(&daemon, "password")), "alice", PASSWORD, false);
+    let said = daemon.server.stderr.all().join("\n");
+    assert!(said.contains("[otp] names no users"), "{said}");
+}
+
+#[test]
+fn those_who_guess_passwords_must_wait() {
+    let daemon = with_users("");
+    let options = options(&daemon, "password");
+    (0..6).for_each(|_| expect(&options, "alice", "wrong", false));
+    expect(&options, "alice", PASSWORD, false);
+    let said = daemon.server.stderr.all().join("\n");
+    assert!(said.contains("after wrong passwords the next one must wait"), "{said}");
+    expect(&options, "dave", PASSWORD, true);
+}
+
+#[test]
+fn sshd_asks_for_a_password_and_an_otp_by_keyboard_interactive() {
+    if root("puts files in place of those in /etc, for sshd") == Root::LeftOut {
+        return;
+    }
+    let daemon = with_users("");
+    let user = testing::sshd::ordinary_user();
+    daemon.tokens.said(&["give", "cccccccccccb", &user], "");
+    password(daemon.server.dir.path(), &user);
+    let sshd = Sshd::start(&daemon, "auth=both");
+    let otp = |press| daemon.key.otp(1, press);
+    for (otp, password, expected) in [
+        (otp(1), PASSWORD, true),
+        (otp(1), PASSWORD, false),
+        (otp(2), "wrong", false),
+        ("123456".to_owned(), PASSWORD, false),
+        (otp(3), PASSWORD, true),
+    ] {
+        let (good, said) = sshd.log_in(&user, &otp, password);
+        assert_eq!(good, expected, "{otp} {password}: {said}");
+    }
+}
