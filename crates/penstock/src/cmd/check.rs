@@ -12,6 +12,7 @@ use tls::sticky_key::StickyKey;
 mod directories;
 mod operators;
 mod privileges;
+mod tokens;
 
 use crate::load;
 use crate::output::{Failure, complain, plain, print, print_json};
@@ -178,6 +179,7 @@ fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
         .chain(user.map(|name| missing("process.user", "user", name)))
         .chain(group.map(|name| missing("process.group", "group", name)))
         .chain(directories::missing(config))
+        .chain(tokens::missing(config))
         .collect()
 }
 

@@ -9,6 +9,7 @@ use text::shell;
 use crate::output::plain;
 
 const STATE: &str = "process.state-directory";
+const STORE: &str = "otp.store";
 
 /// Finds missing directories in which the process makes files. Those of certificates have their own check, which also
 /// reads what is in them.
@@ -20,6 +21,7 @@ pub(super) fn missing(config: &config::Config) -> Vec<MachineFault> {
     for need in ours {
         let fault = match need.key.as_str() {
             STATE => missing_state(&need.path),
+            STORE => missing_store(config, &need.path),
             _ => missing_parent(&need.path),
         };
         faults.extend(fault.map(|(message, hint)| MachineFault {
@@ -47,6 +49,23 @@ fn missing_parent(directory: &Path) -> Option<(String, String)> {
     let of_systemd =
         if directory.starts_with("/run") { ", or RuntimeDirectory= in the unit of systemd" } else { "" };
     Some((message, make + of_systemd))
+}
+
+/// An empty directory is no store: it lacks a journal and its key.
+fn missing_store(config: &config::Config, directory: &Path) -> Option<(String, String)> {
+    let otp = config.otp.as_ref()?;
+    // What may not be looked at has another fault.
+    if directory.join("journal").try_exists().unwrap_or(true) {
+        return None;
+    }
+    let shown = plain(&directory.display().to_string());
+    let message = format!("there is no store of tokens in {shown}: no one-time password is good");
+    let make = format!(
+        "make it: penstock otp init --store {} --key-file {} --owner USER, the user that penstock runs as",
+        shell::path(directory),
+        shell::path(&otp.key_file)
+    );
+    Some((message, make))
 }
 
 /// Penstock makes the state directory if it can: a name whose parent is missing too is a mistake more often than not.
