@@ -40,6 +40,21 @@ impl Question {
 pub trait Validator: Send + Sync {
     /// Answers the query of a request, at once or later. It does not block. A reply that is dropped is an error.
     fn handle(&self, question: Question, query: &str, from: Option<IpAddr>, reply: Reply);
+
+    /// Judges what a user typed, by the tokens that the user owns. It does not block. A reply that is dropped is
+    /// [`Proof::Unable`].
+    fn prove(&self, user: String, typed: String, reply: oneshot::Sender<Proof>);
+}
+
+/// What a one-time password was worth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// It was that of this token, and is used up.
+    Good(String),
+    /// It was not, for this reason, which the user does not learn.
+    Bad(String),
+    /// The store cannot be asked.
+    Unable,
 }
 
 /// Takes the text of an answer.
@@ -54,6 +69,16 @@ pub struct Validation {
 }
 
 impl Validation {
+    /// Judges what a user typed.
+    pub async fn prove(&self, user: String, typed: String) -> Proof {
+        let (reply, told) = oneshot::channel();
+        self.validator.prove(user, typed, reply);
+        match timeout(LIMIT, told).await {
+            Ok(Ok(proof)) => proof,
+            Ok(Err(_)) | Err(_) => Proof::Unable,
+        }
+    }
+
     /// Returns the text of the answer to a request.
     pub async fn answer(&self, question: Question, query: &str, from: Option<IpAddr>) -> String {
         let (reply, told) = oneshot::channel();

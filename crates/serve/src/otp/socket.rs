@@ -132,7 +132,7 @@ struct Question {
 }
 
 /// Keys of which the OTP must have one.
-struct Keys {
+pub(super) struct Keys {
     names: Vec<String>,
     of: KeysOf,
 }
@@ -419,7 +419,8 @@ impl Judges {
     }
 }
 
-fn judge(
+/// Judges what a user typed. Without keys the store says which tokens are theirs.
+pub(super) fn judge(
     ledger: &mut Ledger,
     user: &str,
     typed: &str,

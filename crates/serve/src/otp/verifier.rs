@@ -12,11 +12,13 @@ use access::otp::yubico::Otp;
 use config::types;
 use credentials::{StoreError, job};
 use logic::peers::Peer;
-use state::validation::{Question, Reply, Validator};
+use state::validation::{Proof, Question, Reply, Validator};
+use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
 use super::peers::{News, Peers};
 use super::refusals::{Asker, Refusals, Why};
+use super::socket::judge;
 use super::tokens::Tokens;
 
 /// Answers for the tokens of a store.
@@ -42,6 +44,43 @@ impl Validator for Verifier {
             Question::Verify => self.verify(query, from, reply),
             Question::Sync => self.sync(query, from, reply),
         }
+    }
+
+    fn prove(&self, user: String, typed: String, reply: oneshot::Sender<Proof>) {
+        let nonce = format!("ctl{:032x}", fastrand::u128(..));
+        let (tokens, peers) = (self.tokens.clone(), self.peers.clone());
+        let (percent, limit) = (self.settings.sync_level, self.settings.sync_timeout);
+        let decide = move |ledger: &mut Ledger, now: u64| {
+            let now = now / 1000;
+            match judge(ledger, &user, &typed, None, &nonce, now) {
+                Ok((accepted, record)) => (Ok(news(accepted, &typed, now)), vec![record]),
+                Err(why) => (Err(why), Vec::new()),
+            }
+        };
+        // A client that has gone needs no answer.
+        let tell = |proof| drop(reply.send(proof));
+        let finish = move |judged: Result<Result<News, Refusal>, Arc<StoreError>>| match judged {
+            Ok(Ok(news)) => {
+                tokens.works();
+                let token = news.state.name.clone();
+                if peers.is_empty() {
+                    return tell(Proof::Good(token));
+                }
+                peers.ask(news, percent, limit, move |verdict| match verdict {
+                    Verdict::Agreed(_) => tell(Proof::Good(token)),
+                    Verdict::Replayed => {
+                        tell(Proof::Bad(format!("token {token}: another server has accepted it before")));
+                    }
+                    Verdict::TooFew(_) | Verdict::Wait => tell(Proof::Unable),
+                });
+            }
+            Ok(Err(why)) => tell(Proof::Bad(why.to_string())),
+            Err(error) => {
+                tokens.failed(&error);
+                tell(Proof::Unable);
+            }
+        };
+        self.tokens.submit(job(decide, finish));
     }
 }
 
