@@ -748,6 +748,9 @@ fn refuse(request: Request) {
         Request::Compile { answer } => {
             drop(answer.send(Err(Denied { message, details: String::new() })));
         }
+        Request::Upgrade { answer, .. } => {
+            drop(answer.send(Err(Denied { message, details: String::new() })));
+        }
         Request::Stop => {}
     }
 }

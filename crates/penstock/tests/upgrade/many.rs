@@ -206,7 +206,9 @@ fn twenty_upgrades_in_a_row_fail_no_request_and_cut_no_transfer() {
         assert_eq!(front.serving(), front.pid(), "upgrade {number}");
         socket.echo(&format!("after upgrade {number}"));
         let metrics = front.server.metrics();
-        let line = metrics.lines().find(|line| line.starts_with("penstock_listener_sessions_total{listener=\"web\"}"));
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with("penstock_listener_sessions_total{listener=\"web\"}"));
         let now: u64 = line.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
         assert!(now >= sessions, "upgrade {number}: {sessions} sessions, then {now}");
         sessions = now;
