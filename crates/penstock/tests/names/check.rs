@@ -149,7 +149,7 @@ fn aliases_are_followed_to_the_records_and_no_further_than_a_resolver_does() {
     let chain: String = (1..8).map(|at| format!("a{at} CNAME a{}\n", at + 1)).collect();
     let records = format!(
         "_443._tcp.www CNAME a1\n{chain}a8 TLSA {data}\n_443._tcp.long CNAME a0\na0 CNAME a1\n\
-         _443._tcp.round CNAME r1\nr1 CNAME _443._tcp.round\n"
+         _443._tcp.round CNAME r1\nr1 CNAME _443._tcp.round\n_443._tcp.out CNAME x.elsewhere.test.\n"
     );
     let domain = Domain::with(&Settings { records: &records, ..Settings::default() });
     let good = check(&domain, &home, &["--next", &file]);
@@ -161,6 +161,13 @@ fn aliases_are_followed_to_the_records_and_no_further_than_a_resolver_does() {
         assert!(findings(&output).iter().any(|one| one.starts_with("bad alias ns0")), "{name}: {text}");
         assert!(text.contains("more than 8 in a row, they lead in a circle"), "{text}");
     }
+    // Where one leads to a zone that no server has, the others are checked all the same.
+    let out = certificate(&home, "out", "out.example.test");
+    let server = domain.servers[0].to_string();
+    let output = check(&domain, &home, &["--next", &file, "--next", &out, "--server", &server]);
+    assert_eq!(findings(&output), ["bad silent -"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("its alias leads to x.elsewhere.test: no zone is found"), "{text}");
 }
 
 #[test]

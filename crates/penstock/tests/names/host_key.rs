@@ -2,6 +2,7 @@
 //! refuses it on the way.
 
 use std::fs;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -181,4 +182,37 @@ fn host_key_waits_while_a_server_lacks_its_record_and_the_one_that_leaves_is_nam
     let rolled = host.roll("ecdsa", &["--replaces", "rsa", "--secondary", &primary]);
     assert!(!rolled.status.success());
     assert_eq!(host.records().len(), 2, "nothing is changed");
+}
+
+/// Leads the first connection to port 22 of the host to its sshd, and closes every other one.
+fn first_connection_only(sshd: &Sshd) {
+    let listener = TcpListener::bind((sshd.address, 22)).unwrap();
+    let to = (sshd.address, sshd.port);
+    std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        let server = TcpStream::connect(to).unwrap();
+        for (mut from, mut into) in [
+            (client.try_clone().unwrap(), server.try_clone().unwrap()),
+            (server.try_clone().unwrap(), client.try_clone().unwrap()),
+        ] {
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut into);
+                let _ = into.shutdown(Shutdown::Both);
+            });
+        }
+        for other in listener.incoming() {
+            drop(other);
+        }
+    });
+}
+
+#[test]
+fn host_whose_keys_cannot_all_be_seen_is_told() {
+    let host = Host::start();
+    first_connection_only(&host.sshd);
+    let words = ["dns", "check", "--json", "--host", NAME].map(str::to_owned);
+    let words: Vec<String> = words.into_iter().chain(host.domain.path()).collect();
+    let text = String::from_utf8(host.home.penstock(&words).stdout).unwrap();
+    let place = format!("{}:22", host.sshd.address);
+    assert!(text.contains(&place) && text.contains("the service cannot be asked"), "{text}");
 }

@@ -148,7 +148,7 @@ struct Told {
 impl Checker<'_> {
     /// Checks the records of one name and type.
     async fn one(&mut self, owner: &Owner, kind: Kind, records: &Set) -> Result<(), Failure> {
-        let Told { zone, servers, aliases } = self.told(owner, kind).await?;
+        let Some(Told { zone, servers, aliases }) = self.told(owner, kind).await? else { return Ok(()) };
         let live = match self.arguments.no_services {
             true => Vec::new(),
             false => self.live(owner, kind, records).await,
@@ -173,16 +173,44 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Asks every server of the zone, and goes on where a name is an alias.
-    async fn told(&mut self, owner: &Owner, kind: Kind) -> Result<Told, Failure> {
+    /// Finds the zone of a name, and its servers, unless they are known already.
+    async fn zone(&mut self, name: &Owner) -> Result<(Owner, Option<Vec<Server>>), String> {
+        let zone = self.authorities.zone_of(name).await?;
+        match self.zones.contains_key(&zone) {
+            true => Ok((zone, None)),
+            false => {
+                let servers = self.authorities.servers(&zone).await?;
+                Ok((zone, Some(servers)))
+            }
+        }
+    }
+
+    /// Asks every server of the zone, and goes on where a name is an alias. `None`: it leads to where no server is known.
+    async fn told(&mut self, owner: &Owner, kind: Kind) -> Result<Option<Told>, Failure> {
         let mut at = vec![owner.clone()];
         let mut aliases = Vec::new();
         loop {
             let name = at.last().unwrap_or(owner);
-            let zone = self.authorities.zone_of(name).await.map_err(|why| Failure::runtime(plain(&why)))?;
-            if !self.zones.contains_key(&zone) {
-                let servers = self.authorities.servers(&zone).await;
-                let servers = servers.map_err(|why| Failure::runtime(plain(&why)))?;
+            let (zone, found) = match self.zone(name).await {
+                Ok(found) => found,
+                Err(why) if at.len() == 1 => return Err(Failure::runtime(plain(&why))),
+                Err(why) => {
+                    // Where the alias leads is not ours: the others are checked all the same.
+                    let text = format!("its alias leads to {name}: {why}");
+                    let (owner, place) = (owner.clone(), None);
+                    let finding = Finding {
+                        severity: Severity::Bad,
+                        owner,
+                        kind,
+                        problem: Problem::Silent,
+                        place,
+                        text,
+                    };
+                    self.checked.found.push(finding);
+                    return Ok(None);
+                }
+            };
+            if let Some(servers) = found {
                 let keys = ZoneKeys::of(&self.resolver, &zone).await;
                 self.checked.servers += servers.len();
                 self.checked.found.extend(serials(&zone, kind, &servers).await);
@@ -201,7 +229,7 @@ impl Checker<'_> {
             let has_records = seen.iter().any(|(_, seen)| matches!(seen, Seen::Records { .. }));
             let next = seen.iter().find_map(|(_, seen)| target(seen));
             let next = next.filter(|next| !has_records && !at.contains(next) && at.len() <= MOST_ALIASES);
-            let Some(next) = next else { return Ok(Told { zone, servers: seen, aliases }) };
+            let Some(next) = next else { return Ok(Some(Told { zone, servers: seen, aliases })) };
             for (server, seen) in &seen {
                 if let Seen::Alias { signature, .. } = seen {
                     aliases.push((server.clone(), signature.clone()));
