@@ -134,7 +134,7 @@ pub fn permitted() -> Result<(), Error> {
     let what = "making network namespaces".to_owned();
     let why =
         "it needs root: run it with sudo, or as `unshare --user --map-root-user penstock bench ...`, which \
-               Debian allows to everybody"
+               Debian allows every user"
             .to_owned();
     Err(Error::Unsupported { what, why })
 }

@@ -29,7 +29,7 @@ pub mod backend_host;
 pub mod doctor;
 pub mod explain;
 pub mod filter;
-pub mod finding;
+pub use crate::finding;
 mod flows;
 mod fragments;
 pub mod holding;

@@ -48,6 +48,17 @@ pub(crate) fn file(path: &Path, environment: &Environment) -> Result<Loaded, Fai
     config::load(&source, environment).map_err(|faults| Failure::Usage(faults.render()))
 }
 
+/// Configuration file of the service.
+const USUAL: &str = "/etc/penstock/penstock.toml";
+
+/// Returns the file that an option names, else the one that `PENSTOCK_CONFIG` names, else that of the service if it exists.
+pub(crate) fn usual(named: Option<&Path>) -> Option<PathBuf> {
+    let by_environment =
+        || std::env::var_os("PENSTOCK_CONFIG").filter(|name| !name.is_empty()).map(PathBuf::from);
+    let of_service = || Path::new(USUAL).exists().then(|| PathBuf::from(USUAL));
+    named.map(Path::to_owned).or_else(by_environment).or_else(of_service)
+}
+
 /// Returns the control socket that a configuration file names; the variable is for a file that names none, because the file
 /// is an option of the command line. Faults in other sections are ignored.
 pub(crate) fn control_socket(path: &Path) -> Result<Option<PathBuf>, Failure> {

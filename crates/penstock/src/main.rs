@@ -10,8 +10,9 @@
 //! - `cmd/lab.rs` starts SSH hosts for trials, with `crates/lab`
 //! - `cmd/bench.rs` measures servers, with `crates/bench`
 //! - `cmd/import.rs` translates what other load balancers have, with `crates/import`, and serves as `pen` under that name
-//! - `cmd/backend.rs` makes this machine a server behind a `dsr` listener; `cmd/doctor.rs` looks at such
-//!   servers from the balancer
+//! - `cmd/backend.rs` makes this machine a server behind a `dsr` listener
+//! - `cmd/doctor.rs` finds what is wrong with this machine; `cmd/doctor/dsr.rs` looks at the servers behind a `dsr`
+//!   listener from the balancer
 //! - `cmd/tls_grade.rs` rates listeners, with `crates/grade`
 //! - `cmd/tunnel.rs` brings tunnels up, checks their services and runs jobs through them, with `crates/fleet`
 //! - `cmd/ssh.rs` shows the SSH configuration of a host, and explains a connection to it
@@ -240,6 +241,21 @@ mod tests {
         let mut bare = Vec::new();
         walk(&Cli::command(), &mut bare);
         assert!(bare.is_empty(), "without help: {bare:?}");
+    }
+
+    #[test]
+    fn every_command_says_what_it_does() {
+        fn walk(command: &clap::Command, bare: &mut Vec<String>) {
+            for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+                if inner.get_about().is_none() {
+                    bare.push(format!("{} {}", command.get_name(), inner.get_name()));
+                }
+                walk(inner, bare);
+            }
+        }
+        let mut bare = Vec::new();
+        walk(&Cli::command(), &mut bare);
+        assert!(bare.is_empty(), "without a line: {bare:?}");
     }
 
     #[test]

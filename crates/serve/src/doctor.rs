@@ -13,10 +13,10 @@ use logic::dsr::doctor::frames::{Asker, filter};
 use logic::dsr::doctor::{
     self, Balancer, Examination, FIRST_PORT, Leg, Link, Offloads, Service, Step, Switch, Target,
 };
-use logic::dsr::finding::Finding;
 use logic::dsr::machine::Forwarder;
 use logic::dsr::path::DataPath;
 use logic::dsr::tunnel::{Mode, Tunnel};
+use logic::finding::Finding;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::interfaces::{self, Interface};
 use sys::neighbour::Neighbours;

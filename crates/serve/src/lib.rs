@@ -30,6 +30,7 @@ mod reference;
 pub mod reload;
 pub mod report;
 pub mod resolve;
+pub mod self_test;
 mod sessions;
 pub mod start;
 mod stopping;

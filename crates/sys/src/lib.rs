@@ -12,6 +12,7 @@ pub mod cpu;
 pub mod datagram;
 pub mod descriptors;
 pub mod directories;
+pub mod features;
 pub mod file;
 pub mod file_size;
 pub mod gssapi;

@@ -263,6 +263,22 @@ pub fn permitted() -> Vec<Capability> {
     all.into_iter().filter(|one| permitted.contains(&one.kernel())).collect()
 }
 
+/// The capabilities of [`Capability`] that a process could be given: those in the bounding set of this one.
+pub fn can_be_given() -> Vec<Capability> {
+    among(caps::read(None, CapSet::Bounding))
+}
+
+/// The capabilities of [`Capability`] that another process has.
+pub fn of_process(process: u32) -> Vec<Capability> {
+    among(caps::read(Some(process.cast_signed()), CapSet::Permitted))
+}
+
+fn among(set: Result<CapsHashSet, caps::errors::CapsError>) -> Vec<Capability> {
+    let set = set.unwrap_or_default();
+    let all = [Capability::NetBindService, Capability::NetRaw, Capability::NetAdmin];
+    all.into_iter().filter(|one| set.contains(&one.kernel())).collect()
+}
+
 fn keep_only(keep: &[Capability]) -> Result<Vec<Capability>, PrivilegeError> {
     let permitted = caps::read(None, CapSet::Permitted).map_err(capability("reading the capabilities"))?;
     let mut kept: Vec<Capability> = Vec::new();

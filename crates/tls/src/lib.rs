@@ -347,6 +347,25 @@ pub fn names(settings: &TlsSettings) -> Vec<Vec<String>> {
     served(settings).into_iter().map(|pair| pair.facts.names.clone()).collect()
 }
 
+/// When a certificate is valid.
+#[derive(Clone, Debug)]
+pub struct Validity {
+    /// Its first DNS name, or who issued it.
+    pub name: String,
+    pub not_before: SystemTime,
+    pub not_after: SystemTime,
+}
+
+/// Returns when each certificate is valid that would be used. Reads files, changes nothing.
+pub fn validities(settings: &TlsSettings) -> Vec<Validity> {
+    let of = |pair: Arc<Pair>| {
+        let Facts { names, issuer, not_before, not_after, .. } = &pair.facts;
+        let name = names.first().unwrap_or(issuer).clone();
+        Validity { name, not_before: *not_before, not_after: *not_after }
+    };
+    served(settings).into_iter().map(of).collect()
+}
+
 /// Returns the names and the chain of each certificate that would be used, in DER. Reads files, changes nothing.
 pub fn chains(settings: &TlsSettings) -> Vec<(Vec<String>, Vec<Vec<u8>>)> {
     let of = |pair: Arc<Pair>| {

@@ -9,8 +9,8 @@ use logic::dsr::Transports;
 use logic::dsr::backend_host::persist::Persist;
 use logic::dsr::backend_host::verify::{self, Listening};
 use logic::dsr::backend_host::{ALL, Facts, Vip, VipText, setup, tunnel};
-use logic::dsr::finding::Finding;
 use logic::dsr::tunnel::Mode;
+use logic::finding::Finding;
 use serde_json::json;
 use serve::backend_host::{self, Order};
 

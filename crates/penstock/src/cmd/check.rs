@@ -138,11 +138,17 @@ fn json(arguments: &Arguments, loaded: &Loaded) -> serde_json::Value {
 /// Adds what this machine lacks to the warnings.
 fn add_machine_faults(arguments: &Arguments, loaded: &mut Loaded) {
     let severity = if arguments.strict { Severity::Error } else { Severity::Warning };
-    let faults = machine_faults(&loaded.config);
-    let closed = privileges::closed(&loaded.config, arguments.file(), &faults);
-    for fault in faults.into_iter().chain(closed) {
+    for fault in lacking(&loaded.config, arguments.file()) {
         loaded.add_fault(fault, severity);
     }
+}
+
+/// What this machine lacks for a configuration.
+pub(super) fn lacking(config: &config::Config, file: Option<&Path>) -> Vec<MachineFault> {
+    let mut faults = machine_faults(config);
+    let closed = privileges::closed(config, file, &faults);
+    faults.extend(closed);
+    faults
 }
 
 /// Finds missing certificates, directories, users and groups that the configuration names.

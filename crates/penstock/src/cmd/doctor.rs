@@ -1,173 +1,115 @@
-//! `penstock doctor`: proves on this machine that what a configuration needs outside of it is there. Decisions:
-//! `logic::dsr::doctor`; what is sent: `serve::doctor`.
+//! `penstock doctor`: finds out whether this machine has what Penstock needs, and what mends it. Decisions:
+//! `logic::self_test`; what is read: `serve::self_test`. The doctor of `dsr` listeners is in `doctor/dsr.rs`.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use config::types::BindAddress;
-use config::{Config, Environment, Quick};
-use logic::dsr::finding::Finding;
-use logic::dsr::machine::Forwarder;
-use logic::dsr::path::Rung;
+use logic::finding::Finding;
+use logic::self_test;
+use logic::self_test::facts::{Facts, Server};
 use serde_json::{Value, json};
-use serve::doctor::{self, Report, Running};
+use serve::self_test::Checked;
 
-use super::findings;
+use super::{check, findings};
 use crate::ctl::client::Client;
 use crate::load;
-use crate::output::{Failure, plain, plain_lines, print, print_failed, print_json};
+use crate::output::{Failure, plain_lines, print, print_failed, print_json};
 
-/// Find out what is wrong with the network around this machine, and what mends it
+mod dsr;
+
+/// Find out what is wrong with this machine, and what mends it
+///
+/// Looks at the program, its user, capabilities and sandbox, at limits of the kernel, the clock, names, IPv6, certificates that
+/// expire, and ports that another process has. With a configuration also at what that needs. Opens no port, changes nothing:
+/// safe beside a running server. As root it sees more.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    /// The configuration; without it the one that PENSTOCK_CONFIG names, or /etc/penstock/penstock.toml
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print only what is wrong, and nothing if all is well
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Dsr(Dsr),
-}
-
-/// Prove each leg of the dsr listeners, from the balancer
-///
-/// Looks at the interface, at who answers for each VIP, and sends to each backend what a client would send: the beginning
-/// of a connection to the VIP (which is reset at once), or an empty datagram, and echo requests as long as the MTU. May run
-/// beside a balancer that serves. Needs CAP_NET_RAW.
-#[derive(Debug, Args)]
-#[command(after_help = DSR_EXAMPLES)]
-struct Dsr {
-    /// The configuration of the balancer; without it the one that PENSTOCK_CONFIG names, or /etc/penstock/penstock.toml
-    #[arg(long, short, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Without a file: the network interface, as of `penstock serve`
-    #[arg(long, value_name = "INTERFACE", requires_all = ["listen", "backend"], conflicts_with = "config")]
-    dsr: Option<String>,
-    /// Without a file: the virtual address with its port; may be repeated
-    #[arg(long, short, value_name = "ADDRESS", requires = "dsr")]
-    listen: Vec<String>,
-    /// Without a file: a backend; may be repeated
-    #[arg(long, short, value_name = "ADDRESS", requires = "dsr")]
-    backend: Vec<String>,
-    /// Without a file: tcp, udp or tcp-and-udp
-    #[arg(long, value_name = "PROTOCOL", requires = "dsr")]
-    protocol: Option<String>,
-    /// Print the findings as JSON
-    #[arg(long)]
-    json: bool,
+    Dsr(dsr::Arguments),
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  penstock doctor dsr --config /etc/penstock/penstock.toml";
+  penstock doctor
+  penstock doctor --quiet && echo all is well
+  penstock doctor --json --config /etc/penstock/penstock.toml
+  penstock doctor dsr --config /etc/penstock/penstock.toml
 
-const DSR_EXAMPLES: &str = "\
-Examples:
-  penstock doctor dsr
-  penstock doctor dsr --config /etc/penstock/penstock.toml --json
-  penstock doctor dsr --dsr eth1 --listen 192.0.2.10:80 --backend 192.0.2.21 --backend 192.0.2.22
-
-Exit codes: 0 all is well; 1 something is not, or nothing could be asked; 2 wrong usage, or a wrong configuration.";
-
-const USUAL: &str = "/etc/penstock/penstock.toml";
+Exit codes: 0 all is well; 1 something is not; 2 wrong usage.";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let Command::Dsr(arguments) = &arguments.command;
-    let reports = match &arguments.dsr {
-        Some(interface) => doctor::examine(&of_flags(arguments, interface)?, &Running::default()),
+    match &arguments.command {
+        Some(Command::Dsr(arguments)) => dsr::run(arguments),
         None => {
-            let config = of_file(arguments)?;
-            let socket = config.control.as_ref().map(|control| &*control.socket);
-            doctor::examine(&config, &socket.and_then(running).unwrap_or_default())
+            report(arguments, &self_test::judge(&facts(load::usual(arguments.config.as_deref()).as_deref())))
         }
-    };
-    let reports = reports.map_err(Failure::runtime)?;
-    report(arguments, &reports)
-}
-
-/// What `penstock serve` would serve with these flags.
-fn of_flags(arguments: &Dsr, interface: &str) -> Result<Config, Failure> {
-    let quick = Quick {
-        listen: arguments.listen.clone(),
-        backends: arguments.backend.clone(),
-        dsr: Some(interface.to_owned()),
-        protocol: arguments.protocol.clone(),
-        ..Quick::default()
-    };
-    let loaded = config::quick(&quick, &Environment::default());
-    loaded.map(|loaded| loaded.config).map_err(|faults| Failure::Usage(faults.render()))
-}
-
-fn of_file(arguments: &Dsr) -> Result<Config, Failure> {
-    let named = std::env::var_os("PENSTOCK_CONFIG").filter(|name| !name.is_empty()).map(PathBuf::from);
-    let usual = || Path::new(USUAL).exists().then(|| PathBuf::from(USUAL));
-    let Some(file) = arguments.config.clone().or(named).or_else(usual) else {
-        return Err(Failure::usage(
-            "no configuration is named\n  hint: penstock doctor dsr --config FILE, or the flags of `penstock serve`: \
-             penstock doctor dsr --dsr eth1 --listen 192.0.2.10:80 --backend 192.0.2.21",
-        ));
-    };
-    let loaded = load::file(&file, &load::environment())?;
-    if !loaded.config.listeners.iter().any(|listener| listener.dsr().is_some()) {
-        return Err(Failure::usage(format_args!(
-            "{} has no listener with protocol = \"dsr\"",
-            plain(&file.display().to_string())
-        )));
     }
-    Ok(loaded.config)
+}
+
+fn facts(file: Option<&Path>) -> Facts {
+    let version = env!("CARGO_PKG_VERSION");
+    let Some(file) = file else {
+        return serve::self_test::facts(version, None, Err(Vec::new()), None);
+    };
+    match load::file(file, &load::environment()) {
+        Err(Failure::Usage(text)) => {
+            let faults =
+                text.lines().filter_map(|line| line.strip_prefix("error: ")).map(str::to_owned).collect();
+            serve::self_test::facts(version, Some(file), Err(faults), None)
+        }
+        Err(other) => serve::self_test::facts(version, Some(file), Err(vec![format!("{other:?}")]), None),
+        Ok(loaded) => {
+            let config = &loaded.config;
+            let lacking = check::lacking(config, Some(file));
+            // When certificates end is told for each of them.
+            let faults = lacking.into_iter().filter(|fault| !fault.message.contains("expired"));
+            let checked =
+                Checked { config, faults: faults.map(|it| format!("{}: {}", it.key, it.message)).collect() };
+            let server = config.control.as_ref().and_then(|control| running(&control.socket));
+            serve::self_test::facts(version, Some(file), Ok(checked), server)
+        }
+    }
 }
 
 /// Time limit of the process that serves.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Who forwards packets in the process that serves the same configuration; `None` if there is none, or it does not tell.
-fn running(socket: &Path) -> Option<Running> {
-    let answer = Client::connect(socket, PATIENCE).ok()?.ask("dsr status json").ok()?;
+/// The server that answers at a control socket.
+fn running(socket: &Path) -> Option<Server> {
+    let answer = Client::connect(socket, PATIENCE).ok()?.ask("status json").ok()?;
     let status: Value = serde_json::from_str(&answer.lines.join("\n")).ok()?;
-    let one = |service: &Value| {
-        let word = |key: &str| service[key].as_str().map(str::to_owned);
-        let is_process = service["path"] == Rung::AfPacket.as_str();
-        let forwarder = if is_process { Forwarder::Process } else { Forwarder::Program };
-        Some(((word("listener")?, word("address")?), forwarder))
-    };
-    Some(status["services"].as_array()?.iter().filter_map(one).collect())
+    let process = u32::try_from(status["pid"].as_u64()?).ok()?;
+    Some(Server { process, version: status["version"].as_str()?.to_owned() })
 }
 
-fn report(arguments: &Dsr, reports: &[Report]) -> Result<(), Failure> {
-    let faults = reports.iter().flat_map(|report| &report.findings).filter(|one| one.is_fault()).count();
+fn report(arguments: &Arguments, all: &[Finding]) -> Result<(), Failure> {
+    let faults: Vec<_> = all.iter().filter(|finding| finding.is_fault()).cloned().collect();
     if arguments.json {
-        let services: Vec<_> = reports.iter().map(as_json).collect();
-        let report = json!({ "ok": faults == 0, "services": services });
+        let report = json!({
+            "ok": faults.is_empty(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "findings": findings::json(all),
+        });
         print_json(&format!("{report:#}\n"))?;
-        return if faults == 0 { Ok(()) } else { Err(Failure::Status(1)) };
+        return if faults.is_empty() { Ok(()) } else { Err(Failure::Status(1)) };
     }
-    let text: Vec<_> = reports.iter().map(as_text).collect();
-    let text = plain_lines(&text.join("\n"));
-    if faults == 0 { print(&text) } else { Err(print_failed(&text, 1)) }
-}
-
-fn as_text(report: &Report) -> String {
-    let Report { listener, vip, interface, findings } = report;
-    format!("listener.{listener}: {} on {interface}\n{}", shown(*vip), findings::text(findings))
-}
-
-/// As in `bind`.
-fn shown(vip: SocketAddr) -> String {
-    match vip.port() {
-        0 => BindAddress::EveryPort(vip.ip()).to_string(),
-        _ => vip.to_string(),
-    }
-}
-
-fn as_json(report: &Report) -> serde_json::Value {
-    json!({
-        "listener": report.listener,
-        "vip": shown(report.vip),
-        "interface": report.interface,
-        "ok": !report.findings.iter().any(Finding::is_fault),
-        "findings": findings::json(&report.findings),
-    })
+    let shown = if arguments.quiet { &faults } else { all };
+    let text = plain_lines(&findings::text(shown));
+    if faults.is_empty() { print(&text) } else { Err(print_failed(&text, 1)) }
 }

@@ -1,8 +1,8 @@
-//! Shows what checks of direct server return have found.
+//! Shows what checks have found.
 
 use std::fmt::Write as _;
 
-use logic::dsr::finding::Finding;
+use logic::finding::Finding;
 use serde_json::{Value, json};
 
 /// A line for each, with the commands that mend a fault below it.

@@ -53,6 +53,7 @@ enum Command {
     /// Remove a token with its counters: enrolled again, it would accept old OTPs, so prefer to revoke it
     Remove(Named),
     Give(Give),
+    /// Bring a token back into step, with two of its codes in a row
     Resync(Named),
     Import(import::Arguments),
     Verify(Verify),

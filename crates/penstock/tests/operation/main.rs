@@ -29,6 +29,7 @@ mod recent;
 mod reload;
 mod rights;
 mod running;
+mod self_test;
 mod sessions;
 mod status_page;
 mod stopping;

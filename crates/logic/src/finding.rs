@@ -1,4 +1,4 @@
-//! What a check of a part of direct server return has found, in words for an operator.
+//! What a check of this machine or of its network has found, in words for an operator.
 
 text::words! {
     /// Verdict of a check.
