@@ -19,6 +19,7 @@ pub(crate) mod lab;
 pub(crate) mod otp;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod service;
 pub(crate) mod ssh;
 pub(crate) mod tls_grade;
 pub(crate) mod tunnel;

@@ -13,6 +13,7 @@
 //! - `cmd/backend.rs` makes this machine a server behind a `dsr` listener
 //! - `cmd/doctor.rs` finds what is wrong with this machine; `cmd/doctor/dsr.rs` looks at the servers behind a `dsr`
 //!   listener from the balancer
+//! - `cmd/service.rs` makes the front door a service of systemd where no package does
 //! - `cmd/tls_grade.rs` rates listeners, with `crates/grade`
 //! - `cmd/tunnel.rs` brings tunnels up, checks their services and runs jobs through them, with `crates/fleet`
 //! - `cmd/ssh.rs` shows the SSH configuration of a host, and explains a connection to it
@@ -114,6 +115,7 @@ fn main() -> ExitCode {
         Command::Import(arguments) => cmd::import::run(&arguments),
         Command::Backend(arguments) => cmd::backend::run(&arguments),
         Command::Doctor(arguments) => cmd::doctor::run(&arguments),
+        Command::Service(arguments) => cmd::service::run(&arguments),
         Command::Ssh(arguments) => cmd::ssh::run(&arguments),
         Command::Otp(arguments) => cmd::otp::run(&arguments),
         Command::Dns(arguments) => cmd::dns::run(&arguments),
@@ -183,6 +185,7 @@ enum Command {
     Import(cmd::import::Arguments),
     Backend(cmd::backend::Arguments),
     Doctor(cmd::doctor::Arguments),
+    Service(cmd::service::Arguments),
     Ssh(cmd::ssh::Arguments),
     Otp(cmd::otp::Arguments),
     Dns(cmd::dns::Arguments),

@@ -31,6 +31,7 @@ pub mod reload;
 pub mod report;
 pub mod resolve;
 pub mod self_test;
+pub mod service;
 mod sessions;
 pub mod start;
 mod stopping;
