@@ -54,6 +54,11 @@ need ykclient libykclient-dev
 ls /usr/lib/*/libpam_wrapper.so >/dev/null 2>&1 || missing="$missing libpam-wrapper"
 ls /lib/security/pam_yubico.so >/dev/null 2>&1 || missing="$missing libpam-yubico"
 need rsyslogd rsyslog
+need dh debhelper
+need fakeroot fakeroot
+need lintian lintian
+need mmdebstrap mmdebstrap
+need systemd-nspawn systemd-container
 need keepalived keepalived
 need tshark tshark
 need tcpdump tcpdump
