@@ -78,6 +78,14 @@ version=$(dpkg-deb --field "$scratch"/deb/penstock_*.deb Version)
 mapfile -t debs < <(find "$scratch/deb" -name '*.deb' -not -name '*-dbgsym_*')
 lintian --pedantic -EIL +pedantic --allow-root --fail-on error,warning,info,pedantic,experimental "${debs[@]}" >"$scratch/said" 2>&1 ||
     fail "lintian finds faults"
+ssh-keygen -q -t ed25519 -N '' -f "$scratch/key"
+SIGNING_KEY=$scratch/key setup/release.sh "$scratch/deb" >"$scratch/said" 2>&1 || fail "setup/release.sh failed"
+echo "us $(cat "$scratch/key.pub")" >"$scratch/signers"
+verified() { ssh-keygen -Y verify -f "$scratch/signers" -I us -n file -s "$scratch/deb/SHA256SUMS.sig" <"$1" >"$scratch/said" 2>&1; }
+verified "$scratch/deb/SHA256SUMS" || fail "the signature is not ours"
+(cd "$scratch/deb" && sha256sum --quiet --check SHA256SUMS) >"$scratch/said" 2>&1 || fail "checksums do not fit"
+sed 's/[0-9a-f]/0/' "$scratch/deb/SHA256SUMS" >"$scratch/forged"
+! verified "$scratch/forged" || fail "changed checksums are taken for signed ones"
 # The same package as another version, with a change of its configuration.
 as_version() {
     dpkg-deb --raw-extract "$scratch/deb/penstock_${version}_amd64.deb" "$scratch/other"
