@@ -25,6 +25,7 @@ mod http2;
 mod limits;
 mod otp;
 mod pool;
+mod quic_id;
 mod route;
 mod syslog;
 mod tarpit;
@@ -50,6 +51,7 @@ pub(crate) use otp::RawOtp;
 pub(crate) use pool::{
     RawBackend, RawBackendTls, RawHealth, RawPassive, RawPool, RawPoolTimeouts, RawSticky,
 };
+pub(crate) use quic_id::RawQuicId;
 pub(crate) use route::{RawEdits, RawRespond, RawRoute};
 pub(crate) use syslog::RawSyslog;
 pub(crate) use tarpit::RawTarpit;
@@ -549,6 +551,26 @@ balance = "maglev"
     /// `head -c 32 /dev/urandom | base64 > FILE` writes one, which only the user of the process may be able to read.
     #[schemars(extend("x-only" = json!({ "protocol": ["dsr"] })))]
     pub(crate) hash_key_file: Key<PathText>,
+    /// Place of the number of a server in the connection ids of QUIC: packets with the number of a backend (`quic-id` of
+    /// `backends`) go to that one, also when the address of the client changes. The servers must put their numbers there. A
+    /// packet without such a number (the first ones of a connection, and all that are not QUIC) goes where its flow does. With
+    /// `transport = "udp"` alone. See [dsr.md](dsr.md#quic).
+    #[schemars(extend("x-default" = "none: connection ids are not looked at", "x-only" = json!({ "protocol": ["dsr"] }), "x-example" = r#"[listener.video]
+bind = "192.0.2.10:443"
+protocol = "dsr"
+transport = "udp"
+interface = "eth0"
+quic-id = { offset = 1, length = 2 }
+pool = "video"
+
+[pool.video]
+backends = [
+  { address = "192.0.2.21:443", quic-id = "0a01" },
+  { address = "192.0.2.22:443", quic-id = "0a02" },
+]
+balance = "maglev"
+"#))]
+    pub(crate) quic_id: Key<RawQuicId>,
     /// Networks whose unused addresses answer connections, and hold who opens them: scanners lose time, and worms. For an
     /// address that no machine answers for, Penstock answers ARP and neighbour discovery, and SYNs with a window of 0: the
     /// client is connected and can send nothing, and its window probes are answered, nothing else. Nothing is kept of a

@@ -13,6 +13,7 @@ pub use logic::balance::AllDown;
 use logic::balance::{Bound, HashKey, Policy, Prefixes};
 use logic::bandwidth::Bandwidth;
 pub use logic::discovery::Standing;
+use logic::dsr::quic::ServerId;
 use logic::health::{Check, PassiveRule, Rule};
 use logic::http1::forward::ForwardedHeaders;
 use logic::http1::request::Limits;
@@ -575,6 +576,8 @@ pub struct Backend {
     pub acl: Option<Arc<AccessList>>,
     /// Name that the backend's certificate must contain; `None` without TLS.
     pub server_name: Option<ServerName<'static>>,
+    /// Its number in connection ids of QUIC, and how many bytes that has.
+    pub quic_id: Option<(ServerId, u8)>,
     /// Whether the DNS still has it; a file's backends are always here.
     pub standing: Standing,
 }

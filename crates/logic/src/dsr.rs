@@ -8,6 +8,7 @@
 //!    `crates/logic/src/dsr/fragments.rs` those of IP fragments, which have no ports.
 //! 3. `crates/logic/src/dsr/ring.rs` has a backend for every other flow, by Maglev hashing with a secret key: the same on
 //!    every node with the same key and configuration.
+//!    `crates/logic/src/dsr/quic.rs` knows servers by the numbers in their connection ids.
 //! 4. `crates/logic/src/dsr/owner.rs` answers the questions of the network who has the VIP (ARP, neighbour discovery), once
 //!    `crates/logic/src/dsr/holding.rs` holds it.
 //!
@@ -33,6 +34,7 @@ pub use crate::finding;
 mod flows;
 mod fragments;
 pub mod holding;
+mod id_table;
 pub mod image;
 pub mod machine;
 pub mod neighbour;
@@ -40,6 +42,7 @@ pub mod owner;
 pub mod packet;
 pub mod path;
 pub mod probe;
+pub mod quic;
 mod ring;
 pub mod tarpit;
 #[cfg(test)]
@@ -50,6 +53,7 @@ pub mod tunnel;
 use flows::{CLOSING, Class, Flows};
 use fragments::Fragments;
 use packet::{Content, Flow, FragmentKey, Packet, Segment};
+use quic::{QuicId, ServerId};
 use ring::Ring;
 use tunnel::Tunnel;
 
@@ -158,6 +162,8 @@ pub struct Director {
     pace: (Instant, u32),
     /// Longest packet that fits into a tunnel to a backend; `None`: packets are not put into others.
     room: Option<u16>,
+    /// Where connection ids of QUIC have the number of a server; `None`: they are not looked at.
+    quic_id: Option<QuicId>,
 }
 
 impl Director {
@@ -172,6 +178,7 @@ impl Director {
             others: Vec::new(),
             pace: (now, 0),
             room: None,
+            quic_id: None,
         }
     }
 
@@ -195,6 +202,21 @@ impl Director {
     /// is down go to others with their next packets.
     pub fn set_backends(&mut self, backends: &[Backend<'_>]) {
         self.ring.set(backends);
+    }
+
+    /// Sets where connection ids of QUIC have the number of a server; `None`: they are not looked at.
+    pub fn set_quic_id(&mut self, place: Option<QuicId>) {
+        self.quic_id = place;
+    }
+
+    pub fn quic_id(&self) -> Option<QuicId> {
+        self.quic_id
+    }
+
+    /// Sets the number of a backend in connection ids. One that is not configured any more keeps its number as long as it has
+    /// flows.
+    pub fn set_server_id(&mut self, name: &str, id: Option<ServerId>) {
+        self.ring.set_server_id(name, id);
     }
 
     /// Sets the Ethernet address of a backend, once it is known. Returns whether it changed.
@@ -276,7 +298,10 @@ impl Director {
             Content::Claim { address, mac } if address == self.service.vip && mac != own => {
                 Verdict::Conflict(mac)
             }
-            Content::Segment(segment) if self.is_ours(&segment.flow) => self.forward(&packet, segment, now),
+            Content::Segment(segment) if self.is_ours(&segment.flow) => {
+                let named = self.named(frame, &segment.flow);
+                self.forward(&packet, segment, named, now)
+            }
             // The table has no flow of a reply that the error is about: it was sent straight to the client.
             Content::Error(flow) if self.is_ours(&flow) => {
                 match self.known(&flow).or_else(|| self.ring.lookup(&flow)) {
@@ -345,7 +370,20 @@ impl Director {
         self.flows.lookup(flow).map(|(backend, _)| backend).filter(|backend| self.ring.keeps(*backend))
     }
 
-    fn forward(&mut self, packet: &Packet, segment: Segment, now: Instant) -> Verdict {
+    /// The backend that the connection id of a packet names, if it takes packets of its flows.
+    fn named(&mut self, frame: &[u8], flow: &Flow) -> Option<BackendId> {
+        let place = self.quic_id.filter(|_| flow.transport == Transport::Udp)?;
+        self.ring.named(place.read(packet::datagram(frame)?)?)
+    }
+
+    /// `named` is the backend that the packet itself names.
+    fn forward(
+        &mut self,
+        packet: &Packet,
+        segment: Segment,
+        named: Option<BackendId>,
+        now: Instant,
+    ) -> Verdict {
         let Segment { flow, begins, ends, fragment } = segment;
         let class = match (flow.transport, ends) {
             (Transport::Udp, _) => Class::Udp,
@@ -356,7 +394,9 @@ impl Director {
         // The client uses a port again whose connection has ended.
         let is_anew = begins && matches!(found, Some((_, Class::Closing)));
         let (backend, progress) = match found {
-            Some((backend, before)) if !is_anew && self.ring.keeps(backend) => {
+            Some((backend, before))
+                if !is_anew && self.ring.keeps(backend) && named.is_none_or(|named| named == backend) =>
+            {
                 self.flows.touch(&flow, if before == Class::Closing { before } else { class }, now);
                 (backend, Progress::GoesOn)
             }
@@ -366,7 +406,9 @@ impl Director {
                 {
                     self.ring.leave(backend);
                 }
-                let Some(backend) = self.ring.lookup(&flow) else { return Verdict::Drop(Dropped::NoBackend) };
+                let Some(backend) = named.or_else(|| self.ring.lookup(&flow)) else {
+                    return Verdict::Drop(Dropped::NoBackend);
+                };
                 // A flow that goes on belongs to another backend, perhaps, whose Ethernet address is not known yet.
                 if !ends && (begins || !self.ring.stands_in(&flow, backend)) {
                     self.remember(flow, backend, class, now);

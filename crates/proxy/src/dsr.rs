@@ -216,6 +216,7 @@ async fn serve(
     let mut director = Director::new(service, rules, hash_key, now);
     director.set_room(tunnels::room_of(&plan, service.vip));
     director.set_others(others(&known, &plan, service));
+    director.set_quic_id(plan.settings.dsr().and_then(|settings| settings.quic_id));
     let kernel = Kernel::new(&path, &mut director);
     let (desk, questions) = mpsc::channel(state::dsr::WAITING);
     let mut server = Server {
@@ -327,6 +328,7 @@ impl Server {
             self.director.set(service, rules, hash_key(&self.worker, &plan));
             (self.plan, self.known) = (plan, current);
             self.director.set_others(others(&self.known, &self.plan, service));
+            self.director.set_quic_id(self.settings().and_then(|settings| settings.quic_id));
             if before != (service, known(self)) {
                 // Bound again with another filter, or to another interface.
                 self.interface = None;

@@ -1,6 +1,6 @@
 // Answers to questions who has the virtual address, which the program gives while no process does. Included by dsr.bpf.c.
 
-INLINE int send_back(struct frame *frame)
+INLINE int send_back(struct FRAME *frame)
 {
 #ifdef XDP
 	(void)frame;
@@ -14,7 +14,7 @@ INLINE int is_silent(const struct service *of) { return (u32)(now_coarse() >> 28
 
 // The answers of crates/logic/src/dsr/owner.rs while no process gives them. Another machine that claims the address, as one
 // does that has taken it over, ends that.
-INLINE int answer_arp(struct frame *frame, struct service *of)
+INLINE int answer_arp(struct FRAME *frame, struct service *of)
 {
 	struct {
 		struct ethernet ethernet;
@@ -50,7 +50,7 @@ INLINE int answer_arp(struct frame *frame, struct service *of)
 
 INLINE u64 with_word(u64 sum, u64 word) { return sum + (word & 0xffffffff) + (word >> 32); }
 
-INLINE int answer_solicitation(struct frame *frame, u32 length, struct service *of)
+INLINE int answer_solicitation(struct FRAME *frame, u32 length, struct service *of)
 {
 	struct ethernet ethernet;
 	struct ipv6 head;
@@ -112,7 +112,7 @@ INLINE int answer_solicitation(struct frame *frame, u32 length, struct service *
 		: send_back(frame);
 }
 
-INLINE int answer(struct frame *frame, u32 length)
+INLINE int answer(struct FRAME *frame, u32 length)
 {
 	u32 zero = 0;
 	struct service *of = map_lookup(&service, &zero);

@@ -27,19 +27,21 @@ static u32 (*processor)(void) = (void *)8;
 static u64 (*now_coarse)(void) = (void *)160;
 
 #ifdef XDP
-// The first words of struct xdp_md.
-struct frame {
+// The first words of it. The verifier knows by its name what a function gets.
+#define FRAME xdp_md
+struct FRAME {
 	u32 data, data_end, data_meta, ingress_ifindex;
 };
 enum { DROP = 1, PASS = 2, TRANSMIT = 3, LEAVE = PASS };
-static long (*adjust_head)(struct frame *frame, int by) = (void *)44;
-static long (*adjust_tail)(struct frame *frame, int by) = (void *)65;
-static u64 (*length_of)(struct frame *frame) = (void *)188;
-static long (*load_bytes)(struct frame *frame, u32 at, void *to, u32 length) = (void *)189;
-static long (*store_bytes)(struct frame *frame, u32 at, const void *from, u32 length) = (void *)190;
+static long (*adjust_head)(struct FRAME *frame, int by) = (void *)44;
+static long (*adjust_tail)(struct FRAME *frame, int by) = (void *)65;
+static u64 (*length_of)(struct FRAME *frame) = (void *)188;
+static long (*load_bytes)(struct FRAME *frame, u32 at, void *to, u32 length) = (void *)189;
+static long (*store_bytes)(struct FRAME *frame, u32 at, const void *from, u32 length) = (void *)190;
 #else
-// The first words of struct __sk_buff.
-struct frame {
+// The first words of it.
+#define FRAME __sk_buff
+struct FRAME {
 	u32 len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto, priority, ingress_ifindex, ifindex;
 	u32 others[33];
 	u32 gso_size;
@@ -47,14 +49,14 @@ struct frame {
 enum { DROP = 2, PASS = -1, LEAVE = DROP };
 // Behind the Ethernet header; segments keep their length; what the outer header is.
 enum { AT_MAC = 1, FIXED_GSO = 1, OUTER_IPV4 = 2, OUTER_IPV6 = 4 };
-static long (*adjust_room)(struct frame *frame, int by, u32 mode, u64 flags) = (void *)50;
-static long (*skb_store_bytes)(struct frame *frame, u32 at, const void *from, u32 length, u64 flags) = (void *)9;
+static long (*adjust_room)(struct FRAME *frame, int by, u32 mode, u64 flags) = (void *)50;
+static long (*skb_store_bytes)(struct FRAME *frame, u32 at, const void *from, u32 length, u64 flags) = (void *)9;
 static long (*redirect)(u32 interface, u64 flags) = (void *)23;
-static long (*load_bytes)(struct frame *frame, u32 at, void *to, u32 length) = (void *)26;
-static long (*change_tail)(struct frame *frame, u32 length, u64 flags) = (void *)38;
+static long (*load_bytes)(struct FRAME *frame, u32 at, void *to, u32 length) = (void *)26;
+static long (*change_tail)(struct FRAME *frame, u32 length, u64 flags) = (void *)38;
 #endif
 
-enum { SLOTS = 65537, BACKENDS = 4096, NO_BACKEND = 0xffff, MOST_EXTENSIONS = 8 };
+enum { SLOTS = 65537, BACKENDS = 4096, ID_SLOTS = 32768, ID_TRIES = 16, NO_BACKEND = 0xffff, MOST_EXTENSIONS = 8 };
 enum { ETHERNET = 14 };
 enum { ICMP = 1, TCP = 6, UDP = 17, ICMPV6 = 58 };
 enum { IPV4_INSIDE = 4, IPV6_INSIDE = 41, HOPS = 64 };
@@ -73,7 +75,10 @@ struct service {
 	// 0: every port but those of other services.
 	u16 port;
 	u8 has_tcp, has_udp;
-	u32 version;
+	u8 version;
+	// Place of the number of a server in connection ids of QUIC. Length 0: they are not looked at.
+	u8 id_offset, id_length;
+	u8 unused;
 	u64 key[2];
 	u64 tcp_idle, udp_idle, closing;
 	u8 own[6];
@@ -102,6 +107,13 @@ struct ring {
 	struct {
 		u16 now, later;
 	} slots[SLOTS];
+};
+
+// Servers by their numbers in connection ids; `backend` is one more than the number of the backend.
+struct ids {
+	struct {
+		u64 id, backend;
+	} slots[ID_SLOTS];
 };
 
 // Of one processor, which alone writes it.
@@ -200,6 +212,14 @@ struct {
 } taken SECTION(".maps");
 
 struct {
+	UINT(type, MAP_ARRAY);
+	UINT(max_entries, 2);
+	UINT(map_flags, MMAPABLE);
+	TYPE(key, u32);
+	TYPE(value, struct ids);
+} ids SECTION(".maps");
+
+struct {
 	UINT(type, MAP_LRU_HASH);
 	UINT(max_entries, 4096);
 	TYPE(key, struct flow);
@@ -246,7 +266,7 @@ struct ipv4 {
 };
 
 // Reads the packet whose header is at `at`, in what ends at `length`. Returns 0 if it is well-formed.
-INLINE int read_ipv4(struct frame *frame, u32 at, u32 length, struct packet *packet)
+INLINE int read_ipv4(struct FRAME *frame, u32 at, u32 length, struct packet *packet)
 {
 	struct ipv4 head;
 	if (load_bytes(frame, at, &head, sizeof head))
@@ -278,7 +298,7 @@ struct ipv6 {
 	u64 from[2], to[2];
 };
 
-INLINE int read_ipv6(struct frame *frame, u32 at, u32 length, struct packet *packet)
+INLINE int read_ipv6(struct FRAME *frame, u32 at, u32 length, struct packet *packet)
 {
 	struct ipv6 head;
 	if (at + sizeof head > length || load_bytes(frame, at, &head, sizeof head) || head.first >> 4 != 6)
@@ -432,7 +452,7 @@ INLINE void remember(const struct service *of, struct counters *own, const struc
 	map_update(&flows, flow, &known, 0);
 }
 
-INLINE int store(struct frame *frame, u32 at, const void *from, u32 length)
+INLINE int store(struct FRAME *frame, u32 at, const void *from, u32 length)
 {
 #ifdef XDP
 	return store_bytes(frame, at, from, length) ? -1 : 0;
@@ -442,7 +462,7 @@ INLINE int store(struct frame *frame, u32 at, const void *from, u32 length)
 }
 
 // Whether the packet does not fit into a tunnel. The kernel cuts one with many segments.
-INLINE int is_too_long(const struct frame *frame, const struct service *of, const struct packet *packet)
+INLINE int is_too_long(const struct FRAME *frame, const struct service *of, const struct packet *packet)
 {
 #ifdef XDP
 	(void)frame;
@@ -464,7 +484,7 @@ INLINE u16 checksum_of(const struct ipv4 *head)
 }
 
 // Cuts off what fills up a short frame: in a tunnel the frame ends where the packet does.
-INLINE int cut_padding(struct frame *frame, u32 length, const struct packet *packet)
+INLINE int cut_padding(struct FRAME *frame, u32 length, const struct packet *packet)
 {
 	if (packet->end >= length)
 		return 0;
@@ -477,7 +497,7 @@ INLINE int cut_padding(struct frame *frame, u32 length, const struct packet *pac
 }
 
 // Makes room for an outer header behind that of Ethernet, which is lost.
-INLINE int make_room(struct frame *frame, const struct service *of, const struct packet *packet, int size)
+INLINE int make_room(struct FRAME *frame, const struct service *of, const struct packet *packet, int size)
 {
 #ifdef XDP
 	(void)of;
@@ -498,7 +518,7 @@ INLINE int make_room(struct frame *frame, const struct service *of, const struct
 
 // Puts the packet into another one, to the backend.
 INLINE int enter_tunnel(
-	struct frame *frame, const struct service *of, const struct backend *backend, const struct packet *packet)
+	struct FRAME *frame, const struct service *of, const struct backend *backend, const struct packet *packet)
 {
 	u32 length = packet->end - ETHERNET;
 	if (of->version == 4) {
@@ -535,7 +555,7 @@ INLINE int enter_tunnel(
 	       store(frame, ETHERNET, &outer, sizeof outer);
 }
 
-INLINE int send(struct frame *frame, const struct service *of, const struct backend *backend)
+INLINE int send(struct FRAME *frame, const struct service *of, const struct backend *backend)
 {
 	u8 addresses[12];
 #pragma unroll
@@ -553,7 +573,7 @@ INLINE int send(struct frame *frame, const struct service *of, const struct back
 }
 
 INLINE int to_backend(
-	struct frame *frame, u32 length, const struct service *of, struct counters *own, const struct packet *packet, u16 number,
+	struct FRAME *frame, u32 length, const struct service *of, struct counters *own, const struct packet *packet, u16 number,
 	int began)
 {
 	struct backend *backend = number == NO_BACKEND ? 0 : backend_of(number);
@@ -581,23 +601,72 @@ INLINE int to_backend(
 	return send(frame, of, backend);
 }
 
+// The backend whose number is in the connection id of a QUIC packet between `at` and `end`, if it takes packets of its flows.
+// A client makes up the id of Initial and 0-RTT packets, and other long headers than those of Handshake packets of versions 1
+// and 2 are not known. A function of its own, because the verifier looks at it once.
+__attribute__((noinline)) int named(struct FRAME *frame, u32 at, u32 end, u32 place, u32 which)
+{
+	u8 head[6];
+	u32 offset = place & 31, length = place >> 8 & 15;
+	if (at + 1 > end || load_bytes(frame, at, head, 1))
+		return NO_BACKEND;
+	if (head[0] & 0x80) {
+		if (at + sizeof head > end || load_bytes(frame, at, head, sizeof head))
+			return NO_BACKEND;
+		u32 version = head[1] << 24 | head[2] << 16 | head[3] << 8 | head[4], kind = head[0] >> 4 & 3;
+		int is_of_server = (version == 1 && kind == 2) || (version == 0x6b3343cf && kind == 3);
+		if (!is_of_server || head[5] < offset + length)
+			return NO_BACKEND;
+		at += sizeof head;
+	} else {
+		at += 1;
+	}
+	at += offset;
+	u64 id = 0;
+	FORGET(length);
+	if (at + length > end || length < 1 || length > sizeof id || load_bytes(frame, at, &id, length))
+		return NO_BACKEND;
+	which &= 1;
+	struct ids *table = map_lookup(&ids, &which);
+	if (!table)
+		return NO_BACKEND;
+	u64 first = mix(id), found = 0;
+	for (int n = 0; n < ID_TRIES; n++) {
+		u64 slot = (first + n) % ID_SLOTS;
+		FORGET(slot);
+		if (slot >= ID_SLOTS || !table->slots[slot].backend)
+			break;
+		if (table->slots[slot].id == id) {
+			found = table->slots[slot].backend;
+			break;
+		}
+	}
+	struct backend *backend = found ? backend_of(found - 1) : 0;
+	return backend && backend->standing != DOWN ? (int)(found - 1) : NO_BACKEND;
+}
+
 INLINE int forward(
-	struct frame *frame, u32 length, const struct service *of, struct counters *own, const struct packet *packet,
+	struct FRAME *frame, u32 length, const struct service *of, struct counters *own, const struct packet *packet,
 	const struct flow *flow, int begins, int ends, u64 now)
 {
 	u8 class = flow->transport == UDP ? CLASS_UDP : ends ? CLASS_CLOSING : CLASS_TCP;
+	u16 name = NO_BACKEND;
+	if (flow->transport == UDP && of->id_length)
+		name = named(frame, packet->at + 8, packet->end, of->id_offset | of->id_length << 8, of->ring);
 	struct known *known = remembered(of, flow, now);
 	u16 number;
 	int began = 0;
-	// The client uses a port again whose connection has ended.
-	if (known && !(begins && known->class == CLASS_CLOSING)) {
+	// The client uses a port again whose connection has ended, or for another server.
+	if (known && !(begins && known->class == CLASS_CLOSING) && (name == NO_BACKEND || name == known->backend)) {
 		number = known->backend;
 		if (known->class != CLASS_CLOSING)
 			known->class = class;
 		known->seen = now;
 	} else {
 		map_delete(&flows, flow);
-		struct choice choice = choose(of, flow);
+		struct choice choice = {name, 0};
+		if (name == NO_BACKEND)
+			choice = choose(of, flow);
 		number = choice.backend;
 		if (number == NO_BACKEND) {
 			own->no_backend++;
@@ -624,7 +693,7 @@ INLINE int forward(
 }
 
 INLINE int later_fragment(
-	struct frame *frame, u32 length, const struct service *of, struct counters *own, const struct packet *packet, u64 now)
+	struct FRAME *frame, u32 length, const struct service *of, struct counters *own, const struct packet *packet, u64 now)
 {
 	struct fragment fragment = {
 		.from = {packet->from[0], packet->from[1]},
@@ -664,7 +733,7 @@ INLINE int has_port(const struct service *of, u8 protocol, u16 port)
 }
 
 // An ICMP error that is about a packet of the service: the flow of that one.
-INLINE int error_flow(struct frame *frame, const struct service *of, const struct packet *packet, struct flow *flow)
+INLINE int error_flow(struct FRAME *frame, const struct service *of, const struct packet *packet, struct flow *flow)
 {
 	struct packet inner;
 	u16 ports[2];
@@ -701,7 +770,7 @@ INLINE int is_mac(const u16 *one, const u16 *other)
 
 #include "answers.bpf.h"
 
-INLINE int decide(struct frame *frame, u32 length)
+INLINE int decide(struct FRAME *frame, u32 length)
 {
 	struct ethernet ethernet;
 	u32 zero = 0, cpu = processor();
@@ -766,16 +835,16 @@ INLINE int decide(struct frame *frame, u32 length)
 	return to_backend(frame, length, of, own, &packet, number, 0);
 }
 
-INLINE int act(struct frame *frame, u32 length)
+INLINE int act(struct FRAME *frame, u32 length)
 {
 	int verdict = decide(frame, length);
 	return verdict == ASKS ? answer(frame, length) : verdict;
 }
 
 #ifdef XDP
-SECTION("xdp.frags") int penstock_dsr(struct frame *frame) { return act(frame, length_of(frame)); }
+SECTION("xdp.frags") int penstock_dsr(struct FRAME *frame) { return act(frame, length_of(frame)); }
 #else
-SECTION("classifier") int penstock_dsr(struct frame *frame)
+SECTION("classifier") int penstock_dsr(struct FRAME *frame)
 {
 	// The network card has cut off the tag of a VLAN, which has an interface of its own.
 	// A tag without a VLAN has a priority alone.

@@ -51,6 +51,8 @@ const COUNTERS: usize = 8;
 const TALLY: usize = 4;
 /// A bit for each port of TCP, then of UDP.
 pub const TAKEN: usize = 2 * 65_536 / 64;
+/// Words of each of the two tables of servers by their numbers.
+pub const IDS: usize = 2 * 32_768;
 
 /// Fewest flows of a table: the kernel throws away many at once when it is full.
 const FEWEST_FLOWS: u32 = 4096;
@@ -137,6 +139,7 @@ struct Maps {
     counters: Memory,
     tallies: Memory,
     taken: Memory,
+    ids: Memory,
     flows: OwnedFd,
     fragments: OwnedFd,
     cpus: usize,
@@ -197,6 +200,7 @@ impl Program {
             counters: mapped(&ebpf, "counters", cpus * COUNTERS)?,
             tallies: mapped(&ebpf, "tallies", cpus * BACKENDS * TALLY)?,
             taken: mapped(&ebpf, "taken", TAKEN)?,
+            ids: mapped(&ebpf, "ids", 2 * IDS)?,
             flows: descriptor(&ebpf, "flows")?,
             fragments: descriptor(&ebpf, "fragments")?,
             cpus,
@@ -465,6 +469,12 @@ impl Shared<'_> {
     /// Says which ports other services of the address have: for a service on every port.
     pub fn set_taken(&self, words: &[u64]) {
         self.0.taken.words().iter().zip(words).for_each(|(place, word)| place.store(*word, RELAXED));
+    }
+
+    /// Writes one of the two tables of servers by their numbers, which the program does not use now.
+    pub fn set_ids(&self, which: usize, words: &[u64]) {
+        let table = self.0.ids.words().chunks_exact(IDS).nth(which).unwrap_or_default();
+        table.iter().zip(words).for_each(|(place, word)| place.store(*word, RELAXED));
     }
 
     /// Writes one of the two tables, which the program does not use now.

@@ -32,6 +32,7 @@ const FEWEST_FLOWS: usize = 4096;
 const LONGEST_INTERFACE: usize = 15;
 
 mod paths;
+mod quic_id;
 mod unused;
 
 impl Parser<'_> {
@@ -87,6 +88,7 @@ impl Parser<'_> {
                 return None;
             }
         }
+        let quic_id = self.quic_id(at, transports);
         let tarpit = self.unused_addresses(at);
         let (transports, idle) = (transports?, idle?);
         Some(DsrSettings {
@@ -101,6 +103,7 @@ impl Parser<'_> {
             at_stop: at_stop?,
             owner_address: owner_address?,
             hash_key_file: hash_key_file?,
+            quic_id: quic_id?,
             tarpit: tarpit?,
         })
     }
@@ -169,7 +172,9 @@ impl Parser<'_> {
         for (listener, (_, entry)) in listeners.iter().zip(entries) {
             let (Some(dsr), Some(key)) = (listener.dsr(), &entry.value.pool) else { continue };
             let Some(pool) = pools.get(dsr.pool.0) else { continue };
-            if let Some((message, hint)) = wrong_pool(pool, &listener.binds, dsr.mode) {
+            let wrong = wrong_pool(pool, &listener.binds, dsr.mode)
+                .or_else(|| quic_id::wrong_numbers(pool, dsr.quic_id?));
+            if let Some((message, hint)) = wrong {
                 drop(self.report.at(self.nodes, key.id, message).hint(hint));
             }
             let is_owner = |backend: &&Backend| match &backend.address {

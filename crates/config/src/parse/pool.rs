@@ -45,6 +45,7 @@ fn plain(address: BackendAddress, max_connections: Option<u32>) -> Backend {
         soft_max_connections: None,
         priority: 0,
         acl: None,
+        quic_id: None,
         server_name: None,
         standing: Standing::Here,
     }
@@ -234,10 +235,14 @@ impl Parser<'_> {
             drop(self.report.at(self.nodes, soft.id, message));
             return None;
         }
+        let quic_id = self.server_id(raw, entry);
         let weight = small(raw.weight.as_ref()?.value);
         let priority = small(raw.priority.as_ref()?.value);
         let soft_max_connections = soft.map(|soft| small(soft.value));
-        Some((Backend { weight, soft_max_connections, priority, acl: acl?, ..backend }, at.id))
+        Some((
+            Backend { weight, soft_max_connections, priority, acl: acl?, quic_id: quic_id?, ..backend },
+            at.id,
+        ))
     }
 
     fn soft_limit_without_sticky(&mut self, pool: &RawPool, backend: &RawBackend) {

@@ -192,6 +192,10 @@ pub(crate) struct RawBackend {
     /// as for `acl` of a route.
     #[schemars(extend("x-default" = "every client"))]
     pub(crate) acl: Key<String>,
+    /// Number of this server in connection ids of QUIC, in hexadecimal digits: for `dsr` listeners with `quic-id`, which need
+    /// one of each backend.
+    #[schemars(extend("x-default" = "none", "examples" = ["0a01"]))]
+    pub(crate) quic_id: Key<String>,
 }
 
 /// `health`

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use logic::dsr::Transports;
 use logic::dsr::path::{AtStop, DataPath};
+use logic::dsr::quic::QuicId;
 use logic::dsr::tarpit::Rules;
 use logic::dsr::tunnel::Mode;
 use logic::route::PoolId;
@@ -37,6 +38,8 @@ pub struct DsrSettings {
     pub owner_address: Option<IpAddr>,
     /// File with the key of the hash; `None`: it is chosen at each start.
     pub hash_key_file: Option<PathBuf>,
+    /// Where connection ids of QUIC have the number of a server; `None`: they are not looked at.
+    pub quic_id: Option<QuicId>,
     /// Unused addresses that hold clients.
     pub tarpit: Option<Rules>,
 }

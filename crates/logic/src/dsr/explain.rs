@@ -61,6 +61,8 @@ pub enum Why {
     Moved,
     /// The flow is not remembered.
     Table,
+    /// The connection id of the packet has the number of the backend.
+    Named,
     /// Whether the flow is remembered cannot be told.
     Unread,
 }
@@ -90,6 +92,7 @@ impl Decision {
                     Why::Known => "the flow is remembered",
                     Why::Moved => "the flow is remembered, but its backend is down: the table has this one",
                     Why::Table => "the flow is new: the table has this one",
+                    Why::Named => "the connection id of QUIC has the number of this backend",
                     Why::Unread => {
                         "whether the flow is remembered is not known (the kernel does not show it): of a new one the table has this one"
                     }
@@ -132,7 +135,7 @@ impl Director {
     fn explain_found(&mut self, flow: &Flow, found: Option<Found>) -> Explanation {
         let home = self.ring.home(flow).and_then(|id| self.ring.name(id)).map(str::to_owned);
         let from_table = self.ring.lookup(flow);
-        let decision = self.decide(flow, found.as_ref());
+        let decision = self.decide(flow, None, found.as_ref());
         let name = |id| self.ring.name(id).unwrap_or_default().to_owned();
         let known = found.as_ref().map(|found| KnownFlow {
             backend: name(found.backend),
@@ -143,9 +146,15 @@ impl Director {
     }
 
     /// The decision about the next packet of a flow.
-    pub(super) fn decide(&mut self, flow: &Flow, found: Option<&Found>) -> Decision {
+    pub(super) fn decide(
+        &mut self,
+        flow: &Flow,
+        named: Option<BackendId>,
+        found: Option<&Found>,
+    ) -> Decision {
         let kept = found.map(|found| found.backend).filter(|backend| self.ring.keeps(*backend));
         let (chosen, why) = match (kept, found) {
+            _ if named.is_some() => (named, Why::Named),
             (Some(kept), _) => (Some(kept), Why::Known),
             (None, Some(_)) => (self.ring.lookup(flow), Why::Moved),
             (None, None) => (self.ring.lookup(flow), Why::Table),

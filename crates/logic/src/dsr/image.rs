@@ -8,12 +8,14 @@ use super::explain::Found;
 use super::filter::{self, Instruction};
 use super::flows::{CLOSING, Class};
 use super::fragments::LONGEST;
+use super::id_table::IdTable;
 use super::owner::Ownership;
 use super::packet::{Flow, FragmentKey, Mac, Transport};
 use super::ring::{BackendId, Place, Standing};
 use super::tunnel::Tunnel;
 use super::{Director, NEW_FLOWS_PER_SECOND};
 
+pub use super::id_table::SLOTS as ID_SLOTS;
 pub use super::ring::BACKENDS;
 
 /// `struct service`.
@@ -37,12 +39,13 @@ impl Director {
     /// The service, on an interface with the address `own`. The first word says which table is used, and whether the program
     /// decides at all: [`switch`].
     pub fn service_words(&self, own: Mac) -> ServiceWords {
-        let version = if self.service.vip.is_ipv4() { 4_u32 } else { 6 };
+        let version = if self.service.vip.is_ipv4() { 4 } else { 6 };
         let [a, b] = halves(self.service.vip);
         let has = |transport| u8::from(self.service.transports.has(transport));
         let port = self.service.port.to_be_bytes();
-        let [v0, v1, v2, v3] = version.to_ne_bytes();
-        let about = [port[0], port[1], has(Transport::Tcp), has(Transport::Udp), v0, v1, v2, v3];
+        // A length of 0: connection ids are not looked at.
+        let [offset, length] = self.quic_id.map_or([0; 2], |place| [place.offset(), place.length()]);
+        let about = [port[0], port[1], has(Transport::Tcp), has(Transport::Udp), version, offset, length, 0];
         let [key, further] = self.ring.key();
         // 0: no tunnel.
         let [room, further_room] = self.room.unwrap_or(0).to_ne_bytes();
@@ -91,7 +94,12 @@ impl Director {
             .collect()
     }
 
-    /// Changes whenever [`Self::table`] does.
+    /// The servers by their numbers in connection ids of QUIC.
+    pub fn id_table(&mut self) -> IdTable {
+        IdTable::new(self.ring.ids())
+    }
+
+    /// Changes whenever [`Self::table`] or [`Self::id_table`] does.
     pub fn revision(&self) -> u32 {
         self.ring.revision()
     }

@@ -138,6 +138,17 @@ pub(super) fn whole_ip(frame: &[u8]) -> Option<(Mac, Ip<'_>)> {
     (ip.fragment == Fragment::None).then_some((source, ip))
 }
 
+/// What is in the UDP datagram of a frame: of its first fragment, if it was cut.
+pub(super) fn datagram(frame: &[u8]) -> Option<&[u8]> {
+    let (_, ethertype, rest) = open(frame)?;
+    let ip = match ethertype {
+        ETHERTYPE_IPV4 => Ip::v4(rest)?,
+        ETHERTYPE_IPV6 => Ip::v6(rest)?,
+        _ => return None,
+    };
+    ip.payload.get(8..).filter(|_| ip.protocol == UDP && !ip.is_later_fragment())
+}
+
 /// An IP packet whose headers were read.
 pub(super) struct Ip<'a> {
     pub(super) source: IpAddr,

@@ -9,6 +9,7 @@ use std::hash::Hasher;
 use std::net::IpAddr;
 
 use super::packet::{Flow, Mac, Transport};
+use super::quic::ServerId;
 use super::tunnel::Tunnel;
 use crate::balance::hash_bytes;
 use crate::balance::maglev::{SLOTS, Substituted, Table};
@@ -57,6 +58,8 @@ struct Slot {
     standing: Standing,
     mac: Option<Mac>,
     tunnel: Option<Tunnel>,
+    /// Its number in connection ids of QUIC.
+    server_id: Option<ServerId>,
     configured: Configured,
     flows: u32,
     /// Counts the backends that have had this slot.
@@ -113,6 +116,8 @@ pub(super) struct Ring {
     earlier: Option<Tables>,
     /// The table in which every configured backend is open; `None` once names or weights have changed.
     home: Option<Table>,
+    /// Backends by their numbers in connection ids; `None` once that is out of date.
+    ids: Option<HashMap<ServerId, BackendId>>,
     /// Counts the changes of the tables.
     revision: u32,
     counted: Counted,
@@ -143,6 +148,7 @@ impl Ring {
             tables: None,
             earlier: None,
             home: None,
+            ids: None,
             revision: 0,
             counted: Counted::Here,
         }
@@ -158,7 +164,7 @@ impl Ring {
     /// Names or weights have changed.
     fn outdate_all(&mut self) {
         self.outdate();
-        (self.earlier, self.home) = (None, None);
+        (self.earlier, self.home, self.ids) = (None, None, None);
     }
 
     fn slot(&self, name: &str) -> Option<&Slot> {
@@ -227,6 +233,7 @@ impl Ring {
                 standing,
                 mac: None,
                 tunnel: None,
+                server_id: None,
                 configured: Configured::Yes,
                 flows: 0,
                 turn,
@@ -292,6 +299,43 @@ impl Ring {
 
     pub(super) fn tunnel_of(&self, name: &str) -> Option<Tunnel> {
         self.slot(name)?.tunnel
+    }
+
+    pub(super) fn set_server_id(&mut self, name: &str, id: Option<ServerId>) {
+        let Some(slot) = self.slot_mut(name) else { return };
+        if std::mem::replace(&mut slot.server_id, id) != id {
+            self.ids = None;
+            self.outdate();
+        }
+    }
+
+    /// Backends by their numbers in connection ids. One that is configured is before one that is not any more.
+    pub(super) fn ids(&mut self) -> &HashMap<ServerId, BackendId> {
+        let slots = &self.slots;
+        self.ids.get_or_insert_with(|| {
+            let of = |configured| {
+                let all = slots.iter().enumerate().filter(move |(_, slot)| slot.configured == configured);
+                let used = all.filter(|(_, slot)| slot.configured == Configured::Yes || slot.flows > 0);
+                used.filter_map(|(at, slot)| Some((slot.server_id?, BackendId(at as u32))))
+            };
+            of(Configured::NoMore).chain(of(Configured::Yes)).collect()
+        })
+    }
+
+    /// The backend with this number, if it takes packets of its flows.
+    pub(super) fn named(&mut self, id: ServerId) -> Option<BackendId> {
+        let backend = *self.ids().get(&id)?;
+        self.keeps(backend).then_some(backend)
+    }
+
+    /// Withdraws the numbers of backends that are not configured any more and have no flow.
+    fn withdraw_ids(&mut self) {
+        let is_over = |slot: &&mut Slot| slot.configured == Configured::NoMore && slot.flows == 0;
+        let over = self.slots.iter_mut().filter(is_over).filter_map(|slot| slot.server_id.take());
+        if over.count() > 0 {
+            self.ids = None;
+            self.outdate();
+        }
     }
 
     /// Names and weights, of which those that are not configured any more have none.
@@ -412,6 +456,9 @@ impl Ring {
     pub(super) fn leave(&mut self, id: BackendId) {
         if let Some(slot) = self.slots.get_mut(id.0 as usize) {
             slot.flows = slot.flows.saturating_sub(1);
+            if slot.flows == 0 && slot.configured == Configured::NoMore && slot.server_id.is_some() {
+                self.withdraw_ids();
+            }
         }
     }
 
@@ -457,6 +504,7 @@ impl Ring {
                 standing,
                 mac,
                 tunnel,
+                server_id: None,
                 configured: Configured::NoMore,
                 flows: 1,
                 turn,
@@ -487,6 +535,7 @@ impl Ring {
             let is_free = slot.count == Count::Whole || slot.configured == Configured::Yes;
             (slot.flows, slot.count) = (if is_free { counted } else { counted.max(1) }, Count::Whole);
         }
+        self.withdraw_ids();
     }
 
     /// From now on flows are counted here, and none is known.

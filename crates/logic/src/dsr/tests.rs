@@ -11,6 +11,7 @@ mod flows;
 mod kernel;
 mod ownership;
 mod packets;
+mod quic;
 mod traced;
 
 const OWN: Mac = [2, 0, 0, 0, 0, 1];

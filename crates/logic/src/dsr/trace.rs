@@ -8,7 +8,7 @@ use super::explain::{Decision, Found};
 use super::flows::Class;
 use super::packet::{self, Content, Flow, Packet, Segment, shown};
 use super::tunnel::{self, Cutting, Offload, Unfit, Way};
-use super::{Director, Dropped, Mac};
+use super::{BackendId, Director, Dropped, Mac};
 use crate::peers::{Peer, PeerSet};
 
 text::words! {
@@ -183,10 +183,20 @@ impl Director {
         if packet.source == own {
             return Told::new(Traced::Passed, None, "passed over: this machine sent it");
         }
-        self.tell_packet(&packet, own, memory)
+        let named = match packet.content {
+            Content::Segment(Segment { flow, .. }) => self.named(frame, &flow),
+            _ => None,
+        };
+        self.tell_packet(&packet, named, own, memory)
     }
 
-    fn tell_packet(&mut self, packet: &Packet, own: Mac, memory: Memory<'_>) -> Told {
+    fn tell_packet(
+        &mut self,
+        packet: &Packet,
+        named: Option<BackendId>,
+        own: Mac,
+        memory: Memory<'_>,
+    ) -> Told {
         let vip = self.service.vip;
         match packet.content {
             Content::Segment(segment) if self.is_ours(&segment.flow) => {
@@ -195,13 +205,13 @@ impl Director {
                 let found =
                     self.found(&flow, memory).filter(|found| !(begins && found.class == Class::Closing));
                 let about = if segment.fragment.is_some() { "; the first of several fragments" } else { "" };
-                Told::decided(flow.client, self.decide(&flow, found.as_ref()), about)
+                Told::decided(flow.client, self.decide(&flow, named, found.as_ref()), about)
             }
             Content::Error(flow) if self.is_ours(&flow) => {
                 let found = self.found(&flow, memory);
                 Told::decided(
                     flow.client,
-                    self.decide(&flow, found.as_ref()),
+                    self.decide(&flow, None, found.as_ref()),
                     "; an ICMP error about the flow",
                 )
             }

@@ -4,6 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use logic::dsr::quic::{QuicId, ServerId};
 use logic::dsr::tunnel::{Frames, Offload, Tunnel, Unfit, Way, encapsulate};
 use logic::dsr::{Backend, Director, Rules, Service, Standing, Transports, Verdict, image, rewrite};
 use sys::bpf::{Hook, Look, Program, Tried};
@@ -14,6 +15,7 @@ mod edges;
 mod every;
 mod frames;
 mod named;
+mod quic;
 mod random;
 mod ten;
 
@@ -63,6 +65,22 @@ impl Pair {
         pair
     }
 
+    /// The same with numbers of backends in connection ids of QUIC: that of each is its place.
+    fn with_numbers(mut self, place: QuicId) -> Self {
+        self.director.set_quic_id(Some(place));
+        self.name();
+        self.draw();
+        self
+    }
+
+    fn name(&mut self) {
+        let Some(place) = self.director.quic_id() else { return };
+        for (at, name) in NAMES.into_iter().enumerate() {
+            let id = [vec![0x0a; usize::from(place.length()) - 1], vec![at as u8]].concat();
+            self.director.set_server_id(name, ServerId::new(&id));
+        }
+    }
+
     fn of(director: Director) -> Self {
         let programs = [Hook::Tc, Hook::Xdp].map(|hook| Program::load(hook, 100_000, None).unwrap());
         let mut pair = Self { director, programs, table: 0, compared: 0, out: vec![0; 4096] };
@@ -74,18 +92,22 @@ impl Pair {
     fn draw(&mut self) {
         self.table ^= 1;
         let table = self.director.table();
+        let ids = self.director.id_table();
+        assert_eq!(ids.left_out, []);
         for program in &self.programs {
             let shared = program.shared();
             shared.set_service(&self.director.service_words(OWN));
             self.director.backend_words().enumerate().for_each(|(at, words)| shared.set_backend(at, &words));
             shared.set_taken(&self.director.taken_words());
             shared.set_table(self.table as usize, &table);
+            shared.set_ids(self.table as usize, &ids.words);
             shared.switch(image::switch(self.table));
         }
     }
 
     fn backends(&mut self, backends: &[Backend<'_>]) {
         self.director.set_backends(backends);
+        self.name();
         self.draw();
     }
 
@@ -348,13 +370,19 @@ fn the_programs_decide_as_the_process_does_about_frames_made_at_random() {
             false => Pair::tunnelled(service, 40 + random.below(60) as u16),
         };
         pair.director.set_others(vec![(7, Transports::Udp), (81, Transports::Tcp)]);
+        let place = QuicId::new(random.below(4) as u8, 1 + random.below(8) as u8);
+        let mut pair = if random.is_one_of(2) { pair.with_numbers(place.unwrap()) } else { pair };
         pair.draw();
         for case in 0..25_000.min(cases - compared) {
             if case % 10_000 == 9_999 {
                 let backends = random.backends();
                 pair.backends(&backends);
             }
-            match pair.compare(&random.frame(is_v6)) {
+            let frame = match pair.director.quic_id().filter(|_| random.is_one_of(3)) {
+                Some(place) => quic::random(&mut random, is_v6, place),
+                None => random.frame(is_v6),
+            };
+            match pair.compare(&frame) {
                 Tried::Sent => sent += 1,
                 Tried::Dropped => dropped += 1,
                 Tried::Passed => {}

@@ -27,6 +27,7 @@ mod operators;
 mod other_form;
 mod paths;
 mod pen;
+mod quic;
 mod quick;
 mod refused;
 mod ring;

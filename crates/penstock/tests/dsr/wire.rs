@@ -75,7 +75,7 @@ fn answering(network: &Network, server: usize) -> Running {
 }
 
 #[track_caller]
-fn ready(server: &Server) {
+pub(crate) fn ready(server: &Server) {
     eventually("the backends are known", secs(20), || {
         let services = server.ctl_json(&["dsr", "status"])["services"].clone();
         let backends = |one: &Value| one["backends"].as_array().cloned().unwrap_or_default();

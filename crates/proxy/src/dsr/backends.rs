@@ -66,6 +66,11 @@ impl Server {
             })
             .collect();
         self.director.set_backends(&backends);
+        let is_named = self.director.quic_id().is_some();
+        for plan in &pool.backends {
+            let id = plan.settings.quic_id.filter(|_| is_named).map(|(id, _)| id);
+            self.director.set_server_id(&plan.state.name, id);
+        }
         for name in self.gauges.follow(&pool, &self.director) {
             self.claims.changes.forget(&name);
             let subject = missing_subject(&self.key.listener, &name);

@@ -35,9 +35,29 @@ impl Server {
         if kernel.told != Some(revision) {
             kernel.table ^= 1;
             shared.set_table(kernel.table as usize, &self.director.table());
+            let left_out = self.director.quic_id().map(|_| {
+                let ids = self.director.id_table();
+                shared.set_ids(kernel.table as usize, &ids.words);
+                ids.left_out
+            });
             shared.switch(image::switch(kernel.table));
             kernel.told = Some(revision);
+            self.tell_of_ids(&left_out.unwrap_or_default());
         }
+    }
+
+    /// Says of which backends the program cannot know the numbers in connection ids of QUIC.
+    fn tell_of_ids(&self, left_out: &[BackendId]) {
+        let subject = format!("{}.quic-id", self.subject());
+        let state = &self.worker.front.state;
+        let Some(first) = left_out.first() else { return state.restore(&subject) };
+        let message = format!(
+            "the table of the program has no place for the quic-id of {} of the backends ({} is the first): their connections are lost when the \
+             address of a client changes; give them other numbers, or use data-path = \"af_packet\"",
+            left_out.len(),
+            self.director.name(*first).unwrap_or_default()
+        );
+        state.degrade(&subject, &message);
     }
 
     /// Takes over what the program has counted since the last time.

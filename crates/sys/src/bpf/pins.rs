@@ -32,8 +32,8 @@ const FILE_SYSTEM: &str = "/sys/fs/bpf";
 const DIRECTORY: &str = "/sys/fs/bpf/penstock";
 
 /// Names of the maps, as the program has them. That of the flows may be another one: `crates/sys/src/bpf/pins/flows.rs`.
-pub(super) const MAPS: [&str; 8] =
-    ["service", "rings", "backends", "counters", "tallies", "taken", "flows", "fragments"];
+pub(super) const MAPS: [&str; 9] =
+    ["service", "rings", "backends", "counters", "tallies", "taken", "ids", "flows", "fragments"];
 
 /// Names that say that a program is on an interface.
 const LINKS: [&str; 4] = ["link-tc", FILTER, "link-xdp", "link-xdp-generic"];
