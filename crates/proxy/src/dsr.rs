@@ -6,8 +6,8 @@
 //! 3. Or a program in the kernel does all that, and the socket receives the questions alone:
 //!    `crates/proxy/src/dsr/kernel.rs` tells it what it must know, and counts what it does.
 //! 4. Ten times a second, and when a backend's health changes, `crates/proxy/src/dsr/backends.rs` tells the decision which
-//!    backends there are; it looks up their Ethernet addresses, and `crates/proxy/src/dsr/neighbour_socket.rs` asks
-//!    before they change. `crates/proxy/src/dsr/link.rs` follows the network interface,
+//!    backends there are; `crates/proxy/src/dsr/look_up.rs` looks up their Ethernet addresses, and
+//!    `crates/proxy/src/dsr/neighbour_socket.rs` asks before they change. `crates/proxy/src/dsr/link.rs` follows the network interface,
 //!    and `crates/proxy/src/dsr/machine.rs` what else of this machine keeps packets from the service.
 //! 5. `crates/proxy/src/dsr/tunnel.rs` sends what is to travel in other packets, and tells clients what is too long for that.
 //! 6. `crates/proxy/src/dsr/probe.rs` asks backends whether they accept the address, and `crates/proxy/src/dsr/report.rs`
@@ -33,7 +33,6 @@ use state::events::Level;
 use state::listen::BoundKey;
 use state::metrics::ListenerCounters;
 use sys::interfaces::Link;
-use sys::neighbour::Neighbours;
 use sys::packet::{FrameBatch, Interface, PacketSocket, SLOTS, send_frame};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -48,9 +47,11 @@ mod backends;
 mod kernel;
 mod link;
 mod link_watch;
+mod look_up;
 mod machine;
 mod neighbour;
 mod neighbour_socket;
+mod neighbour_watch;
 mod next_hop;
 mod ownership;
 mod packets;
@@ -72,6 +73,7 @@ mod tunnels;
 use backends::Gauges;
 use link_watch::LinkWatch;
 use neighbour_socket::Claims;
+use neighbour_watch::NeighbourWatch;
 use packets::Sending;
 use path::{Kernel, Path};
 use service::others;
@@ -182,7 +184,9 @@ struct Server {
     /// Link of the interface: without it nothing is known of backends.
     link: Link,
     link_watch: LinkWatch,
-    neighbours: Neighbours,
+    neighbours: NeighbourWatch,
+    /// All Ethernet addresses are to be looked up.
+    all_due: bool,
     claims: Claims,
     gauges: Gauges,
     probes: Probes,
@@ -229,7 +233,8 @@ async fn serve(
         holding: Holding::default(),
         link: Link::Up,
         link_watch: LinkWatch::default(),
-        neighbours: Neighbours::open()?,
+        neighbours: NeighbourWatch::open()?,
+        all_due: true,
         claims: Claims::default(),
         gauges: Gauges::default(),
         probes: Probes::default(),
@@ -366,7 +371,7 @@ impl Server {
         // Operators drain and weigh backends.
         self.set_backends(now);
         self.claims.receive(now);
-        self.look_up_neighbours(if is_all { backends::Which::All } else { backends::Which::Unknown }, now);
+        self.look_up_neighbours(round, now);
         self.tell_claims();
         self.tell_program();
         self.count_kernel(round);

@@ -12,8 +12,10 @@ use nix::libc;
 use nix::sys::socket::{MsgFlags, recv, send};
 use socket2::{Domain, Protocol, Socket, Type};
 
+mod notices;
 mod route;
 
+pub use notices::{Changed, Notices};
 pub use route::Hop;
 
 /// Port of the discard service (RFC 863): what is sent there has no meaning.
@@ -80,7 +82,8 @@ impl Neighbours {
         }
     }
 
-    /// Looks a neighbour up on an interface.
+    /// Looks a neighbour up on an interface. The kernel answers under the lock of all changes to network interfaces (RTNL), for which
+    /// this waits.
     pub fn look_up(&mut self, ip: IpAddr, interface: u32) -> io::Result<Neighbour> {
         self.sequence = self.sequence.wrapping_add(1);
         let (family, octets) = match ip {

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use super::{Service, Transports};
-use crate::dsr::packet::{ICMP, ICMPV6, TCP, UDP};
+use crate::dsr::packet::{ICMP, ICMPV6, Mac, TCP, UDP};
 
 /// One instruction, as `struct sock_filter` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +172,21 @@ impl Program {
         self.push(RETURN, 0);
     }
 
+    /// Leaves in any case: accepts the frames of these senders.
+    fn finish_senders(&mut self, from: &[Mac]) {
+        if from.is_empty() || from.len() > SENDERS {
+            return self.push(RETURN, ALL);
+        }
+        for [a, b, c, d, e, f] in from {
+            self.push(LD_WORD, 6);
+            self.when(u32::from_be_bytes([*a, *b, *c, *d]), |program| {
+                program.push(LD_HALF, 10);
+                program.leave_if(u16::from_be_bytes([*e, *f]).into(), Target::Accept);
+            });
+        }
+        self.push(RETURN, 0);
+    }
+
     fn finish(mut self) -> Vec<Instruction> {
         let accept = self.instructions.len();
         self.push(RETURN, ALL);
@@ -226,22 +241,25 @@ pub fn questions(service: &Service) -> Vec<Instruction> {
     program.finish()
 }
 
-/// A program that leaves what machines say of their own addresses when they are asked: ARP replies, and advertisements of
-/// neighbour discovery.
-pub fn claims() -> Vec<Instruction> {
+/// Senders that [`claims`] can tell apart.
+const SENDERS: usize = 16;
+
+/// A program that leaves what these machines say of their own addresses when they are asked: ARP replies, and advertisements of
+/// neighbour discovery. What others say, however often, takes no place before it. Of more than a few machines all are heard.
+pub fn claims(from: &[Mac]) -> Vec<Instruction> {
     let mut program = Program::default();
     program.push(LD_HALF, 12);
     program.when(0x0806, |program| {
         program.push(LD_HALF, IP + 6);
         program.expect(2, Target::Reject);
-        program.push(RETURN, ALL);
+        program.finish_senders(from);
     });
     program.expect(0x86dd, Target::Reject);
     program.push(LD_BYTE, IP + 6);
     program.expect(ICMPV6.into(), Target::Reject);
     program.push(LD_BYTE, IP + 40);
     program.expect(136, Target::Reject);
-    program.push(RETURN, ALL);
+    program.finish_senders(from);
     program.finish()
 }
 

@@ -132,6 +132,19 @@ impl Changes {
         self.open.contains_key(backend)
     }
 
+    /// Whether the machine that has a backend answers while another one claims its address.
+    pub fn is_defended(&self, backend: &str) -> bool {
+        self.open.get(backend).is_some_and(|open| open.is_defended)
+    }
+
+    /// The machines that are asked, each once, in order.
+    pub fn holders(&self) -> Vec<Mac> {
+        let mut all: Vec<_> = self.open.values().map(|open| open.dispute.holder).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     /// Whether answers may come.
     pub fn is_asking(&self) -> bool {
         !self.open.is_empty()

@@ -169,6 +169,17 @@ impl Prober {
         self.health(name).is_some_and(|health| health.state() == State::Down)
     }
 
+    /// Whether a backend has passed its probes.
+    pub fn is_up(&self, name: &str) -> bool {
+        self.health(name).is_some_and(|health| health.state() == State::Up)
+    }
+
+    /// Whether the last probe of a backend has failed.
+    pub fn is_failing(&self, name: &str) -> bool {
+        let last = self.health(name).and_then(|health| health.verdicts().next());
+        last.is_some_and(|verdict| verdict.outcome == VerdictOutcome::Fail)
+    }
+
     /// Whether a backend is to be asked now.
     pub fn is_due(&self, name: &str, now: Instant) -> bool {
         self.backends.get(name).is_none_or(|probed| {

@@ -1,36 +1,22 @@
 //! The backends of a service: which of them take flows, their Ethernet addresses, and what is counted for them.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use config::types::BackendAddress;
 use logic::balance::{Admission, Availability, Unhealthy};
-use logic::dsr::neighbour::Step;
-use logic::dsr::packet::shown;
 use logic::dsr::{Backend, BackendId, Director, Standing};
 use logic::health::State as HealthState;
 use state::BackendState;
-use state::events::Level;
-use sys::interfaces::Link;
-use sys::neighbour::Neighbour;
 
 use super::Server;
-use super::next_hop::{Next, next};
 use crate::snapshot::PoolPlan;
 use crate::upstream;
 
 /// Looks at an Ethernet address before its absence is told, and it is withdrawn: a machine that is there answers at once.
-const PATIENCE: u32 = 30;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
-    All,
-    /// Those whose Ethernet address is not known.
-    Unknown,
-}
+pub(super) const PATIENCE: u32 = 30;
 
 impl Server {
     pub(super) fn pool(&self) -> Option<Arc<PoolPlan>> {
@@ -40,12 +26,16 @@ impl Server {
     /// Tells the decision which backends there are, and what they take.
     pub(super) fn set_backends(&mut self, now: Instant) {
         let Some(pool) = self.pool() else { return };
-        let probes = &self.probes;
+        let (probes, claims) = (&self.probes, &self.claims.changes);
         // One that does not accept the VIP is as one whose checks fail.
         let standings = || {
             upstream::standings(&pool, None, now).zip(&pool.backends).map(move |(mut one, plan)| {
-                if probes.is_down(&plan.state.name) {
+                let name = &*plan.state.name;
+                if probes.is_down(name) {
                     one.health = HealthState::Down;
+                } else if one.health == HealthState::Down && claims.is_defended(name) && probes.is_up(name) {
+                    // The kernel sends the check to the machine that claims the address.
+                    one.health = HealthState::Up;
                 }
                 one
             })
@@ -77,108 +67,6 @@ impl Server {
             self.worker.front.state.forget_degraded(|degraded| degraded == subject);
         }
     }
-
-    /// Looks up Ethernet addresses of backends.
-    pub(super) fn look_up_neighbours(&mut self, which: Which, now: Instant) {
-        if self.link != Link::Up {
-            // No backend could answer.
-            return;
-        }
-        let (Some(pool), Some(interface)) = (self.pool(), self.interface) else { return };
-        let state = self.worker.front.state.clone();
-        let Some(name) = self.settings().map(|settings| settings.interface.clone()) else { return };
-        for plan in &pool.backends {
-            let BackendAddress::Ip(address) = plan.state.address else { continue };
-            let ip = address.ip().to_canonical();
-            let Some(gauge) = self.gauges.of.get_mut(&plan.state.name) else { continue };
-            if which == Which::Unknown && gauge.missing == 0 && !self.claims.changes.is_open(&plan.state.name)
-            {
-                continue;
-            }
-            let at = (&*plan.state.name, ip);
-            let next = next(&mut self.neighbours, &mut self.director, at, interface.index);
-            let mac =
-                next.machine().and_then(|machine| match self.neighbours.look_up(machine, interface.index) {
-                    Ok(Neighbour::Reachable(mac)) => Some(mac),
-                    Ok(Neighbour::Old(mac)) => {
-                        self.neighbours.ask(machine);
-                        Some(mac)
-                    }
-                    Ok(Neighbour::Unknown) | Err(_) => {
-                        if which == Which::All {
-                            self.neighbours.ask(machine);
-                        }
-                        None
-                    }
-                });
-            let subject = missing_subject(&self.key.listener, &plan.state.name);
-            match mac {
-                Some(mac) => {
-                    if gauge.missing > 0 {
-                        // Also what an earlier task of this address has told.
-                        state.restore(&subject);
-                    }
-                    gauge.missing = 0;
-                    let at = (&*plan.state.name, next.machine().unwrap_or(ip));
-                    let used = self.director.mac(at.0);
-                    let step = self.claims.see(at, used, mac, (&*name, interface), now);
-                    if matches!(step, Step::Take | Step::Replace(_)) {
-                        self.director.set_mac(at.0, mac);
-                    }
-                    if let Step::Replace(before) = step {
-                        let (mac, before) = (shown(mac), shown(before));
-                        let message =
-                            format!("packets go to {mac} ({}) from now on, and no more to {before}", at.1);
-                        state.events.record(Level::Info, subject, message);
-                    }
-                }
-                None => {
-                    gauge.missing = gauge.missing.saturating_add(1);
-                    if gauge.missing.is_multiple_of(PATIENCE) {
-                        self.director.forget_mac(&plan.state.name);
-                        let message = match next {
-                            Next::Itself(_) if is_own(ip) => format!(
-                                "{ip} is an address of this machine: packets reach only backends on other machines; take it out of the pool"
-                            ),
-                            Next::Itself(_) if self.director.room().is_some() => format!(
-                                "no machine on {name} answers for {ip}: it is off, or a route to its network is missing"
-                            ),
-                            Next::Itself(_) => format!(
-                                "no machine on {name} answers for {ip}: a backend must be on the same network as this interface"
-                            ),
-                            Next::Hop(machine) => format!(
-                                "no machine on {name} answers for {machine}, which is the next one on the way to {ip}"
-                            ),
-                            Next::NoRoute => format!(
-                                "no route leads to {ip} through {name}: `ip route get {ip} oif {name}` shows what the kernel knows"
-                            ),
-                        };
-                        state.degrade(&subject, &message);
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Server {
-    /// Withdraws all Ethernet addresses: they are looked up anew.
-    pub(super) fn forget_neighbours(&mut self) {
-        self.claims.changes.clear();
-        let names: Vec<_> = self.director.backends().map(|(_, name, _)| name.to_owned()).collect();
-        for name in names {
-            self.director.forget_mac(&name);
-        }
-        for gauge in self.gauges.of.values_mut() {
-            gauge.missing = gauge.missing.max(1);
-        }
-    }
-}
-
-/// Whether this machine has the address.
-fn is_own(ip: IpAddr) -> bool {
-    // Nothing is sent to the port.
-    sys::datagram::is_local(SocketAddr::new(ip, 9)).unwrap_or(false)
 }
 
 pub(super) fn missing_subject(listener: &str, backend: &str) -> String {
@@ -188,7 +76,7 @@ pub(super) fn missing_subject(listener: &str, backend: &str) -> String {
 /// What is counted for the backends.
 #[derive(Default)]
 pub(super) struct Gauges {
-    of: HashMap<Arc<str>, Gauge>,
+    pub(super) of: HashMap<Arc<str>, Gauge>,
     /// The pool that they are of.
     pool: Option<Arc<PoolPlan>>,
     /// What is not counted yet.
@@ -197,12 +85,18 @@ pub(super) struct Gauges {
     places: Vec<Option<usize>>,
 }
 
-struct Gauge {
+pub(super) struct Gauge {
     state: Arc<BackendState>,
     /// Flows that [`BackendState::in_flight`] has from here.
     shown: u32,
     /// Look-ups in a row that found no Ethernet address of this backend. Starts at 1: none is known yet.
-    missing: u32,
+    pub(super) missing: u32,
+    /// The next machine on the way to it.
+    pub(super) machine: Option<IpAddr>,
+    /// When it was asked last because the backend fails, and how often.
+    pub(super) asked: Option<(Instant, u32)>,
+    /// The kernel has told of a change.
+    pub(super) is_changed: bool,
     /// Packets to it, and their bytes.
     packets: u64,
     bytes: u64,
@@ -236,7 +130,16 @@ impl Gauges {
                 self.of.get(&plan.state.name).is_some_and(|gauge| Arc::ptr_eq(&gauge.state, &plan.state));
             if !same {
                 let state = plan.state.clone();
-                let gauge = Gauge { state, shown: 0, missing: 1, packets: 0, bytes: 0 };
+                let gauge = Gauge {
+                    state,
+                    shown: 0,
+                    missing: 1,
+                    machine: None,
+                    asked: None,
+                    is_changed: false,
+                    packets: 0,
+                    bytes: 0,
+                };
                 self.of.insert(plan.state.name.clone(), gauge);
             }
         }

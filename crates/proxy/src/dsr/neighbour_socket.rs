@@ -23,6 +23,8 @@ const AT_ONCE: usize = 1024;
 pub(super) struct Claims {
     pub(super) changes: Changes,
     socket: Option<PacketSocket>,
+    /// Machines whose answers the socket receives.
+    heard: Vec<Mac>,
     /// Backends of which operators are told.
     pub(super) told: HashSet<Box<str>>,
 }
@@ -39,9 +41,20 @@ impl Claims {
     ) -> Step {
         match self.changes.see(at, used, (found, interface.mac), now) {
             Step::Ask(question) => {
+                let holders = self.changes.holders();
                 if self.socket.is_none() {
                     // Without one the questions have no answer, and the change is taken.
-                    self.socket = open(name);
+                    self.socket = PacketSocket::new().ok();
+                    self.heard.clear();
+                }
+                // What a machine claims a thousand times a second must not keep an answer out.
+                if let Some(socket) = &self.socket
+                    && self.heard != holders
+                {
+                    match socket.bind(name, &instructions(filter::claims(&holders))) {
+                        Ok(_) => self.heard = holders,
+                        Err(_) => self.socket = None,
+                    }
                 }
                 if let Some(socket) = &self.socket {
                     let _ = send_frame(socket.as_fd(), &question);
@@ -67,10 +80,4 @@ impl Claims {
             }
         }
     }
-}
-
-fn open(name: &str) -> Option<PacketSocket> {
-    let socket = PacketSocket::new().ok()?;
-    socket.bind(name, &instructions(filter::claims())).ok()?;
-    Some(socket)
 }

@@ -2,12 +2,11 @@
 
 use std::net::IpAddr;
 
-use logic::dsr::Director;
 use logic::dsr::tunnel::Tunnel;
 use sys::neighbour::Neighbours;
 
 /// The next machine on the way to a backend.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// The backend, which is on the network of the interface.
     Itself(IpAddr),
@@ -25,24 +24,27 @@ impl Next {
     }
 }
 
-/// Looks for the way to a backend, and tells the decision of the tunnel.
+/// How packets go to backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Travel {
+    AsTheyAre,
+    InTunnels,
+}
+
+/// Looks for the way to a backend, and for the ends of its tunnel. This waits for the kernel.
 pub(super) fn next(
     neighbours: &mut Neighbours,
-    director: &mut Director,
-    (name, ip): (&str, IpAddr),
+    ip: IpAddr,
+    travel: Travel,
     interface: u32,
-) -> Next {
-    if director.room().is_none() {
-        return Next::Itself(ip);
+) -> (Next, Option<Tunnel>) {
+    if travel == Travel::AsTheyAre {
+        return (Next::Itself(ip), None);
     }
     let hop = neighbours.route(ip, interface).ok().flatten();
-    let tunnel = hop.and_then(|hop| Tunnel::new(hop.from, ip));
-    // Without a route the tunnel stays as it was for as long as its Ethernet address does.
-    match (hop, tunnel) {
-        (Some(hop), Some(_)) => {
-            director.set_tunnel(name, tunnel);
-            if hop.next == ip { Next::Itself(ip) } else { Next::Hop(hop.next) }
-        }
-        _ => Next::NoRoute,
+    match hop.and_then(|hop| Some((hop, Tunnel::new(hop.from, ip)?))) {
+        Some((hop, tunnel)) if hop.next == ip => (Next::Itself(ip), Some(tunnel)),
+        Some((hop, tunnel)) => (Next::Hop(hop.next), Some(tunnel)),
+        None => (Next::NoRoute, None),
     }
 }

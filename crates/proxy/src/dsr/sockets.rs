@@ -35,6 +35,16 @@ impl Probes {
         self.prober.as_ref().is_some_and(|prober| prober.is_down(backend))
     }
 
+    /// Whether the backend accepts the address, as the last probes have found.
+    pub(super) fn is_up(&self, backend: &str) -> bool {
+        self.prober.as_ref().is_some_and(|prober| prober.is_up(backend))
+    }
+
+    /// Whether the last probe of a backend has failed.
+    pub(super) fn is_failing(&self, backend: &str) -> bool {
+        self.prober.as_ref().is_some_and(|prober| prober.is_failing(backend))
+    }
+
     pub(super) fn prober(&self) -> Option<&Prober> {
         self.prober.as_ref()
     }

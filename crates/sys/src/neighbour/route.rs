@@ -91,7 +91,7 @@ fn read(answer: &[u8], to: IpAddr, interface: u32) -> Option<Hop> {
     (through == Some(interface)).then_some(Hop { next, from: from? })
 }
 
-fn address(value: &[u8]) -> Option<IpAddr> {
+pub(super) fn address(value: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(value).map(|octets| Ipv4Addr::from(octets).into());
     v4.or_else(|_| <[u8; 16]>::try_from(value).map(|octets| Ipv6Addr::from(octets).into())).ok()
 }
