@@ -534,7 +534,8 @@ balance = "maglev"
     pub(crate) transport: Key<String>,
     /// Where packets are forwarded: `"tc"` by a program in the kernel where they leave the driver of the network card,
     /// `"xdp"` by one in the driver, `"xdp-generic"` the same where the driver has none, `"af_packet"` by this process.
-    /// `"auto"` takes the best that works: `xdp` on physical cards, then `tc`, then `af_packet`; `penstock ctl status --json`
+    /// `"proxy"` forwards none: this process takes connections and datagrams, as `tcp` and `udp` listeners do.
+    /// `"auto"` takes the best that works: `xdp` on physical cards, then `tc`, `af_packet`, `proxy`; `penstock ctl status --json`
     /// says which one, and why no better one. Another word takes that one, or the start fails. See [dsr.md](dsr.md#data-paths).
     #[schemars(extend("default" = DataPath::default().as_str(), "enum" = DataPath::WORDS, "x-only" = json!({ "protocol": ["dsr"] })))]
     pub(crate) data_path: Key<String>,

@@ -119,7 +119,9 @@ impl Acceptor {
             }
             Socket::Unix(unix) => Self::Unix(UnixListener::from_std(unix)?),
             // `udp.rs` and `dsr.rs` serve them.
-            Socket::Udp(_) | Socket::Packet(..) => return Err(io::ErrorKind::Unsupported.into()),
+            Socket::Udp(_) | Socket::Packet(..) | Socket::Proxied(_) => {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
         })
     }
 
@@ -154,7 +156,7 @@ fn accept_now(socket: &Socket) -> io::Result<(Plain, Peer)> {
             stream.set_nonblocking(true)?;
             Ok((Plain::Unix(UnixStream::from_std(stream)?), Peer::Unix))
         }
-        Socket::Udp(_) | Socket::Packet(..) => Err(io::ErrorKind::Unsupported.into()),
+        Socket::Udp(_) | Socket::Packet(..) | Socket::Proxied(_) => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 

@@ -129,9 +129,11 @@ fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Serv
     });
     match &plan.settings.protocol {
         Protocol::Tcp(settings) => boxed(|| tcp::serve(entry, settings, client)),
+        // Of a service without packets.
+        Protocol::Dsr(settings) => boxed(|| tcp::serve(entry, &settings.proxied_tcp, client)),
         Protocol::TlsPassthrough(settings) => boxed(|| passthrough::serve(entry, settings, client)),
         // The accept loop takes no plan of another transport.
-        Protocol::Udp(_) | Protocol::Dsr(_) => Box::pin(std::future::ready(())),
+        Protocol::Udp(_) => Box::pin(std::future::ready(())),
         Protocol::Http(_) if spoken == ClientProtocol::Http2 => {
             let Entry { worker, current, plan, admitted, .. } = entry;
             let client = Box::new(client);
@@ -165,8 +167,9 @@ fn tells_local(current: &Current, plan: &ListenerPlan) -> bool {
             let pools = [Some(settings.pool), plan.settings.denied_pool];
             pools.into_iter().flatten().any(|pool| any_tells(current, pool, |version| version.is_some()))
         }
+        Protocol::Dsr(settings) => any_tells(current, settings.pool, |version| version.is_some()),
         Protocol::Http(_) => plan.tls.is_some(),
-        Protocol::Udp(_) | Protocol::Dsr(_) => false,
+        Protocol::Udp(_) => false,
         Protocol::TlsPassthrough(_) => true,
     }
 }
@@ -179,7 +182,8 @@ fn telling(entry: &Entry) -> ProxyAdditions {
             let pools = [Some(settings.pool), entry.plan.settings.denied_pool];
             pools.into_iter().flatten().any(|pool| any_tells(&entry.current, pool, tells))
         }
-        Protocol::Udp(_) | Protocol::Dsr(_) => false,
+        Protocol::Dsr(settings) => any_tells(&entry.current, settings.pool, tells),
+        Protocol::Udp(_) => false,
         Protocol::Http(_) | Protocol::TlsPassthrough(_) => {
             entry.current.pools.iter().any(|pool| tells(pool.settings.send_proxy))
         }

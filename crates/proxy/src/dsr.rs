@@ -13,6 +13,8 @@
 //! 6. `crates/proxy/src/dsr/probe.rs` asks backends whether they accept the address, and `crates/proxy/src/dsr/report.rs`
 //!    tells operators how the service stands; `crates/proxy/src/dsr/trace.rs` shows them packets.
 //! 7. `crates/proxy/src/dsr/tarpit.rs` answers for addresses that no machine has.
+//! 8. Where no packet can be had, connections and datagrams are taken by `crates/proxy/src/accept.rs` and
+//!    `crates/proxy/src/udp.rs`, and `crates/proxy/src/dsr/proxied.rs` tells operators so.
 
 use std::io;
 use std::net::UdpSocket;
@@ -57,6 +59,7 @@ mod ownership;
 mod packets;
 mod path;
 mod probe;
+pub(crate) mod proxied;
 mod report;
 mod ring;
 mod sending;

@@ -356,7 +356,9 @@ fn poll_until(mut timer: Pin<&mut Sleep>, due: Instant, cx: &mut Context<'_>) ->
 fn settings(plan: &ListenerPlan) -> Option<&UdpSettings> {
     match &plan.settings.protocol {
         Protocol::Udp(settings) => Some(settings),
-        Protocol::Tcp(_) | Protocol::Http(_) | Protocol::TlsPassthrough(_) | Protocol::Dsr(_) => None,
+        // Of a service without packets.
+        Protocol::Dsr(settings) => Some(&settings.proxied_udp),
+        Protocol::Tcp(_) | Protocol::Http(_) | Protocol::TlsPassthrough(_) => None,
     }
 }
 

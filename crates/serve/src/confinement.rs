@@ -9,7 +9,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use config::Config;
-use config::types::{BindAddress, SourceAddress};
+use config::types::{BindAddress, Listener, SourceAddress};
 use logic::dsr::path::DataPath;
 use nix::unistd;
 use state::State;
@@ -79,7 +79,7 @@ pub fn capabilities(config: &Config) -> Vec<Capability> {
         BindAddress::EveryPort(_) | BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
     };
     let (packets, sockets): (Vec<_>, Vec<_>) =
-        config.listeners.iter().partition(|listener| listener.dsr().is_some());
+        config.listeners.iter().partition(|listener| has_packets(listener));
     let is_low = sockets.iter().flat_map(|listener| &listener.binds).any(below_1024);
     let low = is_low.then_some(Capability::NetBindService);
     let of_clients = config.pools.iter().any(|pool| pool.source_address == SourceAddress::Client);
@@ -87,10 +87,15 @@ pub fn capabilities(config: &Config) -> Vec<Capability> {
     low.into_iter().chain(raw).collect()
 }
 
+/// Whether a listener may open packet sockets.
+fn has_packets(listener: &Listener) -> bool {
+    listener.dsr().is_some_and(|settings| settings.data_path != DataPath::Proxy)
+}
+
 /// Whether programs in the kernel may forward packets of a listener: they are attached before capabilities are dropped.
 pub fn attaches_programs(config: &Config) -> bool {
     let mut services = config.listeners.iter().filter_map(|listener| listener.dsr());
-    services.any(|settings| settings.data_path != DataPath::AfPacket)
+    services.any(|settings| !matches!(settings.data_path, DataPath::AfPacket | DataPath::Proxy))
 }
 
 /// Explains why root does not become the default user. `None` if it can.
@@ -175,7 +180,7 @@ pub fn restrict(
         }
     };
     let children = if programs { Children::Any } else { Children::None };
-    let packets = match config.listeners.iter().any(|listener| listener.dsr().is_some()) {
+    let packets = match config.listeners.iter().any(has_packets) {
         true => Packets::Used,
         false => Packets::Unused,
     };

@@ -94,17 +94,17 @@ fn service_findings(
 ) -> Result<Vec<Finding>, DoctorError> {
     let all = interfaces::all().map_err(DoctorError::Network)?;
     let own = all.iter().find(|one| one.name == service.interface);
+    if paths.forwarder == Some(Forwarder::Kernel) {
+        let link = own.map_or(Link::Missing, link_of);
+        return Ok(doctor::machine(&balancer(&service, paths, &all, link), service.vip.ip()));
+    }
     let socket = PacketSocket::new()?;
     let program = filter(service.vip.ip()).into_iter().map(|one| (one.code, one.jt, one.jf, one.k));
     let bound = socket.bind(&service.interface, &program.collect::<Vec<_>>());
     let link = match (own, &bound) {
         (None, _) | (_, Err(PacketError::NoInterface(_))) => Link::Missing,
         (_, Err(PacketError::NotEthernet(_))) => Link::NotEthernet,
-        (Some(own), _) => match own.link {
-            interfaces::Link::Down => Link::Down,
-            interfaces::Link::NoCarrier => Link::NoCarrier,
-            interfaces::Link::Up => Link::Up,
-        },
+        (Some(own), _) => link_of(own),
     };
     let mut findings = doctor::machine(&balancer(&service, paths, &all, link), service.vip.ip());
     if link != Link::Up {
@@ -136,6 +136,14 @@ fn service_findings(
     }
     findings.extend(examination.findings());
     Ok(findings)
+}
+
+fn link_of(interface: &Interface) -> Link {
+    match interface.link {
+        interfaces::Link::Down => Link::Down,
+        interfaces::Link::NoCarrier => Link::NoCarrier,
+        interfaces::Link::Up => Link::Up,
+    }
 }
 
 fn has(all: &[Interface], ip: IpAddr) -> bool {

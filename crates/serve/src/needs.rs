@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use config::Config;
 use config::types::{BackendAddress, BackendHttp, Listener, MaxConnections, Ocsp, Pool};
 use logic::account::{Division, ProcessNeeds, TooFew};
+use logic::dsr::Transports;
+use logic::dsr::path::DataPath;
 use state::account::{OF_GATE, OF_LOOK_UP, OF_ORDER, OF_REQUEST, Purpose, Wanted};
 use tls::ocsp;
 
@@ -23,9 +25,9 @@ const OF_DIRECTORY: usize = 3;
 const FILES: usize = 16;
 
 /// Descriptors per address of a `dsr` listener beside its socket: the kernel's neighbour table, two sockets that ask
-/// neighbours, and one that is in a group; for probes a socket, a reserved port and the search for our own address; of a
-/// program in the kernel its link, its directory and its table of flows; of the claim of the address two.
-const OF_SERVICE: usize = 12;
+/// neighbours, one that is in a group, and one that hears of their changes; for probes a socket, a reserved port and the search
+/// for our own address; of a program in the kernel its link, its directory and its table of flows; of the claim of the address two.
+const OF_SERVICE: usize = 13;
 
 /// Descriptors per tunnel: its listener, its SSH connection (a socket, or the pipes and the process of a
 /// `ProxyCommand`), the agent, and a command for host keys.
@@ -73,23 +75,42 @@ impl Needs {
         let directories: usize = tls()
             .map(|tls| 1 + usize::from(tls.acme.is_some()) + usize::from(tls.client_certificates.is_some()))
             .sum();
-        let services = config.listeners.iter().filter(|listener| listener.dsr().is_some());
-        let services: usize = services.map(|listener| listener.binds.len()).sum();
+        let services: usize = config.listeners.iter().map(|listener| self.of_services(listener)).sum();
         let fixed = self.base
-            + services * OF_SERVICE
+            + services
             + self.workers * (OF_WORKER + OF_MULTIPLEXED * multiplexed * backend_slots(config))
             + 2 * sockets
             + directories * OF_DIRECTORY;
         let tunnels = backends().filter(|(_, backend)| is_ssh(&backend.address)).count();
         let mut watch = FILES + tunnels * OF_TUNNEL + wanted(config).sum();
         // A reload may open every socket again before it closes the old ones.
-        watch += sockets;
+        watch += sockets
+            + config.listeners.iter().filter(|it| has_packets(it)).map(|it| it.binds.len()).sum::<usize>();
         watch += self.services;
         ProcessNeeds { fixed, watch }
     }
 
+    /// Sockets from which clients come, in each worker. A service whose packets are forwarded has none.
     fn sockets(&self, listener: &Listener) -> usize {
-        listener.binds.len() * self.workers
+        if has_packets(listener) { 0 } else { listener.binds.len() * self.of_address(listener) }
+    }
+
+    /// Sockets of an address: one in each worker, for each transport.
+    fn of_address(&self, listener: &Listener) -> usize {
+        let both = listener.dsr().is_some_and(|settings| settings.transports == Transports::TcpAndUdp);
+        if both { 2 * self.workers } else { self.workers }
+    }
+
+    /// Descriptors of the services of a listener: one socket for packets, in one worker, and what else a service has. Where no packet
+    /// may be had, sockets of clients take their place.
+    fn of_services(&self, listener: &Listener) -> usize {
+        let Some(settings) = listener.dsr().filter(|_| has_packets(listener)) else { return 0 };
+        let packets = 1 + OF_SERVICE;
+        let each = match settings.data_path {
+            DataPath::Auto => packets.max(2 * self.of_address(listener)),
+            _ => packets,
+        };
+        listener.binds.len() * each
     }
 }
 
@@ -127,6 +148,11 @@ fn names(pool: &Pool) -> usize {
 
 fn is_ssh(address: &BackendAddress) -> bool {
     matches!(address, BackendAddress::Ssh { .. })
+}
+
+/// Whether packets of a listener may be forwarded.
+fn has_packets(listener: &Listener) -> bool {
+    listener.dsr().is_some_and(|settings| settings.data_path != DataPath::Proxy)
 }
 
 fn most_divided(config: &Config, own: ProcessNeeds) -> usize {
@@ -215,6 +241,29 @@ mod tests {
         assert_eq!(with(&format!("{POOL}http2 = \"on\"\n")).fixed, plain.fixed + 2 * OF_MULTIPLEXED);
         let tunnel = with(&POOL.replace("192.0.2.1:80", "ssh:db1/127.0.0.1:80"));
         assert_eq!(tunnel.watch, plain.watch + OF_TUNNEL);
+    }
+
+    #[test]
+    fn a_service_counts_with_its_packet_socket_or_with_the_sockets_of_its_clients() {
+        let none = own(&format!("[admin]\nbind = \"127.0.0.1:90\"\n{LISTENER}{POOL}"));
+        let of = |path: &str, transport: &str| {
+            own(&format!(
+                "[admin]\nbind = \"127.0.0.1:90\"\n{LISTENER}{POOL}balance = \"maglev\"\n[listener.video]\nbind = \"192.0.2.10:80\"\nprotocol = \"dsr\"\n\
+                 interface = \"eth0\"\npool = \"video\"\ndata-path = \"{path}\"\ntransport = \"{transport}\"\n\
+                 [pool.video]\nbackends = [\"192.0.2.2:80\"]\nbalance = \"maglev\"\nhealth = \"off\"\n"
+            ))
+        };
+        for path in ["af_packet", "tc", "auto"] {
+            let packets = of(path, "tcp");
+            assert_eq!(
+                packets,
+                ProcessNeeds { fixed: none.fixed + 1 + OF_SERVICE, watch: none.watch + 1 },
+                "{path}"
+            );
+        }
+        // Two workers, each with a socket and a client that has no slot yet.
+        assert_eq!(of("proxy", "tcp"), ProcessNeeds { fixed: none.fixed + 4, watch: none.watch + 2 });
+        assert_eq!(of("proxy", "tcp-and-udp"), ProcessNeeds { fixed: none.fixed + 8, watch: none.watch + 4 });
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Opened {
     pub fn programs(&self) -> Vec<PathBuf> {
         let sockets = self.0.iter().flat_map(|bound| bound.sockets.iter().flatten());
         let of = |socket: &Socket| match socket {
-            Socket::Packet(_, path) => path.directory(),
+            Socket::Packet(_, path) | Socket::Proxied(path) => path.directory(),
             Socket::Tcp(_) | Socket::Udp(_) | Socket::Unix(_) => None,
         };
         sockets.filter_map(of).collect()
@@ -149,7 +149,9 @@ impl Opened {
     /// Whether CAP_NET_ADMIN is needed to take a program away.
     pub fn needs_rights(&self) -> bool {
         let mut sockets = self.0.iter().flat_map(|bound| bound.sockets.iter().flatten());
-        sockets.any(|socket| matches!(socket, Socket::Packet(_, path) if path.needs_rights()))
+        sockets.any(
+            |socket| matches!(socket, Socket::Packet(_, path) | Socket::Proxied(path) if path.needs_rights()),
+        )
     }
 
     /// Address records of all sockets.

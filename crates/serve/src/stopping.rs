@@ -12,6 +12,8 @@ pub(crate) fn of_services(front: &Front) -> Vec<String> {
     let snapshot = front.snapshot.load();
     let is_confirmed = front.state.services.start_confirmation.phase() == Phase::Settled;
     let services = front.state.services.all().into_iter().map(|(report, _)| report);
+    // Sessions of one without packets drain as those of any listener.
+    let services = services.filter(|service| service.path != Rung::Proxy.as_str());
     let all = services.map(|service| {
         let of = |listener: &&Listener| *listener.name == *service.listener;
         let settings = snapshot.config.listeners.iter().find(of).and_then(Listener::dsr);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use config::types::DsrSettings;
-use logic::dsr::path::{Card, Refusal, Rung, ladder};
+use logic::dsr::path::{Card, LOST_BY_PROXY, Refusal, Rung, ladder, without_packets};
 use sys::bpf::{AttachedProgram, BpfError, Hook, Pins, Program, Unpinned};
 use sys::interfaces::DriverFeatures;
 
@@ -59,6 +59,10 @@ impl PathReport {
     pub fn line(&self) -> String {
         let refused = self.refused.iter().map(|one| format!("; {}: {}", one.rung, one.reason));
         let unpinned = self.unpinned.iter().map(|why| format!("; a crash of this process ends it: {why}"));
+        if self.rung == Rung::Proxy {
+            let refused: String = refused.collect();
+            return format!("no packet is forwarded: connections and datagrams are taken by this process (proxy): {LOST_BY_PROXY}{refused}");
+        }
         let by = match self.rung {
             Rung::AfPacket => "this process (af_packet)".to_owned(),
             rung if self.hook == Some(Hook::TcFilter) => {
@@ -92,6 +96,8 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
             Rung::Xdp => &[Hook::Xdp],
             Rung::XdpGeneric => &[Hook::XdpGeneric],
             Rung::Tc => of_tc(),
+            // `crates/state/src/listen/proxied.rs` has it.
+            Rung::Proxy => continue,
             Rung::AfPacket => {
                 let earlier = Pins::open_existing(&name).ok();
                 let report =
@@ -121,6 +127,16 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
     let _ = Pins::open_existing(&name).map(|pins| pins.remove_unused());
     let reasons: Vec<_> = refused.iter().map(|one| format!("{}: {}", one.rung, one.reason)).collect();
     Err(format!("{}; data-path = \"auto\" takes what works", reasons.join("; ")))
+}
+
+/// The last rung, which needs no packet. `why` no packet can be had; `None`: none is asked for.
+pub fn proxied(listener: &str, vip: SocketAddr, settings: &DsrSettings, why: Option<&str>) -> DataPath {
+    let interface = &*settings.interface;
+    let refused = why.map_or(Vec::new(), |why| without_packets(interface, &card(interface), why));
+    let report =
+        PathReport { rung: Rung::Proxy, hook: None, refused, unpinned: None, before: Before::Nothing };
+    let earlier = Pins::open_existing(&name_of(interface, listener, vip)).ok();
+    DataPath { attached: None, earlier, driver: None, report }
 }
 
 /// Name of the program of an address, and of its maps.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use config::types::{BindAddress, DsrSettings, Listener, Transport};
 use logic::balance::hash_bytes;
-use logic::dsr::Service;
-use sys::packet::PacketSocket;
+use logic::dsr::{Service, path};
+use sys::packet::{PacketError, PacketSocket};
 use sys::socket::{DualStack, Inherited, InheritedError, ListenAddress};
 
 use crate::claim::Claim;
@@ -23,6 +23,7 @@ use crate::data_path::{self, DataPath};
 
 mod handed;
 mod moves;
+mod proxied;
 
 pub use handed::{Handed, HandedKey};
 pub use moves::moved;
@@ -55,6 +56,8 @@ pub enum Socket {
     Unix(UnixListener),
     /// Not bound to its interface yet.
     Packet(PacketSocket, Box<DataPath>),
+    /// Of a service whose connections and datagrams come to sockets beside this.
+    Proxied(Box<DataPath>),
 }
 
 impl Socket {
@@ -74,7 +77,7 @@ impl Socket {
             Self::Udp(udp) => Self::Udp(udp.try_clone()?),
             Self::Unix(unix) => Self::Unix(unix.try_clone()?),
             // One worker has it.
-            Self::Packet(..) => return Err(io::ErrorKind::Unsupported.into()),
+            Self::Packet(..) | Self::Proxied(_) => return Err(io::ErrorKind::Unsupported.into()),
         })
     }
 }
@@ -310,7 +313,7 @@ pub fn open(
     let key = BoundKey::new(listener, bind);
     let transport = key.transport;
     if let Some(settings) = listener.dsr() {
-        return open_packets(key, settings, workers).map_err(fail);
+        return open_service(key, settings, holder, workers).map_err(fail);
     }
     let handles = passed.handles(bind, transport).map_err(|error| fail(error.to_string()))?;
     if !handles.is_empty() {
@@ -365,11 +368,37 @@ pub fn open(
 }
 
 const IS_OURS: &str = "this machine has the address, so the kernel would answer the clients itself; `ip address` shows where: \
-                       remove it, or name another one";
+                       remove it, or name another one; or data-path = \"proxy\", which forwards no packet";
+
+/// Opens the sockets of a service.
+fn open_service(
+    key: BoundKey,
+    settings: &DsrSettings,
+    holder: Holder<'_>,
+    workers: usize,
+) -> Result<Bound, String> {
+    if settings.data_path == path::DataPath::Proxy {
+        return proxied::open(key, settings, None, holder, workers);
+    }
+    match PacketSocket::new() {
+        Ok(socket) => open_packets(key, settings, socket, workers),
+        Err(error @ (PacketError::NotPermitted(_) | PacketError::NoFamily(_)))
+            if settings.data_path == path::DataPath::Auto =>
+        {
+            proxied::open(key, settings, Some(&error.to_string()), holder, workers)
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
 
 /// Opens the socket of a service, for one worker: flows and fragments of a service are known in one place. The worker
 /// follows the interface, which may come and go; here it is only checked.
-fn open_packets(key: BoundKey, settings: &DsrSettings, workers: usize) -> Result<Bound, String> {
+fn open_packets(
+    key: BoundKey,
+    settings: &DsrSettings,
+    socket: PacketSocket,
+    workers: usize,
+) -> Result<Bound, String> {
     // `config` allows only these.
     let Some(vip) = key.bind.vip() else {
         return Err(io::Error::from(io::ErrorKind::Unsupported).to_string());
@@ -378,18 +407,15 @@ fn open_packets(key: BoundKey, settings: &DsrSettings, workers: usize) -> Result
         return Err(IS_OURS.to_owned());
     }
     let claim = Claim::new(&settings.interface, vip, settings.transports)?;
-    let socket = PacketSocket::new().map_err(|error| error.to_string())?;
     let service = Service { vip: vip.ip(), port: vip.port(), transports: settings.transports };
     // The worker lets packets of the service in, if they are its task.
     let interface =
         socket.bind(&settings.interface, &questions(&service)).map_err(|error| error.to_string())?;
-    let path = data_path::open(&key.listener, vip, settings, interface.index)?;
+    let found = data_path::open(&key.listener, vip, settings, interface.index)?;
     let mut sockets = Vec::new();
     sockets.resize_with(workers, Vec::new);
-    // Services are spread over the workers.
-    let at = hash_bytes(0, format!("{} {vip}", key.listener).as_bytes()) % workers.max(1) as u64;
-    if let Some(worker) = sockets.get_mut(at as usize) {
-        worker.push(Socket::Packet(socket, Box::new(path)));
+    if let Some(worker) = sockets.get_mut(worker_of(&key, vip, workers)) {
+        worker.push(Socket::Packet(socket, Box::new(found)));
     }
     let open = OpenAddress {
         addresses: vec![ListenAddress::Packets(vip)],
@@ -398,6 +424,11 @@ fn open_packets(key: BoundKey, settings: &DsrSettings, workers: usize) -> Result
         claim: Some(claim),
     };
     Ok(Bound { key, sockets, open })
+}
+
+/// Services are spread over the workers.
+fn worker_of(key: &BoundKey, vip: SocketAddr, workers: usize) -> usize {
+    (hash_bytes(0, format!("{} {vip}", key.listener).as_bytes()) % workers.max(1) as u64) as usize
 }
 
 /// A filter, as the kernel takes it.

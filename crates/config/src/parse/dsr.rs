@@ -13,7 +13,7 @@ use super::parser::{Parser, Zero, count};
 use crate::de::At;
 use crate::quote::quote;
 use crate::raw::{RawConfig, RawListener};
-use crate::types::{Backend, BackendAddress, BindAddress, DsrSettings, Listener, Pool};
+use crate::types::{Backend, BackendAddress, BackendHttp, BindAddress, DsrSettings, Listener, Pool};
 
 /// Silence after which a TCP connection is forgotten. Most systems send a packet of their own only after two hours, but
 /// few programs are silent that long; what is forgotten still goes to its backend, unless backends have changed.
@@ -32,6 +32,7 @@ const FEWEST_FLOWS: usize = 4096;
 const LONGEST_INTERFACE: usize = 15;
 
 mod paths;
+mod proxied;
 mod quic_id;
 mod unused;
 
@@ -90,21 +91,26 @@ impl Parser<'_> {
         }
         let quic_id = self.quic_id(at, transports);
         let tarpit = self.unused_addresses(at);
-        let (transports, idle) = (transports?, idle?);
+        self.keys_of_packets(at, binds, data_path);
+        let (pool, transports, idle, max_flows) = (pool?, transports?, idle?, max_flows?);
+        let tcp_idle = idle.unwrap_or(TCP_IDLE);
+        let udp_idle = idle.filter(|_| transports == Transports::Udp).unwrap_or(UDP_IDLE);
         Some(DsrSettings {
-            pool: pool?,
+            pool,
             interface: interface?,
             mode: mode?,
             transports,
-            max_flows: max_flows?,
-            tcp_idle: idle.unwrap_or(TCP_IDLE),
-            udp_idle: idle.filter(|_| transports == Transports::Udp).unwrap_or(UDP_IDLE),
+            max_flows,
+            tcp_idle,
+            udp_idle,
             data_path: data_path?,
             at_stop: at_stop?,
             owner_address: owner_address?,
             hash_key_file: hash_key_file?,
             quic_id: quic_id?,
             tarpit: tarpit?,
+            proxied_tcp: proxied::tcp(pool, tcp_idle),
+            proxied_udp: proxied::udp(pool, udp_idle, max_flows),
         })
     }
 
@@ -172,8 +178,8 @@ impl Parser<'_> {
         for (listener, (_, entry)) in listeners.iter().zip(entries) {
             let (Some(dsr), Some(key)) = (listener.dsr(), &entry.value.pool) else { continue };
             let Some(pool) = pools.get(dsr.pool.0) else { continue };
-            let wrong = wrong_pool(pool, &listener.binds, dsr.mode)
-                .or_else(|| quic_id::wrong_numbers(pool, dsr.quic_id?));
+            let wrong =
+                wrong_pool(pool, &listener.binds, dsr).or_else(|| quic_id::wrong_numbers(pool, dsr.quic_id?));
             if let Some((message, hint)) = wrong {
                 drop(self.report.at(self.nodes, key.id, message).hint(hint));
             }
@@ -194,14 +200,14 @@ impl Parser<'_> {
 }
 
 /// Why a pool cannot have packets, and what to do.
-fn wrong_pool(pool: &Pool, binds: &[BindAddress], mode: Mode) -> Option<(String, String)> {
+fn wrong_pool(pool: &Pool, binds: &[BindAddress], dsr: &DsrSettings) -> Option<(String, String)> {
     let on_vips = || binds.iter().filter_map(BindAddress::vip);
     for backend in &pool.backends {
         let BackendAddress::Ip(address) = &backend.address else {
             let message = format!("a dsr listener cannot reach {} of this pool", backend.address);
             return Some((message, "its backends need IP addresses: \"10.0.0.21:80\"".to_owned()));
         };
-        if let Some(fault) = on_vips().find_map(|vip| wrong_backend(*address, vip, mode)) {
+        if let Some(fault) = on_vips().find_map(|vip| wrong_backend(*address, vip, dsr.mode)) {
             return Some(fault);
         }
         if let Some(key) = setting_of_connections(backend) {
@@ -217,12 +223,15 @@ fn wrong_pool(pool: &Pool, binds: &[BindAddress], mode: Mode) -> Option<(String,
         );
         return Some((message, "balance = \"maglev\"".to_owned()));
     }
+    let is_proxied = dsr.data_path == DataPath::Proxy;
+    let tells = is_proxied && dsr.transports == Transports::Tcp;
     let keys = [
         (pool.hash_key != HashKey::Client, "hash-key"),
         (pool.balance_bound.is_some(), "balance-bound"),
         (pool.tls.is_some(), "tls"),
         (pool.sticky_cookie.is_some(), "sticky.cookie"),
-        (pool.send_proxy.is_some(), "send-proxy"),
+        (pool.send_proxy.is_some() && !tells, "send-proxy"),
+        (pool.http == BackendHttp::Http2 && is_proxied, "http2"),
         (pool.fallback.is_some(), "fallback"),
     ];
     let (_, key) = keys.into_iter().find(|(is_set, _)| *is_set)?;

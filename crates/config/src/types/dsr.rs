@@ -11,7 +11,7 @@ use logic::dsr::tarpit::Rules;
 use logic::dsr::tunnel::Mode;
 use logic::route::PoolId;
 
-use super::{BindAddress, Listener, Protocol};
+use super::{BindAddress, Listener, Protocol, TcpSettings, UdpSettings};
 
 /// A `protocol = "dsr"` listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +42,10 @@ pub struct DsrSettings {
     pub quic_id: Option<QuicId>,
     /// Unused addresses that hold clients.
     pub tarpit: Option<Rules>,
+    /// How connections are served where no packet can be forwarded.
+    pub proxied_tcp: TcpSettings,
+    /// The same of datagrams.
+    pub proxied_udp: UdpSettings,
 }
 
 impl Listener {

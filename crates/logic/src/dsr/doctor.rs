@@ -12,7 +12,7 @@ use super::Transports;
 use super::finding::Finding;
 use super::machine::Forwarder;
 use super::packet::{Mac, Transport};
-use super::path::{Card, DataPath};
+use super::path::{Card, DataPath, LOST_BY_PROXY};
 use super::tunnel::{self, Frames, Offload, Tunnel};
 
 mod card;
@@ -88,6 +88,10 @@ pub fn machine(balancer: &Balancer, vip: IpAddr) -> Vec<Finding> {
         ),
         Link::Up => Finding::ok("link", format!("{interface} is up")),
     }];
+    if *forwarder == Some(Forwarder::Kernel) {
+        found.extend(proxied(vip_on.is_some(), vip, &name));
+        return found;
+    }
     found.push(match vip_on {
         None => Finding::ok("vip-not-local", format!("no interface of this machine has {vip}")),
         Some((on, prefix)) => Finding::fault(
@@ -127,6 +131,24 @@ pub fn machine(balancer: &Balancer, vip: IpAddr) -> Vec<Finding> {
     found
 }
 
+/// Of a service without packets: the kernel takes what comes to the address.
+fn proxied(is_here: bool, vip: IpAddr, interface: &str) -> [Finding; 2] {
+    let prefix = if vip.is_ipv4() { 32 } else { 128 };
+    [
+        match is_here {
+            true => Finding::ok("vip-local", format!("this machine has {vip}, as data-path proxy needs it")),
+            false => Finding::fault(
+                "vip-local",
+                format!(
+                    "no interface of this machine has {vip}, and data-path proxy takes connections to own addresses alone"
+                ),
+                vec![format!("ip address add {vip}/{prefix} dev {interface}")],
+            ),
+        },
+        Finding::ok("data-path", format!("no packet is forwarded (data-path proxy): {LOST_BY_PROXY}")),
+    ]
+}
+
 /// A kernel that forwards packets may do so for the networks behind this machine: it is told to stop only where it takes those
 /// of the service.
 fn forwarding_of(forwarding: Switch, forwarder: Option<Forwarder>, interface: &str, vip: IpAddr) -> Finding {
@@ -139,7 +161,7 @@ fn forwarding_of(forwarding: Switch, forwarder: Option<Forwarder>, interface: &s
                 "the kernel forwards packets on {interface}, and a program takes those of the service before that"
             ),
         ),
-        (Switch::On, Some(Forwarder::Process)) => {
+        (Switch::On, Some(Forwarder::Process | Forwarder::Kernel)) => {
             let family = if vip.is_ipv4() { "ipv4" } else { "ipv6" };
             Finding::fault(
                 check,
@@ -162,6 +184,7 @@ fn forwarding_of(forwarding: Switch, forwarder: Option<Forwarder>, interface: &s
 pub fn forwarder(asked: DataPath, port: u16) -> Option<Forwarder> {
     match asked {
         DataPath::AfPacket => Some(Forwarder::Process),
+        DataPath::Proxy => Some(Forwarder::Kernel),
         // A program forwards one port.
         DataPath::Auto if port == 0 => Some(Forwarder::Process),
         DataPath::Auto => None,

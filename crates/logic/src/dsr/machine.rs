@@ -20,6 +20,8 @@ pub enum Forwarder {
     Process,
     /// By a program that takes them from the kernel.
     Program,
+    /// The kernel has them alone, and gives connections to this process.
+    Kernel,
 }
 
 pub fn no_link(interface: &str, why: NoLink) -> String {
@@ -37,7 +39,7 @@ pub fn no_link(interface: &str, why: NoLink) -> String {
 /// The machine has the address of the service, on this interface with this prefix if that is known.
 pub fn own_address(vip: IpAddr, on: Option<(&str, u8)>, forwarder: Forwarder) -> String {
     let what = match forwarder {
-        Forwarder::Process => "its kernel answers clients itself, with resets",
+        Forwarder::Process | Forwarder::Kernel => "its kernel answers clients itself, with resets",
         Forwarder::Program => {
             "its kernel answers what is not for the service, and the next start of penstock is refused"
         }

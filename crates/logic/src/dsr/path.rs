@@ -15,6 +15,8 @@ text::words! {
         XdpGeneric = "xdp-generic",
         Tc = "tc",
         AfPacket = "af_packet",
+        /// None is forwarded: the process takes connections and datagrams, as a `tcp` or `udp` listener does.
+        Proxy = "proxy",
     }
 }
 
@@ -29,6 +31,8 @@ text::words! {
         Tc = "tc",
         /// By this process, with a packet socket.
         AfPacket = "af_packet",
+        /// Not at all: the process takes connections and datagrams.
+        Proxy = "proxy",
     }
 }
 
@@ -65,6 +69,7 @@ pub fn ladder(asked: DataPath, interface: &str, card: &Card) -> (Vec<Rung>, Vec<
         (DataPath::XdpGeneric, _) => one(Rung::XdpGeneric),
         (DataPath::Tc, _) => one(Rung::Tc),
         (DataPath::AfPacket, _) => one(Rung::AfPacket),
+        (DataPath::Proxy, _) => one(Rung::Proxy),
         (DataPath::Auto, Card::Physical) => (vec![Rung::Xdp, Rung::Tc, Rung::AfPacket], Vec::new()),
         (DataPath::Auto, Card::Virtual(driver)) => {
             let reason = format!(
@@ -75,12 +80,24 @@ pub fn ladder(asked: DataPath, interface: &str, card: &Card) -> (Vec<Rung>, Vec<
     }
 }
 
+/// The rungs that this machine would have, each with the reason why packets cannot be had at all.
+pub fn without_packets(interface: &str, card: &Card, reason: &str) -> Vec<Refusal> {
+    let (rungs, mut refused) = ladder(DataPath::Auto, interface, card);
+    refused.extend(rungs.into_iter().map(|rung| Refusal { rung, reason: reason.to_owned() }));
+    refused
+}
+
+/// What a client or a backend loses where no packet is forwarded.
+pub const LOST_BY_PROXY: &str = "replies go through this machine, and backends see an address of it instead of the client's (unless the pool has \
+                                 source-address = \"client\")";
+
 /// What the end of the task of an address in a panic means.
 pub fn task_failed(address: impl Display, rung: Rung, pause: Duration) -> String {
     let consequence = match rung {
         Rung::AfPacket => {
             "its packets wait until then, and its flows are forgotten: most go to the same backends all the same"
         }
+        Rung::Proxy => "its connections go on",
         Rung::Tc | Rung::Xdp | Rung::XdpGeneric => {
             "the program in the kernel forwards on meanwhile, with all flows, and learns of no change of backends"
         }
@@ -111,6 +128,16 @@ mod tests {
                 "what is asked for, or nothing"
             );
         }
+    }
+
+    #[test]
+    fn the_last_rung_is_taken_with_the_reason_against_each_other_one() {
+        let veth = Card::Virtual("veth".to_owned());
+        assert_eq!(ladder(DataPath::Proxy, "eth0", &veth), (vec![Rung::Proxy], Vec::new()));
+        let refused = without_packets("eth0", &veth, "no right");
+        let rungs: Vec<_> = refused.iter().map(|one| one.rung).collect();
+        assert_eq!(rungs, [Rung::Xdp, Rung::Tc, Rung::AfPacket]);
+        assert!(refused[0].reason.contains("virtual") && refused[2].reason == "no right");
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod operators;
 mod other_form;
 mod paths;
 mod pen;
+mod proxied;
 mod quic;
 mod quick;
 mod refused;

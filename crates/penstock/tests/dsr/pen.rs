@@ -83,6 +83,9 @@ fn ours(network: &Network, path: &str, transport: Transport) -> Server {
         Transport::Tcp => (80, ""),
         Transport::Udp => (53, "\ntransport = \"udp\""),
     };
+    if path == "proxy" {
+        network.set_vip(BALANCER, "add", VIP);
+    }
     let listener = format!("data-path = \"{path}\"{words}");
     let server = network.balancer(&config(&format!("\"{VIP}:{port}\""), &listener, "health = \"off\""));
     eventually("it serves", secs(20), || match transport {
@@ -102,7 +105,7 @@ fn pen_in_the_same_matrix_is_as_the_table_in_the_manual_says() {
     }
     let mut rows = Vec::new();
     for transport in [Transport::Tcp, Transport::Udp] {
-        for way in ["pen", "af_packet", "tc", "xdp-generic"] {
+        for way in ["pen", "af_packet", "tc", "xdp-generic", "proxy"] {
             let network = Network::new();
             let _servers = SERVERS.map(|server| match transport {
                 Transport::Tcp => network.nginx(server),

@@ -112,6 +112,9 @@ impl Loops {
                 Socket::Packet(socket, path) => {
                     tokio::task::spawn_local(dsr::run(worker, key.clone(), socket, *path, signal))
                 }
+                Socket::Proxied(path) => {
+                    tokio::task::spawn_local(dsr::proxied::run(worker, key.clone(), *path, signal))
+                }
                 socket => tokio::task::spawn_local(accept::run(worker, key.clone(), socket, signal)),
             };
             self.open.entry(key).or_default().push(Accepting { close_signal, task, ends, number });

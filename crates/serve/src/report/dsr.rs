@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use logic::dsr::explain::{BackendView, Decision, Explanation, Phase, Why};
 use logic::dsr::packet::{Flow, Transport, shown};
+use logic::dsr::path::{LOST_BY_PROXY, Rung};
 use serde::Serialize;
 use state::dsr::{BackendOfService, ServiceReport, TarpitReport, VipReport};
 use text::table::Table;
@@ -24,6 +25,10 @@ pub fn services(services: &[ServiceReport]) -> String {
     }
     let mut out = String::new();
     for service in services {
+        if service.path == Rung::Proxy.as_str() {
+            push_proxied(&mut out, service);
+            continue;
+        }
         let ethernet = service.ethernet.as_deref().unwrap_or("GONE");
         push_line(
             &mut out,
@@ -82,6 +87,20 @@ pub fn services(services: &[ServiceReport]) -> String {
         }
     }
     out
+}
+
+/// A service without packets.
+fn push_proxied(out: &mut String, service: &ServiceReport) {
+    let ServiceReport { address, transport, listener, pool, .. } = service;
+    let (address, listener, pool) = (line(address), line(listener), line(pool));
+    push_line(out, &format!("SERVICE {address} {transport} (listener.{listener}): by proxy, pool {pool}"));
+    push_line(out, &wrapped("  no packet is forwarded: ", "  ", LOST_BY_PROXY, WIDTH));
+    let mut table = Table::indented("  ");
+    table.header(["backend", "state", ">sessions"]);
+    for backend in &service.backends {
+        table.row([line(&backend.name), backend.state.to_owned(), backend.flows.to_string()]);
+    }
+    out.push_str(&table.render());
 }
 
 fn tarpit_line(tarpit: &TarpitReport) -> String {

@@ -8,7 +8,7 @@ use state::lock::lock;
 pub struct DataPathReport {
     /// Address of the service.
     pub address: String,
-    /// `xdp`, `xdp-generic`, `tc` or `af_packet`.
+    /// `xdp`, `xdp-generic`, `tc`, `af_packet` or `proxy`.
     pub path: &'static str,
     /// Paths that are not used.
     pub refused: Vec<RefusalReport>,

@@ -2,6 +2,7 @@
 //! address, or answer no question for its Ethernet address.
 
 use config::Config;
+use logic::dsr::path::Rung;
 use serde::Serialize;
 use state::dsr::{BackendOfService, Served, ServiceReport};
 use state::listen::BoundKey;
@@ -54,6 +55,9 @@ fn taking(service: &ServiceReport) -> usize {
     let takes = |backend: &&BackendOfService| {
         backend.state == "open" && backend.ethernet.is_some() && !lacks_vip(backend)
     };
+    if service.path == Rung::Proxy.as_str() {
+        return service.backends.iter().filter(|backend| backend.state == "open").count();
+    }
     match &service.ethernet {
         Some(_) => service.backends.iter().filter(takes).count(),
         // Its interface has gone.

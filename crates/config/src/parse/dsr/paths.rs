@@ -28,7 +28,9 @@ impl Parser<'_> {
                     "data-path = \"tc\", or a listener of its own for each address, of which one has \"xdp-generic\" and the others \"af_packet\"",
                 ),
                 DataPath::XdpGeneric => {
-                    let Some((_, other, path)) = same.find(|(_, _, path)| *path != DataPath::AfPacket) else {
+                    let Some((_, other, path)) =
+                        same.find(|(_, _, path)| !matches!(path, DataPath::AfPacket | DataPath::Proxy))
+                    else {
                         continue;
                     };
                     (
@@ -54,7 +56,7 @@ impl Parser<'_> {
                         "data-path = \"tc\"",
                     )
                 }
-                DataPath::Auto | DataPath::Tc | DataPath::AfPacket => continue,
+                DataPath::Auto | DataPath::Tc | DataPath::AfPacket | DataPath::Proxy => continue,
             };
             drop(self.refuse(key, &reason).hint(hint));
         }

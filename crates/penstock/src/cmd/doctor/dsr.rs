@@ -107,8 +107,11 @@ fn running(socket: &Path) -> Option<Running> {
     let status: Value = serde_json::from_str(&answer.lines.join("\n")).ok()?;
     let one = |service: &Value| {
         let word = |key: &str| service[key].as_str().map(str::to_owned);
-        let is_process = service["path"] == Rung::AfPacket.as_str();
-        let forwarder = if is_process { Forwarder::Process } else { Forwarder::Program };
+        let forwarder = match service["path"].as_str()?.parse::<Rung>().ok()? {
+            Rung::AfPacket => Forwarder::Process,
+            Rung::Proxy => Forwarder::Kernel,
+            Rung::Xdp | Rung::XdpGeneric | Rung::Tc => Forwarder::Program,
+        };
         Some(((word("listener")?, word("address")?), forwarder))
     };
     Some(status["services"].as_array()?.iter().filter_map(one).collect())

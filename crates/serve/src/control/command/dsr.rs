@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use logic::dsr::packet::{Flow, Transport};
+use logic::dsr::path::Rung;
 use logic::dsr::tarpit;
 use proxy::front::Front;
 use state::dsr::{Question, Served, ServiceReport};
@@ -64,6 +65,12 @@ pub(super) async fn explain(front: &Front, flow: Flow) -> Result<ExplainReport, 
             });
         }
     };
+    if service.path == Rung::Proxy.as_str() {
+        return Err(format!(
+            "no packet to {} is forwarded (data-path proxy): the backend of a session is chosen as for a tcp or udp listener, when it begins",
+            service.address
+        ));
+    }
     let (answer, answered) = oneshot::channel();
     let busy = || {
         format!(
