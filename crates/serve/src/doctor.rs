@@ -39,8 +39,17 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
-/// Who forwards packets in a process that serves now, by the names of listeners and their addresses as in `bind`.
-pub type Running = HashMap<(String, String), Forwarder>;
+/// An address in a process that serves now.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    /// Who forwards packets.
+    pub forwarder: Forwarder,
+    /// Why a crash of the process ends the program, if it does.
+    pub unpinned: Option<String>,
+}
+
+/// All of them, by the names of listeners and their addresses as in `bind`.
+pub type Running = HashMap<(String, String), Serving>;
 
 /// Examines every address of the `dsr` listeners of a configuration, one after the other. Waits up to two seconds for the
 /// answers to each.
@@ -50,10 +59,12 @@ pub fn examine(config: &Config, running: &Running) -> Result<Vec<Report>, Doctor
         let Some(settings) = listener.dsr() else { continue };
         for bind in &listener.binds {
             let Some(vip) = bind.vip() else { continue };
-            let serving = running.get(&(listener.name.to_string(), bind.to_string())).copied();
+            let serving = running.get(&(listener.name.to_string(), bind.to_string()));
             let paths = Paths {
                 asked: settings.data_path,
-                forwarder: serving.or_else(|| doctor::forwarder(settings.data_path, vip.port())),
+                forwarder: serving
+                    .map(|serving| serving.forwarder)
+                    .or_else(|| doctor::forwarder(settings.data_path, vip.port())),
             };
             let backends = config.pools[settings.pool.0].backends.iter().filter_map(|backend| {
                 let BackendAddress::Ip(address) = &backend.address else { return None };
@@ -69,11 +80,13 @@ pub fn examine(config: &Config, running: &Running) -> Result<Vec<Report>, Doctor
                 transports: settings.transports,
                 backends: backends.collect(),
             };
+            let mut findings = service_findings(service.clone(), paths, settings.owner_address)?;
+            findings.extend(serving.and_then(|it| it.unpinned.as_deref()).map(doctor::unpinned));
             reports.push(Report {
                 listener: listener.name.to_string(),
                 vip,
                 interface: service.interface.clone(),
-                findings: service_findings(service, paths, settings.owner_address)?,
+                findings,
             });
         }
     }

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use config::types::DsrSettings;
-use logic::dsr::path::{Card, LOST_BY_PROXY, Refusal, Rung, ladder, without_packets};
-use sys::bpf::{AttachedProgram, BpfError, Hook, Pins, Program, Unpinned};
+use logic::dsr::path::{Card, LOST_BY_PROXY, OF_NAMESPACE, Refusal, Rung, ladder, without_packets};
+use sys::bpf::{AttachedProgram, BpfError, Hook, Pins, Program, Unpinned, end_with_namespace};
 use sys::interfaces::DriverFeatures;
 
 use crate::lock::lock;
@@ -61,7 +61,9 @@ impl PathReport {
         let unpinned = self.unpinned.iter().map(|why| format!("; a crash of this process ends it: {why}"));
         if self.rung == Rung::Proxy {
             let refused: String = refused.collect();
-            return format!("no packet is forwarded: connections and datagrams are taken by this process (proxy): {LOST_BY_PROXY}{refused}");
+            return format!(
+                "no packet is forwarded: connections and datagrams are taken by this process (proxy): {LOST_BY_PROXY}{refused}"
+            );
         }
         let by = match self.rung {
             Rung::AfPacket => "this process (af_packet)".to_owned(),
@@ -209,7 +211,7 @@ fn open_program(name: &str, hook: Hook, settings: &DsrSettings, index: u32) -> R
         Ok(pins) => {
             // Without it a later start leaves the program alone.
             let _ = lock(&stale::START).owner.as_deref().map(|owner| pins.set_owner(owner));
-            (Some(pins), None)
+            (Some(pins), end_with_namespace().then(|| OF_NAMESPACE.to_owned()))
         }
         Err(taken @ Unpinned::Taken(_)) => return Err(NotOpened::Other(taken.to_string())),
         Err(error @ Unpinned::Io(..)) => (None, Some(error.to_string())),
@@ -251,6 +253,7 @@ const _: () = {
     use logic::dsr::image::{BACKENDS, BackendWords, ServiceWords};
     assert!(BACKENDS == sys::bpf::BACKENDS && 2 * logic::dsr::image::PORTS == sys::bpf::TAKEN);
     assert!(logic::balance::maglev::SLOTS == sys::bpf::SLOTS);
+    assert!(2 * logic::dsr::image::ID_SLOTS == sys::bpf::IDS);
     assert!(
         size_of::<ServiceWords>() == 8 * sys::bpf::SERVICE
             && size_of::<BackendWords>() == 8 * sys::bpf::BACKEND

@@ -32,7 +32,9 @@ use earlier::{Earlier, Taken};
 pub use hook::Hook;
 use memory::Memory;
 use pins::{FlowsName, MAPS};
-pub use pins::{Named, Pins, StalePins, Unpinned, directory_of, look, named, remove_empty};
+pub use pins::{
+    Named, Pins, StalePins, Unpinned, directory_of, end_with_namespace, look, named, remove_empty,
+};
 use place::Place;
 
 static TC: &[u8] = aya::include_bytes_aligned!("../bpf/dsr-tc.bpf.o");

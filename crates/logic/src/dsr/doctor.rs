@@ -180,6 +180,11 @@ fn forwarding_of(forwarding: Switch, forwarder: Option<Forwarder>, interface: &s
     }
 }
 
+/// The program of a service ends with its process, for this reason.
+pub fn unpinned(why: &str) -> Finding {
+    Finding::unknown("names", format!("a crash of the process ends the program and its flows: {why}"))
+}
+
 /// Who forwards packets, if the configuration alone decides it.
 pub fn forwarder(asked: DataPath, port: u16) -> Option<Forwarder> {
     match asked {

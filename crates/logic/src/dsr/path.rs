@@ -87,6 +87,11 @@ pub fn without_packets(interface: &str, card: &Card, reason: &str) -> Vec<Refusa
     refused
 }
 
+/// Why the names of a program end with the process although it could make them.
+pub const OF_NAMESPACE: &str = "its names are in a /sys/fs/bpf that this mount namespace has alone (PrivateMounts= of the unit, unshare, ip netns exec), and \
+                                end with it, so that the next start finds neither program nor flows: mount it for all before the start (`mount -t bpf bpf \
+                                /sys/fs/bpf`)";
+
 /// What a client or a backend loses where no packet is forwarded.
 pub const LOST_BY_PROXY: &str = "replies go through this machine, and backends see an address of it instead of the client's (unless the pool has \
                                  source-address = \"client\")";

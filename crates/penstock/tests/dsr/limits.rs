@@ -56,9 +56,17 @@ fn names_of_programs_need_a_file_system_which_is_mounted_or_missed() {
     let _servers = SERVERS.map(|server| network.nginx(server));
     let config = config(&format!("\"{VIP}:80\""), "", NO_CHECKS);
     let space = network.space();
-    for (script, is_pinned) in [
-        ("umount -l /sys/fs/bpf; exec \"$@\"", true),
-        ("umount -l /sys/fs/bpf; mount -t tmpfs -o ro none /sys/fs; exec \"$@\"", false),
+    // Names for all, which the start has mounted if need be.
+    let server = network.balancer_with_all_files(&config);
+    assert!(path(&server)["unpinned"].is_null(), "{:#}", path(&server));
+    stop(server);
+    super::paths::ends(&network);
+    for (script, reason) in [
+        ("umount -l /sys/fs/bpf; exec \"$@\"", "a /sys/fs/bpf that this mount namespace has alone"),
+        (
+            "umount -l /sys/fs/bpf; mount -t tmpfs -o ro none /sys/fs; exec \"$@\"",
+            "/sys/fs/bpf cannot be used",
+        ),
     ] {
         let through = ["nsenter", &space, "unshare", "-m", "sh", "-c", script, "sh"];
         let server = testing::server::Setup::new(&config).through(through).start();
@@ -66,8 +74,9 @@ fn names_of_programs_need_a_file_system_which_is_mounted_or_missed() {
         let path = path(&server);
         assert_eq!(path["path"].as_str(), Some("tc"), "{script}: {path:#}");
         let unpinned = path["unpinned"].as_str();
-        assert_eq!(unpinned.is_none(), is_pinned, "{script}: {path:#}");
-        assert!(unpinned.is_none_or(|reason| reason.contains("/sys/fs/bpf")), "{path:#}");
+        assert!(unpinned.is_some_and(|said| said.contains(reason)), "{script}: {path:#}");
+        let events = server.said(&["events"]);
+        assert!(events.contains("a crash of this process ends it") && events.contains(reason), "{events}");
         stop(server);
         super::paths::ends(&network);
     }

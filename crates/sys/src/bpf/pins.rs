@@ -57,6 +57,15 @@ const LONGEST_FILTER: usize = 255;
 const MOMENTS: u32 = 100;
 const MOMENT: Duration = Duration::from_millis(1);
 
+/// Whether names end with the mount namespace of this process: the file system was mounted there alone, as by a unit of systemd with
+/// `PrivateMounts=` before another one was there. The parent is asked, which outlives this process.
+pub fn end_with_namespace() -> bool {
+    let device = |path: &str| fs::metadata(path).map(|found| found.dev());
+    let of_parent = format!("/proc/{}/root{FILE_SYSTEM}", nix::unistd::getppid());
+    // What the parent has is not shown to every user.
+    matches!((device(FILE_SYSTEM), device(&of_parent)), (Ok(own), Ok(other)) if own != other)
+}
+
 /// The directory of a service, which this process has alone.
 #[derive(Debug)]
 pub struct Pins {

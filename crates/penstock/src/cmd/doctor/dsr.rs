@@ -12,7 +12,7 @@ use logic::dsr::machine::Forwarder;
 use logic::dsr::path::Rung;
 use logic::finding::Finding;
 use serde_json::{Value, json};
-use serve::doctor::{self, Report, Running};
+use serve::doctor::{self, Report, Running, Serving};
 
 use crate::cmd::findings;
 use crate::ctl::client::Client;
@@ -103,8 +103,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who forwards packets in the process that serves the same configuration; `None` if there is none, or it does not tell.
 fn running(socket: &Path) -> Option<Running> {
-    let answer = Client::connect(socket, PATIENCE).ok()?.ask("dsr status json").ok()?;
-    let status: Value = serde_json::from_str(&answer.lines.join("\n")).ok()?;
+    let ask = |line: &str| -> Option<Value> {
+        let answer = Client::connect(socket, PATIENCE).ok()?.ask(line).ok()?;
+        serde_json::from_str(&answer.lines.join("\n")).ok()
+    };
+    let (status, all) = (ask("dsr status json")?, ask("status json").unwrap_or_default());
+    let path = |listener: &str, address: &str| {
+        let listener = all["listeners"].as_array()?.iter().find(|one| one["name"] == listener)?;
+        listener["paths"].as_array()?.iter().find(|one| one["address"] == address)
+    };
     let one = |service: &Value| {
         let word = |key: &str| service[key].as_str().map(str::to_owned);
         let forwarder = match service["path"].as_str()?.parse::<Rung>().ok()? {
@@ -112,7 +119,10 @@ fn running(socket: &Path) -> Option<Running> {
             Rung::Proxy => Forwarder::Kernel,
             Rung::Xdp | Rung::XdpGeneric | Rung::Tc => Forwarder::Program,
         };
-        Some(((word("listener")?, word("address")?), forwarder))
+        let (listener, address) = (word("listener")?, word("address")?);
+        let unpinned = path(&listener, &address).and_then(|path| path["unpinned"].as_str());
+        let serving = Serving { forwarder, unpinned: unpinned.map(str::to_owned) };
+        Some(((listener, address), serving))
     };
     Some(status["services"].as_array()?.iter().filter_map(one).collect())
 }
