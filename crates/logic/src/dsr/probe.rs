@@ -73,6 +73,8 @@ pub struct Prober {
     vip: IpAddr,
     mode: Mode,
     backends: HashMap<Arc<str>, Probed>,
+    /// The backend that was asked last with each number of a DNS question. Its question may have ended.
+    ids: HashMap<u16, Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -121,7 +123,15 @@ const PASSIVE: PassiveRule = PassiveRule { failures: 0, ..PassiveRule::DEFAULT }
 
 impl Prober {
     pub fn new(check: Check, transport: Transport, rule: Rule, vip: IpAddr) -> Self {
-        Self { check, transport, rule, vip, mode: Mode::default(), backends: HashMap::new() }
+        Self {
+            check,
+            transport,
+            rule,
+            vip,
+            mode: Mode::default(),
+            backends: HashMap::new(),
+            ids: HashMap::new(),
+        }
     }
 
     /// Sets how packets go to the backends.
@@ -212,7 +222,11 @@ impl Prober {
             return None;
         }
         let id = match self.check {
-            Check::Dns { .. } if self.transport == Transport::Udp => self.free_id((random >> 32) as u16),
+            Check::Dns { .. } if self.transport == Transport::Udp => {
+                let id = self.free_id((random >> 32) as u16);
+                self.ids.insert(id, name.clone());
+                id
+            }
             _ => 0,
         };
         let probed = self.backends.get_mut(name)?;
@@ -229,8 +243,8 @@ impl Prober {
 
     /// A number that no open question has.
     fn free_id(&self, first: u16) -> u16 {
-        let has = |probed: &Probed, id: u16| probed.asked.as_ref().is_some_and(|asked| asked.id == id);
-        let is_used = |id: u16| self.backends.values().any(|probed| has(probed, id));
+        let asked = |id: u16| self.backends.get(self.ids.get(&id)?)?.asked.as_ref();
+        let is_used = |id: u16| asked(id).is_some_and(|asked| asked.id == id);
         // Few are used at a time.
         (0..=u16::MAX).map(|step| first.wrapping_add(step)).find(|id| !is_used(*id)).unwrap_or(first)
     }

@@ -256,6 +256,25 @@ fn a_backend_that_does_not_answer_is_down_and_returns_by_the_rule_of_the_check()
 }
 
 #[test]
+fn open_questions_have_numbers_of_their_own_and_those_of_ended_ones_are_used_again() {
+    let mut prober = prober(Check::Dns { name: Name::new("example.org").unwrap() }, Transport::Udp);
+    let ids = |prober: &Prober| {
+        let all = prober.backends.values().filter_map(|probed| probed.asked.as_ref().map(|asked| asked.id));
+        all.collect::<HashSet<_>>()
+    };
+    // The same number is drawn each time.
+    for backend in 0..200 {
+        assert!(prober.ask(&name(backend), A, 53, moment(0).now, 7 << 32).is_some());
+    }
+    assert_eq!(ids(&prober), (7..207).collect());
+    prober.forget_asked();
+    for backend in 200..210 {
+        assert!(prober.ask(&name(backend), A, 53, moment(0).now, 7 << 32).is_some());
+    }
+    assert_eq!(ids(&prober), (7..17).collect());
+}
+
+#[test]
 fn a_reply_is_for_the_backend_whose_sequence_number_it_has() {
     let mut prober = prober(Check::Tcp, Transport::Tcp);
     assert!(prober.ask(&name(1), A, 80, moment(0).now, 100).is_some());
