@@ -2,7 +2,7 @@
 //!
 //! UDP has no connections, and source addresses can be forged. So the table is bounded: when it is full, a new flow
 //! takes the place of one whose client has not spoken after a reply, first of those without any reply. While others
-//! can give way, those that began to wait for a reply less than [`GRACE`] ago do not: else the new flows of a flood would
+//! can give way, those that began to wait for a reply less than 500 ms ago do not: else the new flows of a flood would
 //! end those of clients before their replies come. They may be a quarter of all flows. A flow whose client has spoken
 //! after a reply never loses its place to a new client. The caller passes the time and keeps its own data (`T`) in each
 //! flow.
@@ -185,7 +185,7 @@ struct Yielding {
 }
 
 impl Yielding {
-    /// The first one among all `flows`. `is_in_grace` tells whether one waits for a reply since less than [`GRACE`].
+    /// The first one among all `flows`. `is_in_grace` tells whether one waits for a reply since less than `GRACE`.
     fn first(&self, flows: usize, is_in_grace: impl Fn(u32) -> bool) -> Option<u32> {
         let (unanswered, answered) = (self.unanswered.first(), self.answered.first());
         let is_part_small = self.unanswered.len() <= flows / PART_IN_GRACE;

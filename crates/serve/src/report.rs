@@ -299,12 +299,8 @@ impl ReturnReport {
 
 /// Time until a drain ends by itself, rounded up.
 pub(crate) fn seconds_left(drain: &Drain, now: Instant) -> Option<u64> {
-    drain.until.map(|until| seconds_until(until, now))
-}
-
-/// Time until a moment in seconds, rounded up.
-fn seconds_until(moment: Instant, now: Instant) -> u64 {
-    moment.saturating_duration_since(now).as_millis().div_ceil(1000) as u64
+    let left = drain.until?.saturating_duration_since(now);
+    Some(left.as_millis().div_ceil(1000) as u64)
 }
 
 fn serialize_admission<S: Serializer>(admission: &Admission, serializer: S) -> Result<S::Ok, S::Error> {

@@ -18,6 +18,7 @@ mod host;
 mod limits;
 mod line;
 pub mod own_response;
+pub mod reason;
 pub mod refusal;
 pub mod request;
 pub mod response;

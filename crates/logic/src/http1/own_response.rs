@@ -2,9 +2,9 @@
 
 use std::io::Write as _;
 
-use super::error_page::reason_phrase;
 use super::forward::Changes;
 use super::line::{push_length, push_line};
+use super::reason::reason_phrase;
 use super::request::Persistence;
 use crate::route::{HeaderEdits, Respond};
 

@@ -1,6 +1,6 @@
 //! Answers that a route gives by itself.
 
-use crate::http1::error_page::reason_phrase;
+use crate::http1::reason::reason_phrase;
 
 /// Largest body of such an answer in bytes.
 pub const LARGEST_BODY: usize = 64 * 1024;
@@ -101,7 +101,7 @@ impl std::str::FromStr for ContentType {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is no media type: write it as in `text/html; charset=utf-8`")]
+#[error("a media type is expected, as in `text/html; charset=utf-8`")]
 pub struct ContentTypeError;
 
 #[cfg(test)]

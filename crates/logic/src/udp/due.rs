@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub(super) const ASKED_AGAIN: Duration = Duration::from_secs(6);
 
 /// Replies to the datagrams of one flow. The newest datagram counts as answered first: what is left then is old, and lost
-/// after twice [`ASKED_AGAIN`] at the latest.
+/// after twice `ASKED_AGAIN` at the latest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
     /// Replies to datagrams since `since`.

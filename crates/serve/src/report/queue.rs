@@ -6,8 +6,6 @@ use serde::Serialize;
 use state::queue::Queue;
 use text::units;
 
-use super::milliseconds;
-
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct QueueReport {
     /// Sessions that wait now.
@@ -46,7 +44,6 @@ impl QueueReport {
 
     /// For people; `None` if no session waits or has waited.
     pub(super) fn line(&self) -> Option<String> {
-        let time = super::tables::milliseconds;
         let now = self.longest_ms.map(|longest| {
             let verb = if self.waiting == 1 { "waits" } else { "wait" };
             format!(
@@ -63,4 +60,12 @@ impl QueueReport {
         let all: Vec<_> = now.into_iter().chain(past).collect();
         (!all.is_empty()).then(|| format!("queue: {}", all.join("; ")))
     }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+fn time(milliseconds: Option<f64>) -> String {
+    milliseconds.map_or("-".to_owned(), |time| units::duration(Duration::from_secs_f64(time / 1e3)))
 }

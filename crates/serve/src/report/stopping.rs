@@ -8,8 +8,6 @@ use state::State;
 use state::events::timestamp;
 use text::units;
 
-use super::seconds_until;
-
 #[derive(Clone, Debug, Serialize)]
 pub struct StoppingReport {
     /// RFC 3339 in UTC.
@@ -24,11 +22,12 @@ pub struct StoppingReport {
 impl StoppingReport {
     pub(super) fn read(state: &State, now: Instant) -> Option<Self> {
         let stopping = state.stopping.get()?;
+        let left = stopping.deadline.saturating_duration_since(now);
         Some(Self {
             since: timestamp(stopping.since),
             seconds: now.saturating_duration_since(stopping.began).as_secs(),
             connections_left: state.connections.load(Relaxed),
-            seconds_left: seconds_until(stopping.deadline, now),
+            seconds_left: left.as_millis().div_ceil(1000) as u64,
         })
     }
 
