@@ -89,8 +89,8 @@ enum Next {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let next = match &arguments.host {
-        None => Next::Certificate(Certificate::read(arguments)?),
-        Some(host) => Next::HostKey(HostKey::read(arguments, host)?),
+        None => Next::Certificate(Certificate::read(&arguments.next, &arguments.names)?),
+        Some(host) => Next::HostKey(HostKey::read(&arguments.next, arguments.into.as_deref(), host)?),
     };
     let server = SignedServer::new(arguments.server, tsig_key(&arguments.tsig)?);
     let server = server.map_err(|why| at(&arguments.tsig, why))?;
@@ -162,8 +162,10 @@ async fn roll(arguments: &Arguments, server: SignedServer, next: &Next) -> Resul
         })?;
     }
     let left = match next {
-        Next::Certificate(certificate) => certificate.left(arguments, &mut roll, &authorities).await,
-        Next::HostKey(key) => key.left(arguments, &mut roll, &authorities, &leaving).await,
+        Next::Certificate(certificate) => {
+            certificate.left(&arguments.services, arguments.starttls, &mut roll, &authorities).await
+        }
+        Next::HostKey(key) => key.left(&arguments.services, &mut roll, &authorities, &leaving).await,
     };
     left.map_err(|fault| {
         Failure::runtime(format!(

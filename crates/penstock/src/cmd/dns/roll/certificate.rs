@@ -1,6 +1,7 @@
 //! A new certificate: its TLSA records, its file, and the services that show it.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +11,8 @@ use dns::{Authorities, Roll, RollFault, Services, TlsLook, Unlimited};
 use sys::file::{self, Access};
 use tls::Bundle;
 
-use super::Arguments;
 use crate::cmd::dns::services::StartTls;
-use crate::cmd::dns::wanted::{at, read};
+use crate::cmd::dns::wanted::{NextArguments, at, read};
 use crate::output::Failure;
 
 /// Pause between two looks at the services.
@@ -25,10 +25,10 @@ pub(super) struct Certificate {
 
 impl Certificate {
     /// Reads the file that `--next` names.
-    pub(super) fn read(arguments: &Arguments) -> Result<Self, Failure> {
-        let text = read(&arguments.next)?;
-        Bundle::read(&text).map_err(|why| at(&arguments.next, why))?;
-        let records = arguments.names.records(&arguments.next, &text)?;
+    pub(super) fn read(next: &Path, names: &NextArguments) -> Result<Self, Failure> {
+        let text = read(next)?;
+        Bundle::read(&text).map_err(|why| at(next, why))?;
+        let records = names.records(next, &text)?;
         Ok(Self { text, wanted: sets(&records) })
     }
 
@@ -41,18 +41,20 @@ impl Certificate {
         file::replace(into, &self.text, Access::AsBefore).map_err(|error| error.to_string())
     }
 
-    /// Waits until every address shows the certificate; then the old record goes.
+    /// Waits until every address shows the certificate; then the old record goes. `at` are the addresses; empty: those of its
+    /// names.
     pub(super) async fn left(
         &self,
-        arguments: &Arguments,
+        at: &[SocketAddr],
+        start: Option<StartTls>,
         roll: &mut Roll,
         authorities: &Authorities,
     ) -> Result<(), RollFault> {
-        let services = match arguments.services.is_empty() {
+        let services = match at.is_empty() {
             true => Services::OfNames(authorities),
-            false => Services::At(&arguments.services),
+            false => Services::At(at),
         };
-        let start = arguments.starttls.map(StartTls::start);
+        let start = start.map(StartTls::start);
         let look = TlsLook { wanted: self.wanted(), services, start, turns: Arc::new(Unlimited) };
         roll.left(PAUSE, &look).await
     }

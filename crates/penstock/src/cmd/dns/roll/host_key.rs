@@ -15,7 +15,6 @@ use ssh::identity::{Places, Store, now};
 use ssh::keys::{PrivatePart, key_in_file};
 use sys::file::{self, Access};
 
-use super::Arguments;
 use crate::cmd::dns::services::{host_keys, sshfp};
 use crate::cmd::dns::wanted::at;
 use crate::output::{Failure, complain, plain};
@@ -55,11 +54,10 @@ pub(super) struct HostKey {
 
 impl HostKey {
     /// Reads the file that `--next` names, and finds the names of the host in the DNS.
-    pub(super) fn read(arguments: &Arguments, host: &Name) -> Result<Self, Failure> {
-        let path = &arguments.next;
+    pub(super) fn read(path: &Path, into: Option<&Path>, host: &Name) -> Result<Self, Failure> {
         let found = key_in_file(path).map_err(|fault| Failure::runtime(plain(&fault.to_string())))?;
         match found.private {
-            PrivatePart::Absent if arguments.into.is_some() => {
+            PrivatePart::Absent if into.is_some() => {
                 return Err(at(path, "it has no private key, and --into needs it"));
             }
             PrivatePart::Locked => {
@@ -98,7 +96,7 @@ impl HostKey {
         }
         let comment = host.split_port().0;
         let line = format!("{} {comment}\n", found.public);
-        let private = (found.private == PrivatePart::Open).then(|| (path.clone(), line));
+        let private = (found.private == PrivatePart::Open).then(|| (path.to_path_buf(), line));
         Ok(Self { host: host.clone(), key: found.public, private, records })
     }
 
@@ -221,7 +219,7 @@ impl HostKey {
     /// Waits until every address shows the new key, and none a key whose record leaves; then the record goes.
     pub(super) async fn left(
         &self,
-        arguments: &Arguments,
+        at: &[SocketAddr],
         roll: &mut Roll,
         authorities: &Authorities,
         leaving: &Others,
@@ -230,7 +228,7 @@ impl HostKey {
             Others::RemoveThese(data) => data.iter().filter_map(|data| data.first().copied()).collect(),
             Others::Remove | Others::Keep => BTreeSet::new(),
         };
-        let look = HostLook { records: &self.records, services: &arguments.services, authorities, leaving };
+        let look = HostLook { records: &self.records, services: at, authorities, leaving };
         roll.left(PAUSE, &look).await
     }
 
