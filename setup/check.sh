@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . setup/packages.sh
 
-for script in setup/*.sh bench/*.sh packaging/*.sh .ci/run packaging/debian/*.p* packaging/debian/tests/smoke; do
+for script in setup/*.sh bench/*.sh packaging/*.sh fuzz/*.sh .ci/run packaging/debian/*.p* packaging/debian/tests/smoke; do
     [ -e "$script" ] || continue
     case $(head -n 1 "$script") in
         *bash*) bash -n "$script" ;;
@@ -12,7 +12,7 @@ for script in setup/*.sh bench/*.sh packaging/*.sh .ci/run packaging/debian/*.p*
     esac
 done
 if have shellcheck; then
-    shellcheck --external-sources setup/*.sh packaging/*.sh .ci/run packaging/debian/*.p* packaging/debian/tests/smoke
+    shellcheck --external-sources setup/*.sh packaging/*.sh fuzz/*.sh .ci/run packaging/debian/*.p* packaging/debian/tests/smoke
 else
     say "not checked: the scripts with shellcheck, which is not installed"
 fi
