@@ -67,7 +67,7 @@ impl Socket {
             Self::Tcp(tcp) => Some(tcp.as_raw_fd()),
             Self::Udp(udp) => Some(udp.as_raw_fd()),
             Self::Unix(unix) => Some(unix.as_raw_fd()),
-            Self::Packet(..) => None,
+            Self::Packet(..) | Self::Proxied(_) => None,
         }
     }
 
