@@ -10,7 +10,6 @@ use std::ptr;
 use std::time::Duration;
 
 use crate::options::Echo;
-use crate::secret::Secret;
 
 /// Results of a module (security/_pam_types.h of Linux-PAM).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,8 +184,8 @@ impl Handle {
         wipe(&mut password.into_bytes());
     }
 
-    /// Asks the user.
-    pub(crate) fn prompt(&self, text: &str, echo: Echo) -> Option<Secret> {
+    /// Asks the user. The caller overwrites the answer.
+    pub(crate) fn prompt(&self, text: &str, echo: Echo) -> Option<String> {
         let text = CString::new(text).ok()?;
         let mut value = ptr::null();
         // SAFETY: as for other items; this one is a struct pam_conv.
@@ -213,7 +212,7 @@ impl Handle {
         let typed = unsafe { (*responses).text };
         // SAFETY: if it is not null, it is a string that ends with NUL, which is ours now.
         let text = (!typed.is_null()).then(|| unsafe { CStr::from_ptr(typed) });
-        let copied = text.and_then(|text| text.to_str().ok()).map(|text| Secret::new(text.to_owned()));
+        let copied = text.and_then(|text| text.to_str().ok()).map(str::to_owned);
         // SAFETY: the program allocated both with malloc(3), and gives them to the module. What is overwritten is the string.
         unsafe {
             if !typed.is_null() {

@@ -141,7 +141,7 @@ fn typed(handle: &Handle, options: &Options) -> Option<Typed> {
         }
         Auth::Both if options.prompting == Prompting::Never => return None,
         Auth::Both => {
-            let otp = handle.prompt(&options.prompt, options.echo)?;
+            let otp = handle.prompt(&options.prompt, options.echo).map(Secret::new)?;
             Typed { otp: Some(otp), password: copy(&text) }
         }
     };
@@ -159,6 +159,6 @@ fn first_text(handle: &Handle, options: &Options, question: &str, echo: Echo) ->
     match (before, options.prompting) {
         (Some(text), _) => Some(text),
         (None, Prompting::Never) => None,
-        (None, _) => handle.prompt(question, echo),
+        (None, _) => handle.prompt(question, echo).map(Secret::new),
     }
 }

@@ -3,6 +3,7 @@
 //! - `crates/serve/src/otp/tokens.rs`: the store, opened in the background
 //! - `crates/serve/src/otp/verifier.rs`: the validation server of listeners
 //! - `crates/serve/src/otp/peers.rs`: other validation servers
+//! - `crates/serve/src/otp/judge.rs`: what the store says of what a user typed
 //! - `crates/serve/src/otp/socket.rs`: the socket of PAM modules
 //! - `crates/serve/src/otp/passwords.rs`: passwords that are asked there
 //! - `crates/serve/src/otp/refusals.rs`: why an OTP was refused, in the log
@@ -10,6 +11,7 @@
 //! `crates/access/src/otp/validation.rs` has the protocol, `crates/access/src/otp/ledger.rs` the decisions, and
 //! `crates/credentials/src/group_commit.rs` the thread that makes them durable before a client is answered.
 
+mod judge;
 mod passwords;
 mod peers;
 mod refusals;
@@ -31,15 +33,9 @@ use tokio::task::JoinHandle;
 use passwords::Passwords;
 use peers::Peers;
 use refusals::Refusals;
-use socket::{AuthSocket, Judges};
-use tokens::Tokens;
+use socket::{AuthSocket, Judges, SOCKET};
+use tokens::{SUBJECT, Tokens};
 use verifier::Verifier;
-
-/// Subject of events, and of what is degraded.
-const SUBJECT: &str = "otp";
-
-/// The same, of the socket of PAM modules.
-const SOCKET: &str = "otp.socket";
 
 /// Time that a start and a reload wait for the store. What is not open then is told as degraded, and opened in the background.
 pub const START_LIMIT: Duration = Duration::from_secs(10);

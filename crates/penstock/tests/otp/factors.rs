@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use testing::secs;
 use testing::server::penstock;
 use testing::tools::{Root, root};
 
@@ -56,13 +57,13 @@ fn a_password_is_that_of_the_file_of_users() {
     let removed = penstock(&["user", "--file", users.to_str().unwrap(), "remove", "dave"]);
     assert!(removed.status.success(), "{removed:?}");
     expect(&options, "dave", PASSWORD, false);
-    let said = daemon.server.stderr.all().join("\n");
-    assert!(said.contains("alice (penstock-test): good, by password"), "{said}");
-    assert!(said.contains("alice (penstock-test): refused: the password is wrong"), "{said}");
-    assert!(
-        said.contains("dave (penstock-test): refused: the user has no password (penstock user add dave)"),
-        "{said}"
+    daemon.server.stderr.wait_for("alice (penstock-test): good, by password", secs(10));
+    daemon.server.stderr.wait_for("alice (penstock-test): refused: the password is wrong", secs(10));
+    daemon.server.stderr.wait_for(
+        "dave (penstock-test): refused: the user has no password (penstock user add dave)",
+        secs(10),
     );
+    let said = daemon.server.stderr.all().join("\n");
     assert!(!said.contains(PASSWORD));
 }
 
@@ -97,8 +98,10 @@ fn both_factors_are_needed_where_both_are_asked_for() {
     expect(&options, "dave", &format!("{PASSWORD}\n{}", otp(6)), false);
     expect(&format!("{options} use_first_pass"), "alice", &format!("{PASSWORD}{}", otp(7)), false);
     expect(&options, "alice", &format!("{PASSWORD}\n{}", otp(8)), true);
-    let said = daemon.server.stderr.all().join("\n");
-    assert!(said.contains("alice (penstock-test): good, by password and token cccccccccccb"), "{said}");
+    daemon
+        .server
+        .stderr
+        .wait_for("alice (penstock-test): good, by password and token cccccccccccb", secs(10));
 }
 
 #[test]
@@ -108,8 +111,7 @@ fn a_rule_of_the_server_counts_above_the_option_of_a_module() {
     expect(&options(&daemon, "password"), "alice", PASSWORD, false);
     expect(&options(&daemon, "either"), "alice", PASSWORD, false);
     expect(&options(&daemon, "both"), "alice", &format!("{PASSWORD}{}", daemon.key.otp(1, 2)), true);
-    let said = daemon.server.stderr.all().join("\n");
-    assert!(said.contains("log-in = \"both\" in [otp] asks for more than auth=otp"), "{said}");
+    daemon.server.stderr.wait_for("log-in = \"both\" in [otp] asks for more than auth=otp", secs(10));
 }
 
 #[test]
@@ -117,8 +119,7 @@ fn without_users_no_password_is_good_and_the_log_says_why() {
     let daemon = daemon();
     expect(&options(&daemon, "password"), "alice", PASSWORD, false);
     expect(&format!("{} nullok", options(&daemon, "password")), "alice", PASSWORD, false);
-    let said = daemon.server.stderr.all().join("\n");
-    assert!(said.contains("[otp] names no users"), "{said}");
+    daemon.server.stderr.wait_for("[otp] names no users", secs(10));
 }
 
 #[test]
@@ -127,8 +128,7 @@ fn those_who_guess_passwords_must_wait() {
     let options = options(&daemon, "password");
     (0..6).for_each(|_| expect(&options, "alice", "wrong", false));
     expect(&options, "alice", PASSWORD, false);
-    let said = daemon.server.stderr.all().join("\n");
-    assert!(said.contains("after wrong passwords the next one must wait"), "{said}");
+    daemon.server.stderr.wait_for("after wrong passwords the next one must wait", secs(10));
     expect(&options, "dave", PASSWORD, true);
 }
 

@@ -95,9 +95,8 @@ fn a_user_is_let_in_once_for_each_otp() {
     expect(&options, "carol", "755224", true);
     expect(&options, "carol", "755224", false);
     expect(&options, "carol", "287082", true);
-    let said = daemon.server.stderr.all().join("\n");
-    assert!(said.contains("alice (penstock-test): good, by token cccccccccccb"), "{said}");
-    assert!(said.contains("bob (penstock-test): refused: the user has no token"), "{said}");
+    daemon.server.stderr.wait_for("alice (penstock-test): good, by token cccccccccccb", secs(10));
+    daemon.server.stderr.wait_for("bob (penstock-test): refused: the user has no token", secs(10));
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn no_source_file_has_more_than_800_lines() {
 
 /// Where a signal may be sent to another process, or the word for it stands in a text: file, what the line holds, and why. What is
 /// proved before a signal of ours is in the first two; docs/security.md tells it.
-const SIGNALS: [(&str, &str, &str); 37] = [
+const SIGNALS: [(&str, &str, &str); 39] = [
     ("crates/sys/src/sandbox/calls.rs", "SYS_t", "names system calls and makes none"),
     ("crates/sys/src/process.rs", "", "the one place: it proves what it signals"),
     ("crates/hosts/src/fleet/watcher/proof.sh", "", "the one place on hosts: it proves what it signals"),
@@ -148,6 +148,8 @@ const SIGNALS: [(&str, &str, &str); 37] = [
     ("Makefile", "--kill-one", "the same"),
     ("packaging/penstock.service", "ExecReload=/bin/kill -HUP $MAINPID", "systemd knows the main process"),
     ("bench/pins.py", "maker.terminate()", OF_POPEN),
+    ("bench/otp_rate.py", "server.send_signal(signal.SIGKILL)", OF_POPEN),
+    ("bench/otp_rate.py", "server.terminate()", OF_POPEN),
     ("bench/front_door.py", "process.terminate()", OF_POPEN),
     ("bench/front_door.py", "process.kill()", OF_POPEN),
     ("bench/control_load.py", "process.kill()", OF_POPEN),

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use access::otp::ledger::Ledger;
+use access::otp::ledger::{Accepted, Ledger};
 use access::otp::sync::{self, Poll, Verdict};
 use access::otp::token::Moved;
 use credentials::job;
@@ -48,6 +48,15 @@ pub(super) struct News {
     pub(super) state: sync::State,
     pub(super) sent: Moved,
     pub(super) otp: String,
+}
+
+impl News {
+    /// Of an OTP that was accepted. `now` is in seconds since 1970.
+    pub(super) fn of(accepted: Accepted, otp: &str, now: u64) -> Self {
+        let Accepted { id, moved, change, .. } = accepted;
+        let state = sync::State { name: id, last: Some(moved.clone()), modified: now };
+        Self { change, state, sent: moved, otp: otp.to_owned() }
+    }
 }
 
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use access::otp::token::Refusal;
 use state::lock::lock;
 use text::terminal::plain;
 
-use super::SUBJECT;
+use super::tokens::SUBJECT;
 
 /// Lines in a row, and the time after which there may be one more.
 const BURST: u32 = 100;

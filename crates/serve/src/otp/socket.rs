@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use access::otp::ledger::{Accepted, Ledger, Record};
+use access::otp::ledger::Ledger;
 use access::otp::sync::Verdict;
 use access::otp::token::Refusal;
 use access::otp::yubico::Otp;
@@ -27,12 +27,14 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
+use super::judge::{Keys, KeysOf, judge};
 use super::passwords::{Password, Passwords};
 use super::peers::{News, Peers};
 use super::refusals::{Asker, Refusals, Why};
-use super::tokens::Tokens;
-use super::verifier::news;
-use super::{SOCKET, SUBJECT};
+use super::tokens::{SUBJECT, Tokens};
+
+/// Subject of events about the socket, and of what is degraded.
+pub(super) const SOCKET: &str = "otp.socket";
 
 /// Everyone may ask: the kernel says who it is.
 const MODE: u32 = 0o666;
@@ -129,23 +131,6 @@ struct Question {
     /// Who says so.
     #[serde(default)]
     keys_of: KeysOf,
-}
-
-/// Keys of which the OTP must have one.
-pub(super) struct Keys {
-    names: Vec<String>,
-    of: KeysOf,
-}
-
-/// Who says which keys a user has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum KeysOf {
-    /// The operator of the machine.
-    #[default]
-    Operator,
-    /// The user: a key that the store gives to another user is not theirs.
-    User,
 }
 
 /// What it is told.
@@ -377,7 +362,7 @@ impl Judges {
             let now = now / 1000;
             let judged = judge(ledger, &user, &otp, keys.as_ref(), &nonce, now);
             match judged {
-                Ok((accepted, record)) => (Ok(news(accepted, &otp, now)), vec![record]),
+                Ok((accepted, record)) => (Ok(News::of(accepted, &otp, now)), vec![record]),
                 Err(why) => (Err(why), Vec::new()),
             }
         };
@@ -416,29 +401,5 @@ impl Judges {
             let _ = tell.send(verdict);
         });
         told.await.unwrap_or(Verdict::TooFew(0))
-    }
-}
-
-/// Judges what a user typed. Without keys the store says which tokens are theirs.
-pub(super) fn judge(
-    ledger: &mut Ledger,
-    user: &str,
-    typed: &str,
-    keys: Option<&Keys>,
-    nonce: &str,
-    now: u64,
-) -> Result<(Accepted, Record), Refusal> {
-    let Some(keys) = keys else {
-        if ledger.of_owner(user).next().is_none() {
-            return Err(Refusal::NoToken);
-        }
-        return ledger.prove(user, typed, nonce, now);
-    };
-    let otp = Otp::read(typed).map_err(|_| Refusal::NotAnOtp)?;
-    let owner = ledger.token(&otp.name).and_then(|token| token.owner.as_deref());
-    let is_of_another = keys.of == KeysOf::User && owner.is_some_and(|owner| owner != user);
-    match keys.names.contains(&otp.name) && !is_of_another {
-        true => ledger.press(&otp, nonce, now),
-        false => Err(Refusal::NotTheirs { id: otp.name }),
     }
 }

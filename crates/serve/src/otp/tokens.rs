@@ -15,7 +15,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use super::SUBJECT;
+/// Subject of events, and of what is degraded.
+pub(super) const SUBJECT: &str = "otp";
 
 /// Time between two attempts to open a store, and the longest such time.
 const AGAIN: Duration = Duration::from_millis(250);

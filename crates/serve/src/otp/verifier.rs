@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use access::otp::ledger::{Accepted, Client, Ledger, Record};
+use access::otp::ledger::{Client, Ledger, Record};
 use access::otp::sync::{self, Verdict};
 use access::otp::token::{Last, Moved, Refusal};
 use access::otp::validation::{self, Answer, Asked, Counters, Echo, Level as Wanted, Status, Unsigned};
@@ -16,9 +16,9 @@ use state::validation::{Proof, Question, Reply, Validator};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
+use super::judge::judge;
 use super::peers::{News, Peers};
 use super::refusals::{Asker, Refusals, Why};
-use super::socket::judge;
 use super::tokens::Tokens;
 
 /// Answers for the tokens of a store.
@@ -53,7 +53,7 @@ impl Validator for Verifier {
         let decide = move |ledger: &mut Ledger, now: u64| {
             let now = now / 1000;
             match judge(ledger, &user, &typed, None, &nonce, now) {
-                Ok((accepted, record)) => (Ok(news(accepted, &typed, now)), vec![record]),
+                Ok((accepted, record)) => (Ok(News::of(accepted, &typed, now)), vec![record]),
                 Err(why) => (Err(why), Vec::new()),
             }
         };
@@ -200,18 +200,12 @@ fn decide(ledger: &mut Ledger, asked: &Asked, now: u64) -> (Decided, Vec<Record>
     match ledger.press(&otp, &asked.nonce, now) {
         Ok((accepted, record)) => {
             let counters = counters(asked, &accepted.moved);
-            let news = Some(news(accepted, &asked.otp, now));
+            let news = Some(News::of(accepted, &asked.otp, now));
             let answer = Answer { status: Status::Ok, level: None, counters };
             (Decided { answer, key, why: None, news }, vec![record])
         }
         Err(why) => refused(Status::from(&why), key, Why::Refused { token: Some(otp.name), why }),
     }
-}
-
-/// What other servers must know of an OTP that was accepted. `now` is in seconds since 1970.
-pub(super) fn news(accepted: Accepted, otp: &str, now: u64) -> News {
-    let state = sync::State { name: accepted.id, last: Some(accepted.moved.clone()), modified: now };
-    News { change: accepted.change, state, sent: accepted.moved, otp: otp.to_owned() }
 }
 
 /// The key of a client that has one. The error: it does not open.
