@@ -1,9 +1,10 @@
-//! Questions of an operator to the workers. A worker answers between two sessions; nothing changes for it.
+//! Questions of an operator to the workers. A worker answers between two sessions; nothing changes for it. An upgrade uses the same way.
 
 use std::sync::Arc;
 
 use logic::balance::Balancer;
 use logic::route::PoolId;
+use state::kept::traffic::Traffic;
 use tokio::sync::oneshot;
 
 use crate::listing::{Asked, EndedSession, Place, Scanned, Sockets, Target, Whence};
@@ -23,6 +24,8 @@ pub enum Question {
     /// Ends these sessions, or requests of them. Either all are flows of one socket, or all are connections. The answer has
     /// those that were open.
     Kill { targets: Vec<Target>, answer: oneshot::Sender<Vec<EndedSession>> },
+    /// Adds to the counters of this worker what the process before an upgrade has counted.
+    Count(Box<Traffic>),
     /// Asks for the last session with this request id or client address.
     Past { id: Arc<str>, answer: oneshot::Sender<Option<Box<PastSession>>> },
 }

@@ -89,13 +89,14 @@ impl Files {
 
 impl Found {
     /// What the process before passes on at an upgrade. What is not understood gets a message.
-    pub(crate) fn passed_on(all: Vec<(Kind, Vec<u8>)>, events: &Events) -> Self {
+    pub(crate) fn passed_on(all: &[(String, Vec<u8>)], events: &Events) -> Self {
         let mut found = Self::default();
-        for (kind, bytes) in all {
+        for (word, bytes) in all {
+            let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.word() == word) else { continue };
             let understood = match kind {
-                Kind::Traffic => kept::unseal(kind, &bytes).map(|traffic| found.traffic = Some(traffic)),
-                Kind::Clients => kept::unseal(kind, &bytes).map(|clients| found.clients = Some(clients)),
-                Kind::Changes => kept::unseal(kind, &bytes).map(|changes| found.changes = Some(changes)),
+                Kind::Traffic => kept::unseal(kind, bytes).map(|traffic| found.traffic = Some(traffic)),
+                Kind::Clients => kept::unseal(kind, bytes).map(|clients| found.clients = Some(clients)),
+                Kind::Changes => kept::unseal(kind, bytes).map(|changes| found.changes = Some(changes)),
             };
             if let Err(why) = understood {
                 let message =
@@ -128,6 +129,13 @@ impl Found {
         }
         self.changes
     }
+}
+
+/// What the next process of an upgrade gets.
+pub(crate) struct Passed {
+    pub(crate) files: Vec<(&'static str, File)>,
+    /// The counters as they are in it.
+    pub(crate) counted: Traffic,
 }
 
 /// The task that stores, and what it is told.
@@ -173,11 +181,12 @@ impl Keeper {
     }
 
     /// Stores nothing until [`Self::go_on`], and returns what would be stored: the next process takes it over.
-    pub(crate) fn pause(&mut self, live: &Live) -> io::Result<Vec<(&'static str, File)>> {
+    pub(crate) fn pause(&mut self, live: &Live) -> io::Result<Passed> {
         self.task.abort();
         self.follow(live);
         let state = &self.front.state;
-        let traffic = kept::seal(Kind::Traffic, &Traffic::gather(state));
+        let counted = Traffic::gather(state);
+        let traffic = kept::seal(Kind::Traffic, &counted);
         let clients = kept::seal(Kind::Clients, &Clients::gather(state));
         let changes = self
             .told
@@ -189,7 +198,8 @@ impl Keeper {
             let file = sys::file::in_memory(c"penstock-state", &bytes.map_err(io::Error::other)?)?;
             Ok((kind.word(), file))
         };
-        all.into_iter().map(in_memory).collect()
+        let files = all.into_iter().map(in_memory).collect::<io::Result<_>>()?;
+        Ok(Passed { files, counted })
     }
 
     /// Stores again.

@@ -223,14 +223,13 @@ pub fn run(options: Options) -> Result<(), StartError> {
     state.log_level = LogLevel::new(options.log_level);
     let programs = [opened.programs(), stale.directories()].concat();
     let further = (opened.needs_rights() || stale.needs_rights()).then_some(Capability::NetAdmin);
-    // Before privileges are dropped: the next process starts as this one did.
-    let guardian = upgrade::start_guardian(&options.launch, &config);
     state.confinement = confinement::drop_privileges(&config, &needs, &programs, further)?;
     let directory = config.process.state_directory.as_deref();
     let directory = state_directory::chosen(directory, options.source.file());
     open_state_directory(directory.as_deref(), &mut state);
     let helper = helper::start(&config).map_err(system("start the helper that runs acme commands"))?;
     state.confinement.commands = helper.commands().to_vec();
+    let guardian = upgrade::start_guardian(&options.launch, &config);
     confinement::restrict(&mut state.confinement, &config, &needs, &programs, options.sandbox);
     confinement::tell(&state);
     let (files, found) = match take_over {
@@ -279,7 +278,8 @@ pub fn run(options: Options) -> Result<(), StartError> {
             () = signals.stop() => return Ok(()),
         }
         if let Some(take_over) = &options.take_over {
-            let Some(found) = taking_over::state(take_over, &opened, &front.state, &mut signals).await?
+            let Some(found) =
+                taking_over::state(take_over, &opened, (&front.state, &tls), &mut signals).await?
             else {
                 return Ok(());
             };
@@ -336,7 +336,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         reload::publish_addresses(&snapshot, &open);
         if let Some(take_over) = &options.take_over {
             let path = config.process.pid_file.as_deref();
-            pid_file = taking_over::serve(take_over, &front.state, path, pid_file).await;
+            pid_file = taking_over::serve(take_over, &front, path, pid_file).await;
             slow.otp.follow(&config);
         }
         tls.reconcile(&config, &front.state);

@@ -1,7 +1,7 @@
 //! The upgrade of a running front door: a new process takes over what the old one has, and no connection ends.
 //!
 //! The old process may start no program once it serves (`crates/serve/src/confinement.rs`). So it starts a guardian before,
-//! which waits with the rights that the start had, and runs the program at a path that was fixed then
+//! which waits with the same user and without a sandbox of files, and runs the program at a path that was fixed then
 //! (`crates/serve/src/upgrade/guardian.rs`; the check of the path: `crates/serve/src/upgrade/program.rs`). Old and new process
 //! then speak `crates/serve/src/upgrade/protocol.rs` over a pair of sockets that only they have:
 //!
@@ -12,7 +12,7 @@
 //! 4. The new one accepts clients, and says that it serves. From here on there is no way back: the old one accepts no more, and ends
 //!    with its last session (`crates/serve/src/start/upgrade.rs`).
 //!
-//! Until the fourth step the old process has given nothing away: whatever goes wrong, it serves on.
+//! Until the fourth step the old process has given nothing away: after every failure it serves on.
 
 pub mod guardian;
 pub(crate) mod hand_over;

@@ -279,6 +279,22 @@ fn among(set: Result<CapsHashSet, caps::errors::CapsError>) -> Vec<Capability> {
     all.into_iter().filter(|one| set.contains(&one.kernel())).collect()
 }
 
+/// Runs `start`, which starts a program that gets the capabilities of [`Capability`] that this thread has. Without them the
+/// program starts all the same: what it may not do then, it says itself.
+pub fn with_inherited<T>(start: impl FnOnce() -> T) -> T {
+    let own: CapsHashSet = permitted().iter().map(|one| one.kernel()).collect();
+    let is_raised = !own.is_empty()
+        && caps::set(None, CapSet::Inheritable, &own).is_ok()
+        && caps::set(None, CapSet::Ambient, &own).is_ok();
+    let started = start();
+    if is_raised {
+        // The kernel refuses neither: both sets become smaller.
+        let _ = caps::clear(None, CapSet::Ambient);
+        let _ = caps::clear(None, CapSet::Inheritable);
+    }
+    started
+}
+
 fn keep_only(keep: &[Capability]) -> Result<Vec<Capability>, PrivilegeError> {
     let permitted = caps::read(None, CapSet::Permitted).map_err(capability("reading the capabilities"))?;
     let mut kept: Vec<Capability> = Vec::new();

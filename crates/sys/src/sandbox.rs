@@ -63,6 +63,17 @@ pub fn restrict_files(files: &Files) -> Result<Enforced, RulesetError> {
     })
 }
 
+/// Refuses system calls that no ordinary program makes, to this process and to the programs that it starts. Does nothing where a filter is in force
+/// already: the programs that one after the other inherit theirs would have ever more of them.
+pub fn filter_calls_of_programs() -> Result<(), FilterError> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:")).map(str::trim);
+    if mode.is_some_and(|mode| mode != "0") {
+        return Ok(());
+    }
+    filter_calls(Children::Any, Packets::Unused)
+}
+
 /// Refuses system calls that this process does not make, in all of its threads.
 pub fn filter_calls(children: Children, packets: Packets) -> Result<(), FilterError> {
     // The second one keeps further filters from being added. It allows clone3(2), and the kernel takes the refusal.

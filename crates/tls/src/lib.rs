@@ -157,6 +157,16 @@ impl Default for Shared {
 }
 
 impl Shared {
+    /// Generated ticket keys, for the next process of an upgrade: nothing else may see them.
+    pub fn ticket_keys(&self) -> Vec<u8> {
+        self.tickets.generated()
+    }
+
+    /// Takes over the ticket keys of the process before. To be called when a snapshot was made.
+    pub fn take_ticket_keys(&self, keys: &[u8]) {
+        self.tickets.take_over(keys, SystemTime::now());
+    }
+
     /// Stores OCSP responses in the directory `staples`, if one is given.
     pub fn new(staples: Option<PathBuf>) -> Self {
         Self {

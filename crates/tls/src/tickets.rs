@@ -54,6 +54,33 @@ impl Rings {
         ring.refresh(SystemTime::now(), state);
     }
 
+    /// The secrets of the generated keys with their ages, for the next process of an upgrade. Nothing else may see them.
+    pub(super) fn generated(&self) -> Vec<u8> {
+        let Some(ring) = lock(&self.by_source).get(&None).cloned() else { return Vec::new() };
+        let keys = ring.keys.load();
+        let all = keys.iter().filter_map(|key| Some((seconds(key.since).to_be_bytes(), key.secret?)));
+        all.flat_map(|(since, secret)| since.into_iter().chain(secret)).collect()
+    }
+
+    /// Takes over the keys that [`Self::generated`] has returned in the process before: tickets from before the upgrade stay
+    /// good. What makes no sense is left out.
+    pub(super) fn take_over(&self, generated: &[u8], now: SystemTime) {
+        let Some(ring) = lock(&self.by_source).get(&None).cloned() else { return };
+        let _changing = lock(&ring.changing);
+        let (records, _) = generated.as_chunks::<RECORD>();
+        let passed = records.iter().filter_map(|record| {
+            let (since, secret) = record.split_first_chunk::<8>()?;
+            let since =
+                SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(u64::from_be_bytes(*since)))?;
+            Key::generated(secret.try_into().ok()?, since.min(now)).map(Arc::new)
+        });
+        let young = passed.filter(|key| key.is_young(now)).take(MAX_KEYS);
+        // The newest of them goes on to encrypt, until its time is over.
+        let own = ring.keys.load();
+        let all: Vec<_> = young.chain(own.iter().cloned()).take(MAX_KEYS).collect();
+        ring.keys.store(Arc::new(all));
+    }
+
     /// Watches the rings that the configuration names, and drops all others.
     pub(super) fn reconcile(&self, used: &[Option<PathBuf>], state: &Arc<State>) {
         let mut rings = lock(&self.by_source);
@@ -254,6 +281,8 @@ struct Key {
     aead: RandomizedNonceKey,
     since: SystemTime,
     origin: Origin,
+    /// What a generated key was derived from, for the next process of an upgrade.
+    secret: Option<[u8; MIN_SECRET]>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -266,7 +295,11 @@ impl Key {
     fn random(now: SystemTime) -> Option<Self> {
         let mut secret = [0; MIN_SECRET];
         rand::fill(&mut secret).ok()?;
-        Some(Self { origin: Origin::Own, ..Self::of_secret(&secret, now)? })
+        Self::generated(secret, now)
+    }
+
+    fn generated(secret: [u8; MIN_SECRET], since: SystemTime) -> Option<Self> {
+        Some(Self { origin: Origin::Own, secret: Some(secret), ..Self::of_secret(&secret, since)? })
     }
 
     /// Derives name and key from the secret alone, so that every node gets the same ones.
@@ -276,7 +309,7 @@ impl Key {
         extracted.expand(&[b"name"], Bytes(NAME)).ok()?.fill(&mut name).ok()?;
         extracted.expand(&[b"key"], Bytes(material.len())).ok()?.fill(&mut material).ok()?;
         let aead = RandomizedNonceKey::new(&AES_256_GCM_SIV, &material).ok()?;
-        Some(Self { name, aead, since: now, origin: Origin::File })
+        Some(Self { name, aead, since: now, origin: Origin::File, secret: None })
     }
 
     fn is_older(&self, now: SystemTime, than: Duration) -> bool {
@@ -374,6 +407,8 @@ const ROTATION: Duration = Duration::from_hours(6);
 const PERIOD: Duration = Duration::from_secs(2);
 
 const MIN_SECRET: usize = 32;
+/// One key that is passed on: when it was made, in seconds, and its secret.
+const RECORD: usize = 8 + MIN_SECRET;
 const MAX_SECRET: usize = 1024;
 
 /// Largest number of keys of one source.

@@ -39,6 +39,10 @@ impl Front {
         Self { server, followers: Vec::new() }
     }
 
+    pub(crate) fn of(server: Server) -> Self {
+        Self { server, followers: Vec::new() }
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         self.server.dir.path()
     }

@@ -46,6 +46,8 @@ fn the_next_process_has_sockets_counters_and_marks_and_the_old_one_ends_with_its
         front.server.said(&["events"]).contains("has ended: every session of it was over").then_some(())
     });
     assert_eq!(get(&address, "/").text(), "x");
+    // Six before the upgrade, two of the new process, and the last one of the old.
+    eventually("all are counted", secs(10), || (metric(&front, SESSIONS) == 9).then_some(()));
 }
 
 #[test]

@@ -25,6 +25,7 @@ impl Worker {
                 Some(socket) => self.mailboxes.ask(socket, FlowQuestion::Kill { targets, answer }),
                 None => drop(answer.send(self.end_sessions(&targets))),
             },
+            Question::Count(counts) => counts.add(&self.front.state),
             Question::Past { id, answer } => {
                 let _ = answer.send(self.past.borrow().find(&id).map(Box::new));
             }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::types::BindAddress;
+use proxy::front::Front;
 use state::State;
 use sys::pid_file::PidFile;
 use tokio::task::spawn_blocking;
@@ -13,6 +14,7 @@ use crate::admin::{self, AdminError, AdminListener};
 use crate::kept::Found;
 use crate::reload::Opened;
 use crate::upgrade::older;
+use crate::upgrade::protocol::TICKETS;
 use crate::upgrade::take_over::{TakeOver, Word};
 
 /// The admin listener of the process before, or a new one.
@@ -28,7 +30,7 @@ pub(super) fn admin(bind: &BindAddress, take_over: Option<&TakeOver>) -> Result<
 pub(super) async fn state(
     take_over: &Arc<TakeOver>,
     opened: &Opened,
-    state: &State,
+    (state, tls): (&State, &tls::Shared),
     signals: &mut Signals,
 ) -> Result<Option<Found>, StartError> {
     let (asking, keys) = (take_over.clone(), opened.keys().cloned().collect::<Vec<_>>());
@@ -36,7 +38,10 @@ pub(super) async fn state(
     tokio::select! {
         heard = heard => {
             let heard = heard.map_err(std::io::Error::other).map_err(system("hear the old process"))??;
-            Ok(Some(Found::passed_on(heard, &state.events)))
+            if let Some((_, keys)) = heard.iter().find(|(word, _)| word == TICKETS) {
+                tls.take_ticket_keys(keys);
+            }
+            Ok(Some(Found::passed_on(&heard, &state.events)))
         }
         () = signals.stop() => Ok(None),
     }
@@ -65,14 +70,14 @@ pub(super) async fn is_told_to_serve(
 /// this process any more.
 pub(super) async fn serve(
     take_over: &Arc<TakeOver>,
-    state: &Arc<State>,
+    front: &Arc<Front>,
     pid_file: Option<&Path>,
     own: Option<PidFile>,
 ) -> Option<PidFile> {
     let saying = take_over.clone();
     // It does not panic.
     let _ = spawn_blocking(move || saying.serving()).await;
-    if let Err(error) = older::follow(take_over.clone(), state.clone()) {
+    if let Err(error) = older::follow(take_over.clone(), front.clone()) {
         tracing::warn!("the end of the old process will not be told: {error}");
     }
     let path = pid_file?;
@@ -81,5 +86,5 @@ pub(super) async fn serve(
         None => PidFile::take(path),
     };
     let written = taken.and_then(|mut file| file.write().map(|()| file));
-    written.map_err(|error| state.degrade("process.pid-file", &error.to_string())).ok()
+    written.map_err(|error| front.state.degrade("process.pid-file", &error.to_string())).ok()
 }

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use config::Config;
 use config::types::BindAddress;
-use proxy::front::{Denied, Extent, Said, Upgrade};
+use proxy::front::{Denied, Extent, Front, Said, Upgrade};
 use proxy::worker::Command;
 use sd_notify::NotifyState;
 use serde_json::json;
 use state::events::Level;
+use state::kept::traffic::Traffic;
 use state::listen::{BoundKey, HandedKey};
 use sys::pid_file::PidFile;
 use text::units;
@@ -22,10 +23,12 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{FrontDoor, Signals, Stopping, notify};
 use crate::admin::AdminListener;
+use crate::kept::Passed;
 use crate::upgrade::Launch;
 use crate::upgrade::guardian::Guardian;
 use crate::upgrade::hand_over::{Attempt, Failed, Newer, Offers, Ready, Serving};
 use crate::upgrade::offer;
+use crate::upgrade::protocol::TICKETS;
 
 /// Time for the sessions of a process that was upgraded, unless the operator names another one.
 const DRAIN: Duration = Duration::from_secs(3600);
@@ -49,6 +52,8 @@ pub(super) struct Means {
 pub(super) struct HandedOver {
     newer: Newer,
     limit: Duration,
+    /// What the next process knows to be counted here.
+    counted: Option<Traffic>,
     told: Option<oneshot::Receiver<()>>,
 }
 
@@ -62,7 +67,8 @@ impl Means {
             let (socket, file) = listener.share().ok()?;
             Some((bind.to_string(), socket, file))
         });
-        Self { guardian: guardian.map(Arc::new), admin: shared, admin_off: Arc::default(), pid_file }
+        let guardian = guardian.and_then(|guardian| guardian.confirm().map(|()| Arc::new(guardian)));
+        Self { guardian, admin: shared, admin_off: Arc::default(), pid_file }
     }
 }
 
@@ -101,7 +107,14 @@ impl FrontDoor {
         state.upgrade.settle();
         let served = self.go(ready, &cancelled, signals).await;
         match served {
-            Ok(serving) => Ok(self.hand_over(serving, upgrade.drain.unwrap_or(DRAIN), &guardian).await),
+            Ok((serving, counted)) => {
+                let limit = upgrade.drain.unwrap_or(DRAIN);
+                let said = self.hand_over(serving, limit, &guardian).await;
+                if let Some(handed_over) = &mut self.handed_over {
+                    handed_over.counted = Some(counted);
+                }
+                Ok(said)
+            }
             Err(why) => {
                 state.upgrade.undo();
                 self.keeper.go_on();
@@ -115,9 +128,14 @@ impl FrontDoor {
         ready: Ready,
         cancelled: &AtomicBool,
         signals: &mut Signals,
-    ) -> Result<Serving, Denied> {
-        let kept = match self.keeper.pause(&self.live) {
-            Ok(kept) => kept,
+    ) -> Result<(Serving, Traffic), Denied> {
+        let passed = self.keeper.pause(&self.live).and_then(|mut passed| {
+            let keys = sys::file::in_memory(c"penstock-tickets", &self.supervisor.tls.ticket_keys())?;
+            passed.files.push((TICKETS, keys));
+            Ok(passed)
+        });
+        let Passed { files, counted } = match passed {
+            Ok(passed) => passed,
             Err(error) => {
                 let why = format!("the state cannot be passed on: {error}");
                 // It is told to end, so that it does not wait.
@@ -125,8 +143,8 @@ impl FrontDoor {
                 return Err(denied(&why));
             }
         };
-        let going = spawn_blocking(move || ready.go(kept));
-        self.unless_stopped(going, cancelled, signals).await
+        let going = spawn_blocking(move || ready.go(files));
+        Ok((self.unless_stopped(going, cancelled, signals).await?, counted))
     }
 
     /// Waits for a part of the hand-over. A signal to stop ends the hand-over first.
@@ -284,7 +302,7 @@ impl FrontDoor {
         steps.push(format!("{left} (pid {own}), for {} at most", text::units::duration(limit)));
         let sentence = format!("upgraded: version {version} (pid {pid}) serves");
         front.state.events.record(Level::Info, "upgrade", format!("{sentence}; {left}"));
-        self.handed_over = Some(HandedOver { newer, limit, told: None });
+        self.handed_over = Some(HandedOver { newer, limit, counted: None, told: None });
         self.stopping = Stopping::Asked;
         let json = json!({ "version": version, "pid": pid, "upgraded": true, "old": { "pid": own, "sessions": open, "seconds": limit.as_secs() } });
         said(&steps, &sentence, &json)
@@ -292,7 +310,7 @@ impl FrontDoor {
 
     /// Waits for the last session, up to the limit or a signal to stop.
     pub(super) async fn leave(&mut self, handed_over: HandedOver, signals: &mut Signals) {
-        let HandedOver { newer, limit, told } = handed_over;
+        let HandedOver { newer, limit, mut counted, told } = handed_over;
         let front = self.supervisor.front.clone();
         let deadline = Instant::now() + limit;
         let mut look = tokio::time::interval(Duration::from_millis(20));
@@ -304,14 +322,14 @@ impl FrontDoor {
             }
             tokio::select! {
                 _ = look.tick() => {}
-                _ = tell.tick() => newer.tell_left(front.state.connections.load(Relaxed)),
+                _ = tell.tick() => tell_left(&front, &newer, &mut counted),
                 () = signals.stop() => {
                     self.say_what_is_left("a signal came after the upgrade");
                     break;
                 }
             }
         }
-        newer.tell_left(front.state.connections.load(Relaxed));
+        tell_left(&front, &newer, &mut counted);
         if let Some(told) = told {
             // An operator who does not read keeps nothing here.
             let _ = tokio::time::timeout(TOLD_LIMIT, told).await;
@@ -326,6 +344,14 @@ impl FrontDoor {
             handed_over.told = Some(told);
         }
     }
+}
+
+/// Tells the next process how many sessions are left, and what was counted since it was told last.
+fn tell_left(front: &Front, newer: &Newer, counted: &mut Option<Traffic>) {
+    let now = Traffic::gather(&front.state);
+    let more = counted.as_ref().and_then(|before| now.counted_since(before));
+    newer.tell_left(front.state.connections.load(Relaxed), more.as_ref());
+    *counted = Some(now);
 }
 
 fn denied(why: &str) -> Denied {

@@ -1,5 +1,6 @@
-//! The guardian: the process that starts the next one. `serve` may start no program once it serves, and may have given up the
-//! rights that a start needs, so it starts the guardian before: with the rights of the start, and without a sandbox. The
+//! The guardian: the process that starts the next one. `serve` may start no program once it serves, so it starts the guardian
+//! before: with the user of the process, the capabilities that it keeps, and without new privileges, and before files are
+//! restricted. System calls that no ordinary program makes are refused to it and to the next process. The
 //! guardian runs one of the programs that it was told at the start (`crates/serve/src/upgrade/program.rs`), with the arguments and
 //! the environment of the start, and nothing else: what comes later is a path to compare, and a socket for the new process.
 //! It ends with `serve`.
@@ -20,7 +21,7 @@ use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use state::lock::lock;
 use sys::message_socket::MessageSocket;
-use sys::process;
+use sys::{privilege, process, sandbox};
 
 use super::program::{Launch, permitted};
 use super::protocol::{Link, LinkError};
@@ -51,9 +52,18 @@ enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 enum Report {
-    Started { program: String, pid: u32 },
-    Refused { why: String },
-    Ended { how: String },
+    /// It has given up what it does not need, and waits for orders.
+    Waiting,
+    Started {
+        program: String,
+        pid: u32,
+    },
+    Refused {
+        why: String,
+    },
+    Ended {
+        how: String,
+    },
 }
 
 /// The side of the front door.
@@ -71,7 +81,7 @@ pub(crate) struct Started {
 }
 
 impl Guardian {
-    /// Starts the guardian. To be called before privileges are dropped.
+    /// Starts the guardian. To be called when privileges are dropped, and before files and system calls are restricted.
     pub fn start(launch: &Launch) -> io::Result<Self> {
         let (ours, theirs) = MessageSocket::pair()?;
         let mut command = Command::new("/proc/self/exe");
@@ -82,8 +92,18 @@ impl Guardian {
         command.arg("--").args(launch.taking_over());
         // Ctrl-C is for the front door, with whose end the socket ends. Its outputs are those of the next process.
         command.stdin(OwnedFd::from(theirs)).process_group(0);
-        let child = Mutex::new(command.spawn()?);
+        let child = Mutex::new(privilege::with_inherited(|| command.spawn())?);
         Ok(Self { link: Link::new(ours), child })
+    }
+
+    /// Waits until the guardian can do its work.
+    pub(crate) fn confirm(&self) -> Result<(), String> {
+        match self.hear()? {
+            Report::Waiting => Ok(()),
+            Report::Started { .. } | Report::Refused { .. } | Report::Ended { .. } => {
+                Err(MIXED_UP.to_owned())
+            }
+        }
     }
 
     /// Runs a program. The error is an explanation for operators.
@@ -99,7 +119,7 @@ impl Guardian {
         match self.hear()? {
             Report::Started { program, pid } => Ok(Started { program, pid }),
             Report::Refused { why } => Err(why),
-            Report::Ended { .. } => Err(MIXED_UP.to_owned()),
+            Report::Waiting | Report::Ended { .. } => Err(MIXED_UP.to_owned()),
         }
     }
 
@@ -108,7 +128,7 @@ impl Guardian {
         self.link.say(&Order::End).map_err(gone)?;
         match self.hear()? {
             Report::Ended { how } => Ok(how),
-            Report::Started { .. } | Report::Refused { .. } => Err(MIXED_UP.to_owned()),
+            Report::Waiting | Report::Started { .. } | Report::Refused { .. } => Err(MIXED_UP.to_owned()),
         }
     }
 
@@ -144,7 +164,14 @@ pub fn run(allowed: &[PathBuf], arguments: &[OsString]) -> io::Result<()> {
     let link = Link::new(MessageSocket::take_standard_input()?);
     // Other processes of this user, such as the one that serves, must not look into it.
     prctl::set_dumpable(false)?;
+    if let Err(error) = sandbox::filter_calls_of_programs() {
+        // As for the front door itself, which says it.
+        tracing::debug!("system calls of the next process are not restricted before its start: {error}");
+    }
     let mut running: Option<Child> = None;
+    if link.say(&Report::Waiting).is_err() {
+        return Ok(());
+    }
     loop {
         let (order, descriptors): (Order, _) = match link.hear(LOOK_FOR_ORDERS) {
             Ok(heard) => heard,

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use state::State;
 use state::events::Level;
+use state::kept::traffic::Traffic;
+use state::kept::{self, Kind};
 use state::listen::BoundKey;
 use sys::message_socket::MessageSocket;
 
@@ -237,10 +239,13 @@ impl Newer {
         let _ = self.0.say(&FromOld::Released);
     }
 
-    /// Tells the new process how many sessions are left here.
-    pub(crate) fn tell_left(&self, sessions: usize) {
+    /// Tells the new process how many sessions are left here, and what they have counted since the last time.
+    pub(crate) fn tell_left(&self, sessions: usize, counted: Option<&Traffic>) {
+        let sealed = counted.and_then(|counted| kept::seal(Kind::Traffic, counted).ok());
+        let file = sealed.and_then(|bytes| sys::file::in_memory(c"penstock-counted", &bytes).ok());
+        let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
         // It may have ended: then this one is the last, and its sessions go on all the same.
-        let _ = self.0.say(&FromOld::Left { sessions });
+        let _ = self.0.give(&FromOld::Left { sessions }, &files);
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::SystemTime;
 
-use state::State;
+use proxy::front::Front;
+use proxy::question::Question;
 use state::events::Level;
 use state::upgrade::Older;
 use text::units;
@@ -13,7 +14,8 @@ use text::units;
 use super::take_over::TakeOver;
 
 /// Follows the old process on a thread, until it has ended.
-pub(crate) fn follow(take_over: Arc<TakeOver>, state: Arc<State>) -> io::Result<()> {
+pub(crate) fn follow(take_over: Arc<TakeOver>, front: Arc<Front>) -> io::Result<()> {
+    let state = front.state.clone();
     let Some(older) = take_over.older() else { return Ok(()) };
     let older = Older { since: SystemTime::now(), ..older };
     state.upgrade.set_older(Some(older.clone()));
@@ -22,9 +24,13 @@ pub(crate) fn follow(take_over: Arc<TakeOver>, state: Arc<State>) -> io::Result<
     state.events.record(Level::Info, "upgrade", message);
     let follow = move || {
         let mut last = None;
-        while let Some(sessions) = take_over.left() {
+        while let Some((sessions, counts)) = take_over.left() {
             last = Some(sessions);
             state.upgrade.note_left(sessions);
+            // The first worker alone writes its counters. One that has ended ends the process.
+            if let (Some(counts), Some(worker)) = (counts, front.questions.first()) {
+                let _ = worker.blocking_send(Question::Count(Box::new(counts)));
+            }
         }
         state.upgrade.set_older(None);
         let message = match last.filter(|left| *left > 0) {

@@ -1,6 +1,6 @@
 //! Which program an upgrade may run, and with which arguments.
 //!
-//! The guardian may be root, and who asks it may be an attacker who has the process that serves. So it runs only programs that
+//! Who asks the guardian may be an attacker who has the process that serves, and is restricted there. So the guardian runs only programs that
 //! were named when the front door started, and only if no other user can have put another file there.
 
 use std::ffi::{OsStr, OsString};

@@ -17,6 +17,9 @@ use sys::message_socket::{LONGEST, MOST_DESCRIPTORS, MessageSocket};
 pub(crate) const NEWEST: u32 = 1;
 pub(crate) const OLDEST: u32 = 1;
 
+/// State beside that of `state::kept`: ticket keys.
+pub(crate) const TICKETS: &str = "tickets";
+
 /// First word of a hello.
 pub(crate) const MAGIC: &str = "penstock-upgrade";
 
@@ -79,7 +82,7 @@ pub(crate) enum FromOld {
     Go,
     /// What only one process may have is free: the store of state, the store of one-time passwords, orders of certificates.
     Released,
-    /// How many sessions the old process still has, once a second, and what they add to the counters.
+    /// How many sessions the old process still has, once a second. A file in memory beside it has what they add to the counters.
     Left {
         sessions: usize,
     },

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use state::kept::traffic::Traffic;
 use state::kept::{self, Kind};
 use state::listen::{BoundKey, Handed, HandedKey, Passed, SocketPath};
 use state::lock::lock;
@@ -173,7 +174,7 @@ impl TakeOver {
     pub(crate) fn ready<'a>(
         &self,
         taken: impl Iterator<Item = &'a BoundKey>,
-    ) -> Result<Vec<(Kind, Vec<u8>)>, TakeOverError> {
+    ) -> Result<Vec<(String, Vec<u8>)>, TakeOverError> {
         let taken = taken.map(|key| Key::from(HandedKey::of(key))).collect();
         self.say(&FromNew::Ready { taken })?;
         let (kinds, files) = match self.hear(LIMIT)? {
@@ -181,13 +182,12 @@ impl TakeOver {
             (other, _) => return Err(out_of_turn(&other)),
         };
         let mut state = Vec::new();
-        for (word, file) in kinds.iter().zip(files) {
-            let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.word() == word) else { continue };
+        for (word, file) in kinds.into_iter().zip(files) {
             let mut bytes = Vec::new();
             let limit = kept::MOST_BYTES as u64 + 1;
             let read = File::from(file).take(limit).read_to_end(&mut bytes);
             read.map_err(|error| TakeOverError::Unusable(format!("state {word}: {error}")))?;
-            state.push((kind, bytes));
+            state.push((word, bytes));
         }
         Ok(state)
     }
@@ -213,11 +213,19 @@ impl TakeOver {
         }
     }
 
-    /// Waits for what the old process says about its sessions. `None` when it has ended.
-    pub(crate) fn left(&self) -> Option<usize> {
+    /// Waits for what the old process says about its sessions: how many it has left, and what has been counted since the last
+    /// time. `None` when it has ended.
+    pub(crate) fn left(&self) -> Option<(usize, Option<Traffic>)> {
         loop {
             match self.link.hear(LIMIT) {
-                Ok((FromOld::Left { sessions }, _)) => return Some(sessions),
+                Ok((FromOld::Left { sessions }, files)) => {
+                    let mut bytes = Vec::new();
+                    let file = files.into_iter().next().map(File::from);
+                    let read =
+                        file.and_then(|file| file.take(kept::MOST_BYTES as u64).read_to_end(&mut bytes).ok());
+                    let counts = read.and_then(|_| kept::unseal(Kind::Traffic, &bytes).ok());
+                    return Some((sessions, counts));
+                }
                 Ok(_) | Err(LinkError::Silent(_)) => {}
                 Err(_) => return None,
             }

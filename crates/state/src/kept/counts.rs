@@ -42,6 +42,18 @@ impl Histogram {
         (sum.count() > 0).then(|| Self { buckets: buckets.to_vec(), total_micros, longest_micros })
     }
 
+    /// What is more than before; `None` if it is nothing.
+    pub(super) fn difference(now: Option<&Self>, before: Option<&Self>) -> Option<Self> {
+        let (now, Some(before)) = (now?, before) else { return now.cloned() };
+        let less = |(now, before): (&u64, &u64)| now.saturating_sub(*before);
+        let buckets: Vec<u64> = now.buckets.iter().zip(&before.buckets).map(less).collect();
+        buckets.iter().any(|count| *count > 0).then(|| Self {
+            buckets,
+            total_micros: now.total_micros.saturating_sub(before.total_micros),
+            longest_micros: now.longest_micros,
+        })
+    }
+
     /// `None` if it has other buckets than this version.
     pub(super) fn sum(&self) -> Option<LatencySum> {
         let mut buckets = [0; LATENCY_BOUNDS.len() + 1];
@@ -52,6 +64,14 @@ impl Histogram {
         let (total, longest) = (bounded(self.total_micros), bounded(self.longest_micros));
         Some(LatencySum { buckets, total_micros: total, longest_micros: longest })
     }
+}
+
+/// What is more than before. Counters only increase.
+pub(super) fn difference(counts: &Counts, before: &Counts) -> Counts {
+    let more = counts
+        .iter()
+        .map(|(name, count)| (name.clone(), count.saturating_sub(before.get(name).copied().unwrap_or(0))));
+    more.filter(|(_, count)| *count > 0).collect()
 }
 
 /// Sums of all workers.

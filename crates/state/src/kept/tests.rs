@@ -116,6 +116,28 @@ fn take(kind: Kind, bytes: &[u8]) -> Result<(), Unusable> {
 }
 
 #[test]
+fn what_was_counted_since_a_time_is_added_to_what_another_process_has() {
+    let counted = |state: &State, sessions: u64| {
+        let listener = state.known().listener(&"web".into());
+        state.keep_listener(&listener);
+        listener.counters.of(0).sessions.add(sessions);
+        listener.count_endings(0, "no-route", sessions);
+        state.panics.fetch_add(sessions, Relaxed);
+    };
+    let (old, new) = (State::new(1), State::new(2));
+    counted(&old, 5);
+    let before = Traffic::gather(&old);
+    assert_eq!(before.counted_since(&before), None);
+    counted(&old, 3);
+    let more = Traffic::gather(&old).counted_since(&before).unwrap();
+    counted(&new, 1);
+    more.add(&new);
+    let listener = new.known().listener(&"web".into());
+    assert_eq!(listener.counters.sum(|block| &block.sessions), 4);
+    assert_eq!((listener.endings()["no-route"], new.panics.load(Relaxed)), (4, 4));
+}
+
+#[test]
 fn counters_health_and_marks_come_back() {
     let bytes = seal(Kind::Traffic, &Traffic::gather(&used())).unwrap();
     let kept: Traffic = unseal(Kind::Traffic, &bytes).unwrap();

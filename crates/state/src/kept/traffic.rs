@@ -203,6 +203,55 @@ fn dns_name(backend: &BackendState) -> Option<&DnsName> {
     }
 }
 
+impl Traffic {
+    /// What was counted since `earlier`, and nothing else: no marks and no health. `None` if it is nothing.
+    pub fn counted_since(&self, earlier: &Self) -> Option<Self> {
+        let no_listener = KeptListener { counts: Counts::new(), endings: Counts::new(), latency: None };
+        let listeners = self.listeners.iter().map(|(name, listener)| {
+            let before = earlier.listeners.get(name).unwrap_or(&no_listener);
+            let counted = KeptListener {
+                counts: counts::difference(&listener.counts, &before.counts),
+                endings: counts::difference(&listener.endings, &before.endings),
+                latency: Histogram::difference(listener.latency.as_ref(), before.latency.as_ref()),
+            };
+            (name.clone(), counted)
+        });
+        let no_pool = KeptPool::default();
+        let pools = self.pools.iter().map(|(name, pool)| {
+            (name.clone(), pool.counted_since(earlier.pools.get(name).unwrap_or(&no_pool)))
+        });
+        let counted = Self {
+            at: self.at,
+            process: counts::difference(&self.process, &earlier.process),
+            listeners: listeners.filter(|(_, listener)| *listener != no_listener).collect(),
+            pools: pools.filter(|(_, pool)| *pool != no_pool).collect(),
+        };
+        let is_nothing =
+            counted.process.is_empty() && counted.listeners.is_empty() && counted.pools.is_empty();
+        (!is_nothing).then_some(counted)
+    }
+
+    /// Adds what was counted elsewhere. To be called on the thread of the first worker, whose counters they are added to.
+    pub fn add(&self, state: &State) {
+        counts::restore_process(&self.process, state);
+        for (name, listener) in &*lock(&state.listeners) {
+            if let Some(counted) = self.listeners.get(&**name) {
+                counted.restore(listener);
+            }
+        }
+        for (name, pool) in &*lock(&state.pools) {
+            if let Some(counted) = self.pools.get(&**name) {
+                counted.restore(pool);
+            }
+        }
+        for ((pool, name), backend) in &*lock(&state.backends) {
+            if let Some(counted) = self.pools.get(&**pool).and_then(|pool| pool.backends.get(name)) {
+                counted.add(backend);
+            }
+        }
+    }
+}
+
 impl KeptListener {
     fn gather(listener: &ListenerState) -> Self {
         Self {
@@ -243,11 +292,29 @@ impl KeptBackend {
         }
     }
 
-    fn restore(&self, backend: &BackendState, clock: &Clock, restored: &mut Restored) {
+    fn counted_since(&self, earlier: Option<&Self>) -> Self {
+        let none = Counts::new();
+        Self {
+            counts: counts::difference(&self.counts, earlier.map_or(&none, |earlier| &earlier.counts)),
+            latency: Histogram::difference(
+                self.latency.as_ref(),
+                earlier.and_then(|earlier| earlier.latency.as_ref()),
+            ),
+            drain: None,
+            weight: None,
+            health: None,
+        }
+    }
+
+    fn add(&self, backend: &BackendState) {
         counts::restore(&self.counts, &backend.counters, counts::of_backend);
         if let Some(sum) = self.latency.as_ref().and_then(Histogram::sum) {
             backend.counters.of(0).latency.add(&sum);
         }
+    }
+
+    fn restore(&self, backend: &BackendState, clock: &Clock, restored: &mut Restored) {
+        self.add(backend);
         if let Some(KeptDrain { by, at, until }) = &self.drain {
             let left = until.map(|until| clock.ahead(until).min(LONGEST_DRAIN));
             // It ended while no process ran.
@@ -291,6 +358,19 @@ impl KeptPool {
             ejections_stopped: ejections_stopped.load(Relaxed),
             retries_refused: retries_refused.load(Relaxed),
             backends: BTreeMap::new(),
+        }
+    }
+
+    fn counted_since(&self, earlier: &Self) -> Self {
+        let backends = self.backends.iter().filter_map(|(name, backend)| {
+            let counted = backend.counted_since(earlier.backends.get(name));
+            (!counted.counts.is_empty() || counted.latency.is_some()).then(|| (name.clone(), counted))
+        });
+        Self {
+            fallback_sessions: self.fallback_sessions.saturating_sub(earlier.fallback_sessions),
+            ejections_stopped: self.ejections_stopped.saturating_sub(earlier.ejections_stopped),
+            retries_refused: self.retries_refused.saturating_sub(earlier.retries_refused),
+            backends: backends.collect(),
         }
     }
 

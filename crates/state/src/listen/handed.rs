@@ -48,7 +48,7 @@ impl HandedKey {
 }
 
 impl Handed {
-    /// Whether these sockets are bound where `key` is to be, under whatever name their listener had.
+    /// Whether these sockets are bound where `key` is to be, also if their listener had another name.
     fn is_bound_at(&self, key: &BoundKey) -> bool {
         let has_address = |socket: &OwnedFd| match (sys::socket::listening(socket), key.transport) {
             (Ok(Some(ListenAddress::Tcp(own))), Transport::Stream)

@@ -118,6 +118,33 @@ fn bad_keys_are_refused_with_what_is_wrong() {
 }
 
 #[test]
+fn the_next_process_opens_tickets_of_generated_keys_and_goes_on_with_the_newest() {
+    let rings = |now| {
+        let rings = Rings::default();
+        let ring = Arc::new(Ring::new(None));
+        lock(&rings.by_source).insert(None, ring.clone());
+        ring.begin(now);
+        (rings, ring)
+    };
+    let (old, ring) = rings(start());
+    let ticket = ring.seal(b"x", b"session", start()).unwrap();
+    let newer = ring.seal(b"x", b"session", after(7)).unwrap();
+    let passed = old.generated();
+    assert_eq!(passed.len(), 2 * RECORD);
+    let (new, ring) = rings(after(8));
+    new.take_over(&passed, after(8));
+    assert!(ring.open(b"x", &ticket, after(8)).is_some() && ring.open(b"x", &newer, after(8)).is_some());
+    assert_eq!(ring.seal(b"x", b"session", after(8)).unwrap()[..NAME], newer[..NAME]);
+    assert_ne!(ring.seal(b"x", b"session", after(14)).unwrap()[..NAME], newer[..NAME], "its time is over");
+    // Keys that are too old, times to come, and half a record.
+    let (other, ring) = rings(after(100));
+    other.take_over(&[&passed[..], &[0xff; RECORD], &[1; 7]].concat(), after(100));
+    assert!(ring.open(b"x", &ticket, after(100)).is_none());
+    assert!(ring.seal(b"x", b"session", after(100)).is_some());
+    Rings::default().take_over(&passed, after(8));
+}
+
+#[test]
 fn a_session_that_fits_no_ticket_gets_none() {
     let tickets = Arc::new(begun(None)).for_context(&Asked::NOTHING.0);
     assert!(tickets.encrypt(&[0; MAX_SESSION]).is_some());
