@@ -1,10 +1,8 @@
 //! `penstock user`: the file of those who may log in to a server's control over the network, and who owns which SSH key.
 //! `crates/access/src/users.rs` has its form.
 
-use std::fs;
 use std::io::{self, Read};
 use std::num::NonZeroU32;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use access::policy::Role;
@@ -13,12 +11,12 @@ use access::users::{Account, User, Users};
 use clap::{Args, Subcommand};
 use ssh::keys::{Answered, Ask, Question, UserPrompt};
 
-use super::ctl::save::Replacement;
 use crate::output::{Failure, plain, print};
 
 mod audit;
 mod changed;
 mod deploy;
+mod file;
 mod fleet;
 mod input;
 mod key;
@@ -26,6 +24,8 @@ mod list;
 mod owners;
 mod revoke;
 mod who;
+
+use file::{FILE, read, unknown, write};
 
 /// Users: what they may do with a server's control, their passwords and groups, and their SSH keys on hosts
 ///
@@ -97,17 +97,13 @@ struct Add {
     iterations: u32,
 }
 
-/// The usual file of users.
-const FILE: &str = "/etc/penstock/users";
-
 /// Some tens of milliseconds of a client.
 const ITERATIONS: u32 = 65_536;
 
 /// Bytes of a salt.
 const SALT: usize = 18;
 
-/// Largest file of users, and of a password.
-const LARGEST: u64 = 64 * 1024 * 1024;
+/// Longest first line of a file with a password.
 const LARGEST_PASSWORD: u64 = 4096;
 
 const EXAMPLES: &str = "\
@@ -244,57 +240,6 @@ fn remove(file: &Path, name: &str) -> Result<(), Failure> {
     }
     write(file, &users.to_string(), text.as_deref())?;
     print(&format!("removed {name}\n"))
-}
-
-/// The option that names the file of users, if it is not the usual one, with a blank before it.
-fn named(file: &Path) -> String {
-    match file == Path::new(FILE) {
-        true => String::new(),
-        false => format!(" --file {}", text::shell::word(&file.display().to_string())),
-    }
-}
-
-fn unknown(file: &Path, name: &str) -> Failure {
-    let (file, name) = (plain(&file.display().to_string()), plain(name));
-    Failure::usage(format_args!(
-        "{file} has no user {name}\n  hint: penstock user add {name} --no-password; penstock user list"
-    ))
-}
-
-/// Reads the file; without one there are no users.
-fn read(file: &Path) -> Result<(Option<String>, Users), Failure> {
-    let shown = plain(&file.display().to_string());
-    let bytes = match sys::file::read(file, LARGEST) {
-        Ok(bytes) if bytes.len() as u64 > LARGEST => {
-            return Err(Failure::usage(format_args!("{shown} is larger than 64 MiB")));
-        }
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, Users::default())),
-        Err(error) => return Err(Failure::usage(format_args!("cannot read {shown}: {error}"))),
-    };
-    let text =
-        String::from_utf8(bytes).map_err(|_| Failure::usage(format_args!("{shown} is not UTF-8 text")))?;
-    let users = Users::parse(&text).map_err(|error| Failure::usage(format_args!("{shown}: {error}")))?;
-    Ok((Some(text), users))
-}
-
-/// Replaces the file, with the owner that it has: the server runs as another user than root.
-fn write(file: &Path, text: &str, before: Option<&str>) -> Result<(), Failure> {
-    let written = Replacement::make(file, text.as_bytes(), before.map(str::as_bytes)).and_then(|new| {
-        fs::set_permissions(new.beside(), fs::Permissions::from_mode(0o600))?;
-        new.take_place()
-    });
-    written.map_err(|error| {
-        let shown = plain(&file.display().to_string());
-        Failure::runtime(format_args!("{shown} cannot be written: {error}\n  hint: nothing has changed"))
-    })?;
-    if before.is_none() && nix::unistd::geteuid().is_root() {
-        let shown = plain(&file.display().to_string());
-        crate::output::complain(&format!(
-            "note: {shown} belongs to root; if the server runs as another user: chown penstock {shown}\n"
-        ));
-    }
-    Ok(())
 }
 
 fn random<const N: usize>() -> Result<[u8; N], Failure> {

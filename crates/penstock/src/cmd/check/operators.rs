@@ -24,7 +24,7 @@ pub(super) fn table() -> String {
         table.row([row.commands.to_owned(), row.what, row.why.to_owned(), row.until.to_owned()]);
     }
     table.render()
-        + "all: run, put, get, host, ssh, mpssh, tunnel, lab. lab alone: without --shell and without a command.\n"
+        + "all: run, put, get, host, ssh, mpssh, tunnel, lab, user (audit, deploy, revoke). lab alone: without --shell and without a command.\n"
 }
 
 pub(super) fn json() -> Value {

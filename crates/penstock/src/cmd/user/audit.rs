@@ -10,6 +10,7 @@ use hosts::fleet::verdict::Status;
 use serde_json::{Value, json};
 use text::units;
 
+use super::file;
 use super::fleet::{Fleet, Host, Ran, folded};
 use super::owners::Owners;
 use crate::output::{Failure, complain, plain, print, print_failed, print_json};
@@ -52,7 +53,7 @@ Exit codes, a higher one hides those below it:
   130  Ctrl-C or SIGTERM";
 
 pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
-    let (text, users) = super::read(file)?;
+    let (text, users) = file::read(file)?;
     if text.is_none() {
         let file = plain(&file.display().to_string());
         complain(&format!("note: there is no file {file}, so no key has an owner\n"));

@@ -12,6 +12,7 @@ use hosts::ssh::key::PublicKey;
 use text::{shell, units};
 
 use super::changed::Told;
+use super::file;
 use super::fleet::{Fleet, Host, Ran, folded};
 use super::owners::{Owners, keys};
 use crate::output::{Failure, complain, plain, print, print_failed};
@@ -63,7 +64,7 @@ A run does no harm twice: the last line repeats it where it failed.";
 const MOST: usize = 64 * 1024;
 
 pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
-    let (_, users) = super::read(file)?;
+    let (_, users) = file::read(file)?;
     let people = people(&users, file, &arguments.names)?;
     let owners = Owners::of(&users)?;
     let lines = lines(&people)?;
@@ -140,14 +141,14 @@ pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
             again += &format!(" --account {}", shell::word(account));
         }
         again += &fleet.options();
-        complain(&format!("{}\n", plain(&(again + &super::named(file)))));
+        complain(&format!("{}\n", plain(&(again + &file::named(file)))));
     }
     finished
 }
 
 fn people(users: &Users, file: &Path, names: &[String]) -> Result<Vec<User>, Failure> {
     let one = |name: &String| {
-        let user = users.find(name).ok_or_else(|| super::unknown(file, name))?;
+        let user = users.find(name).ok_or_else(|| file::unknown(file, name))?;
         match &user.revoked {
             Some(date) => {
                 Err(Failure::usage(format_args!("{name} was revoked on {date}: no key is brought to a host")))

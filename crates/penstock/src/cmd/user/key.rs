@@ -10,6 +10,7 @@ use hosts::ssh::key::{Fingerprint, PublicKey};
 use serde_json::json;
 use text::table::Table;
 
+use super::file;
 use super::input::Lines;
 use super::owners::{Owners, keys};
 use crate::output::{Failure, complain, plain, print, print_json};
@@ -81,7 +82,7 @@ enum Sharing {
 }
 
 fn add(file: &Path, name: &str, from: &Path, sharing: Sharing) -> Result<(), Failure> {
-    let (text, mut users) = super::read(file)?;
+    let (text, mut users) = file::read(file)?;
     let mut user = find(&users, file, name)?;
     if let Some(date) = &user.revoked {
         return Err(Failure::usage(format_args!(
@@ -107,7 +108,7 @@ fn add(file: &Path, name: &str, from: &Path, sharing: Sharing) -> Result<(), Fai
         .map_err(|error| Failure::usage(format_args!("{}: the key {error}", lines.shown)))?;
     user.ssh_keys.push(added);
     users.put(user);
-    super::write(file, &users.to_string(), text.as_deref())?;
+    file::write(file, &users.to_string(), text.as_deref())?;
     if let small @ Strength::Small(_) = Strength::of(key) {
         complain(&format!("warning: {print_of} is {small}\n"));
     }
@@ -146,7 +147,7 @@ fn only_key(lines: &Lines) -> Result<Line, Failure> {
 }
 
 fn remove(file: &Path, name: &str, which: &str) -> Result<(), Failure> {
-    let (text, mut users) = super::read(file)?;
+    let (text, mut users) = file::read(file)?;
     let mut user = find(&users, file, name)?;
     let wanted: Fingerprint = match which.parse() {
         Ok(fingerprint) => fingerprint,
@@ -177,14 +178,14 @@ fn remove(file: &Path, name: &str, which: &str) -> Result<(), Failure> {
         )));
     }
     users.put(user);
-    super::write(file, &users.to_string(), text.as_deref())?;
+    file::write(file, &users.to_string(), text.as_deref())?;
     print(&format!(
         "removed {wanted} from {name}\nIt stays on the hosts where it is, until: penstock user deploy {name} --to HOSTS\n"
     ))
 }
 
 fn list(file: &Path, name: Option<&str>, json: bool) -> Result<(), Failure> {
-    let (_, users) = super::read(file)?;
+    let (_, users) = file::read(file)?;
     let one = name.map(|name| find(&users, file, name)).transpose()?;
     let chosen: Vec<&User> = one.as_ref().map_or_else(|| users.iter().collect(), |user| vec![user]);
     let mut table = Table::default();
@@ -224,5 +225,5 @@ fn list(file: &Path, name: Option<&str>, json: bool) -> Result<(), Failure> {
 }
 
 fn find(users: &Users, file: &Path, name: &str) -> Result<User, Failure> {
-    users.find(name).cloned().ok_or_else(|| super::unknown(file, name))
+    users.find(name).cloned().ok_or_else(|| file::unknown(file, name))
 }

@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 use text::table::Table;
 use text::wrap::wrapped;
 
+use super::file;
 use crate::output::{Failure, plain, print, print_json};
 
 /// Columns of the usual terminal.
 const WIDTH: usize = 100;
 
 pub(super) fn run(file: &Path, json: bool) -> Result<(), Failure> {
-    let (text, users) = super::read(file)?;
+    let (text, users) = file::read(file)?;
     if text.is_none() {
         return Err(Failure::usage(format_args!("there is no file {}", plain(&file.display().to_string()))));
     }

@@ -13,6 +13,7 @@ use hosts::ssh::key::PublicKey;
 use text::units;
 
 use super::changed::Told;
+use super::file;
 use super::fleet::{Fleet, Host, Ran, folded};
 use super::owners::keys;
 use crate::output::{Failure, complain, plain, plain_lines, print, print_failed};
@@ -39,7 +40,7 @@ Examples:
   penstock user revoke ann -w 'web[1-3]' -l ops --sudo
 
 Without hosts it is those of `penstock host list`. All accounts are looked at as root, or with --sudo; else only that of the log-in, which is \
-an error. Lines with a key of the user, whatever stands around it, and lines that `user deploy` has marked are removed; other lines \
+an error. Lines with a key of the user, also with options before it, and lines that `user deploy` has marked are removed; other lines \
 stay.
 
 What it does not do: sessions that are open stay open, and so do connections that an `ssh` of the user shares (ControlMaster); keys \
@@ -58,9 +59,9 @@ Exit codes, a higher one hides those below it:
   130  Ctrl-C or SIGTERM: the lines say what was changed";
 
 pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
-    let (text, mut users) = super::read(file)?;
+    let (text, mut users) = file::read(file)?;
     let name = &arguments.name;
-    let mut user = users.find(name).cloned().ok_or_else(|| super::unknown(file, name))?;
+    let mut user = users.find(name).cloned().ok_or_else(|| file::unknown(file, name))?;
     let keys = keys(&user)?;
     let fleet = &arguments.fleet;
     let names = match keys.is_empty() {
@@ -84,7 +85,7 @@ pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
     }
     mark(file, &mut user, |user| {
         users.put(user.clone());
-        super::write(file, &users.to_string(), text.as_deref())
+        file::write(file, &users.to_string(), text.as_deref())
     })?;
     let mut told = Told::default();
     let (mut fit, mut clean) = (Vec::new(), 0);
@@ -131,7 +132,7 @@ pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
     };
     if !told.failed.is_empty() {
         let hosts = text::shell::word(&folded(&told.failed));
-        let options = fleet.options() + &super::named(file);
+        let options = fleet.options() + &file::named(file);
         complain(&plain_lines(&format!("again: penstock user revoke {name} -w {hosts}{options}\n")));
     }
     finished

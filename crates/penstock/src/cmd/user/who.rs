@@ -9,6 +9,7 @@ use hosts::ssh::key::Fingerprint;
 use serde_json::json;
 use text::table::Table;
 
+use super::file;
 use super::input::Lines;
 use super::owners::Owners;
 use crate::output::{Failure, complain, plain, print_failed, print_json};
@@ -51,7 +52,7 @@ struct Answer {
 }
 
 pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
-    let (text, users) = super::read(file)?;
+    let (text, users) = file::read(file)?;
     if text.is_none() {
         let file = plain(&file.display().to_string());
         complain(&format!("note: there is no file {file}, so no key has an owner\n"));

@@ -1,0 +1,68 @@
+//! The file of users, as the commands read and write it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use access::users::Users;
+
+use crate::cmd::ctl::save::Replacement;
+use crate::output::{Failure, plain};
+
+/// The usual file of users.
+pub(super) const FILE: &str = "/etc/penstock/users";
+
+/// Largest file of users.
+const LARGEST: u64 = 64 * 1024 * 1024;
+
+/// The option that names the file of users, if it is not the usual one, with a blank before it.
+pub(super) fn named(file: &Path) -> String {
+    match file == Path::new(FILE) {
+        true => String::new(),
+        false => format!(" --file {}", text::shell::word(&file.display().to_string())),
+    }
+}
+
+pub(super) fn unknown(file: &Path, name: &str) -> Failure {
+    let (file, name) = (plain(&file.display().to_string()), plain(name));
+    Failure::usage(format_args!(
+        "{file} has no user {name}\n  hint: penstock user add {name} --no-password; penstock user list"
+    ))
+}
+
+/// Reads the file; without one there are no users.
+pub(super) fn read(file: &Path) -> Result<(Option<String>, Users), Failure> {
+    let shown = plain(&file.display().to_string());
+    let bytes = match sys::file::read(file, LARGEST) {
+        Ok(bytes) if bytes.len() as u64 > LARGEST => {
+            return Err(Failure::usage(format_args!("{shown} is larger than 64 MiB")));
+        }
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, Users::default())),
+        Err(error) => return Err(Failure::usage(format_args!("cannot read {shown}: {error}"))),
+    };
+    let text =
+        String::from_utf8(bytes).map_err(|_| Failure::usage(format_args!("{shown} is not UTF-8 text")))?;
+    let users = Users::parse(&text).map_err(|error| Failure::usage(format_args!("{shown}: {error}")))?;
+    Ok((Some(text), users))
+}
+
+/// Replaces the file, with the owner that it has: the server runs as another user than root.
+pub(super) fn write(file: &Path, text: &str, before: Option<&str>) -> Result<(), Failure> {
+    let written = Replacement::make(file, text.as_bytes(), before.map(str::as_bytes)).and_then(|new| {
+        fs::set_permissions(new.beside(), fs::Permissions::from_mode(0o600))?;
+        new.take_place()
+    });
+    written.map_err(|error| {
+        let shown = plain(&file.display().to_string());
+        Failure::runtime(format_args!("{shown} cannot be written: {error}\n  hint: nothing has changed"))
+    })?;
+    if before.is_none() && nix::unistd::geteuid().is_root() {
+        let shown = plain(&file.display().to_string());
+        crate::output::complain(&format!(
+            "note: {shown} belongs to root; if the server runs as another user: chown penstock {shown}\n"
+        ));
+    }
+    Ok(())
+}
