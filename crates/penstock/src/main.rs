@@ -72,6 +72,9 @@ fn main() -> ExitCode {
         Err(mut error) => {
             let words: Vec<String> =
                 std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()).collect();
+            if let Some(text) = usage::private_key(&words) {
+                return Failure::usage(text).report();
+            }
             if let Some(text) = usage::negative(&error, &words) {
                 return Failure::usage(text).report();
             }

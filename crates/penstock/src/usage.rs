@@ -27,6 +27,14 @@ pub(crate) fn suggest(error: &mut clap::Error, mut command: Command, words: impl
     }
 }
 
+/// Refuses a private key on the command line without a word of it: the parser would print it as an unknown argument.
+pub(crate) fn private_key(words: &[String]) -> Option<&'static str> {
+    words.iter().any(|word| word.contains("PRIVATE KEY-----")).then_some(
+        "an argument has a private key, which other users of this machine and the history of the shell can see\n  \
+         hint: make another key with ssh-keygen; give the name of a file, or the public key of FILE.pub",
+    )
+}
+
 /// What is wrong where a negative number stands for a value: the parser takes it for an option.
 pub(crate) fn negative(error: &clap::Error, words: &[String]) -> Option<String> {
     let Some(ContextValue::String(written)) = error.get(ContextKind::InvalidArg) else { return None };

@@ -137,6 +137,21 @@ fn what_is_no_key_of_a_person_is_refused_with_the_reason() {
         let refused = user(&people, &["key", "add", "ann", &at(&people, file)]);
         assert!(refused.code == Some(2) && refused.err.contains(why), "{file}: {}", refused.err);
     }
+    let private = fs::read_to_string(people.path().join("ann")).unwrap();
+    let indented = format!(" {private}");
+    for arguments in [
+        &["who", &private][..],
+        &["who", "--json", "x", &private],
+        &["who", &indented],
+        &["key", "add", "ann", &private],
+        &["key", "add", "ann", &indented],
+    ] {
+        let refused = user(&people, arguments);
+        let said = format!("{}{}", refused.err, refused.out);
+        assert!(refused.code != Some(0) && said.contains("private key"), "{said}");
+        let body = private.lines().nth(1).unwrap();
+        assert!(!refused.err.contains(body) && !refused.out.contains(body), "it is printed");
+    }
     let small = user(&people, &["key", "add", "ann", &at(&people, "rsa2048.pub")]);
     assert!(
         small.code == Some(0) && small.err.contains("RSA of 2048 bits, 3072 are advised"),

@@ -6,6 +6,7 @@ use std::path::Path;
 use hosts::authorized::line::{self, Line, LineFault};
 
 use crate::output::{Failure, plain};
+use crate::usage;
 
 /// A file of keys, or what came from standard input.
 pub(super) struct Lines {
@@ -20,6 +21,9 @@ const LARGEST: u64 = 16 * 1024 * 1024;
 impl Lines {
     /// Reads a file of keys; `-` is standard input.
     pub(super) fn read(file: &Path) -> Result<Self, Failure> {
+        if let Some(text) = usage::private_key(&[file.to_string_lossy().into_owned()]) {
+            return Err(Failure::usage(text));
+        }
         let is_input = file.as_os_str() == "-";
         let shown = if is_input { "standard input".to_owned() } else { plain(&file.display().to_string()) };
         let read = match is_input {
