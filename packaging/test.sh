@@ -31,6 +31,7 @@ fi
 scratch=$(mktemp -d)
 machine=$scratch/penstock
 container=
+leader=
 ended() {
     [ -z "$container" ] || kill -KILL "$container" 2>/dev/null || true
     wait
@@ -43,7 +44,7 @@ step() { printf '%4d s  %s\n' "$SECONDS" "$*" >&2; }
 fail() {
     printf 'packaging/test.sh: %s\n' "$*" >&2
     [ ! -e "$scratch/said" ] || sed 's/^/    /' "$scratch/said" >&2
-    inside journalctl --no-pager --lines 20 --unit penstock >&2 || true
+    [ -z "$leader" ] || inside journalctl --no-pager --lines 20 --unit penstock >&2 || true
     exit 1
 }
 inside() { nsenter --target "$leader" --all -- "$@"; }
@@ -107,7 +108,6 @@ systemd-nspawn --quiet --directory="$machine" --boot --register=no --keep-unit -
     --resolv-conf=off --timezone=off --console=pipe \
     --system-call-filter="seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self" </dev/null >"$scratch/console" 2>&1 &
 container=$!
-leader=
 for _ in $(seq 100); do
     leader=$(pgrep --parent "$container" systemd | head -n 1) && [ "$(cat "/proc/$leader/comm")" = systemd ] && break
     sleep 0.1

@@ -32,7 +32,7 @@ rm -rf "$out"/penstock* "$out"/libpam-penstock*
 mkdir -p "$tree"
 # What git knows, as it is here: times of files stay, so that cargo builds only what has changed.
 git ls-files -z | tar --create --null --files-from=- | tar --extract --directory "$tree"
-tar --create --xz --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+[ -n "${PENSTOCK_BUILT:-}" ] || tar --create --xz --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
     --file "$out/penstock_$version.orig.tar.xz" --directory "$out" "penstock-$version"
 
 cp -R "$tree/packaging/debian" "$tree/debian"

@@ -122,6 +122,9 @@ fn kernel(config: Option<&Config>) -> Kernel {
     }
 }
 
+/// Default of `backlog` of a listener.
+const USUAL_BACKLOG: u64 = 4096;
+
 fn limits(config: Option<&Config>, server: Option<&Server>) -> Limits {
     let of_server = server.and_then(|server| descriptors_of(server.process));
     let (hard, measured) = match of_server {
@@ -139,7 +142,7 @@ fn limits(config: Option<&Config>, server: Option<&Server>) -> Limits {
     Limits {
         descriptors: Descriptors { hard, measured, connections },
         listen_queue: number("/proc/sys/net/core/somaxconn"),
-        backlog: streams.map(|listener| u64::from(listener.backlog)).max().unwrap_or_default(),
+        backlog: streams.map(|listener| u64::from(listener.backlog)).max().unwrap_or(USUAL_BACKLOG),
         tracked,
     }
 }

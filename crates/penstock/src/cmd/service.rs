@@ -59,7 +59,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return print("nothing to do\n");
     }
     if !extent.dry_run && !unistd::geteuid().is_root() {
-        return Err(Failure::runtime("only root can do this\n  hint: --dry-run shows the steps to anyone"));
+        return Err(Failure::runtime(
+            "only root can do this\n  hint: --dry-run shows the steps without being root",
+        ));
     }
     for step in &steps {
         print(&format!("{}\n", plain(&step.shown())))?;

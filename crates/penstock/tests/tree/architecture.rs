@@ -147,6 +147,12 @@ const SIGNALS: [(&str, &str, &str); 39] = [
     ),
     ("Makefile", "--kill-one", "the same"),
     ("packaging/penstock.service", "ExecReload=/bin/kill -HUP $MAINPID", "systemd knows the main process"),
+    (
+        "packaging/test.sh",
+        "kill -KILL \"$container\"",
+        "a child that it has not waited for, so the number is that child's",
+    ),
+    ("packaging/test.sh", "ok pkill --exact penstock", "in the container, which has its own numbers"),
     ("bench/pins.py", "maker.terminate()", OF_POPEN),
     ("bench/otp_rate.py", "server.send_signal(signal.SIGKILL)", OF_POPEN),
     ("bench/otp_rate.py", "server.terminate()", OF_POPEN),
