@@ -602,6 +602,7 @@ impl FrontDoor {
                 }
             }
         }
+        self.means.close_admin();
         match self.handed_over.take() {
             Some(handed_over) => self.leave(handed_over, signals).await,
             None => self.drain(signals).await,

@@ -49,6 +49,7 @@ const CALLS: &[(&[&str], &str)] = &[
     (&["history", "1"], "diff"),
     (&["save"], "saved_changes"),
     (&["reload"], "reload"),
+    (&["upgrade", "--check"], "upgraded"),
     (&["stop"], "stop"),
 ];
 

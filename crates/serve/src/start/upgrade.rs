@@ -72,6 +72,14 @@ impl Means {
     }
 }
 
+impl Means {
+    /// Closes the further descriptor of the admin listener: the file of a Unix socket is removed only when no process has it
+    /// open any more.
+    pub(super) fn close_admin(&mut self) {
+        self.admin = None;
+    }
+}
+
 /// Starts the guardian, if operators can ask for an upgrade. The error says why there is none.
 pub(super) fn start_guardian(launch: &Result<Launch, String>, config: &Config) -> Result<Guardian, String> {
     let launch = launch.as_ref().map_err(String::clone)?;
