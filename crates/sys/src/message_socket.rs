@@ -17,8 +17,12 @@ use nix::sys::socket::{
 /// Longest message in bytes: the kernel's usual buffer has room for several.
 pub const LONGEST: usize = 32 * 1024;
 
-/// Most descriptors of one message; the kernel's limit is 253 (SCM_MAX_FD).
+/// Most descriptors of one message.
 pub const MOST_DESCRIPTORS: usize = 64;
+
+/// The kernel's limit (SCM_MAX_FD). There is room for so many: the kernel would have opened those that do not fit, and would not
+/// tell their numbers.
+const MOST_OF_KERNEL: usize = 253;
 
 /// One end of a pair.
 #[derive(Debug)]
@@ -91,7 +95,7 @@ impl MessageSocket {
         let until = Instant::now() + limit;
         loop {
             let mut bytes = vec![0; LONGEST];
-            let mut space = cmsg_space!([libc::c_int; MOST_DESCRIPTORS]);
+            let mut space = cmsg_space!([libc::c_int; MOST_OF_KERNEL]);
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
             let mut parts = [IoSliceMut::new(&mut bytes)];
             let received = recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut space), flags);
@@ -115,9 +119,10 @@ impl MessageSocket {
                 Err(error) => return Err(error.into()),
             };
             // SAFETY: the kernel has just opened these descriptors for this process, and no other part of it knows them.
-            let descriptors =
-                numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }).collect();
-            if flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
+            let own = |number| unsafe { OwnedFd::from_raw_fd(number) };
+            let descriptors: Vec<OwnedFd> = numbers.into_iter().map(own).collect();
+            let is_cut = flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
+            if is_cut || descriptors.len() > MOST_DESCRIPTORS {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "the message is too long"));
             }
             if length == 0 {
