@@ -33,7 +33,8 @@ machine=$scratch/penstock
 container=
 leader=
 ended() {
-    [ -z "$container" ] || kill -KILL "$container" 2>/dev/null || true
+    # Process 1 of the container outlives the program that made it.
+    [ -z "$container" ] || kill -KILL ${leader:+"$leader"} "$container" 2>/dev/null || true
     wait
     umount --lazy "$machine" 2>/dev/null || true
     rm -rf "$scratch"
