@@ -64,6 +64,7 @@ need tshark tshark
 need tcpdump tcpdump
 need ip iproute2
 need ethtool ethtool
+need bpftool bpftool
 need clang-14 clang-14
 need llvm-strip-14 llvm-14
 need lynx lynx
