@@ -1,9 +1,12 @@
-//! Slows down those who guess: by source and by name, each after some wrong log-ins. A source that has logged in with a name
-//! before is not slowed down because others guess for that name. Tables are bounded: of the entries the oldest one goes.
+//! Slows down those who guess: by source and by subject, each after some wrong log-ins. A subject is a name with the kind of its
+//! proof: the certificate `ann` is not the user `ann`. A source that has logged in as a subject before is not slowed down because
+//! others guess for that subject. Tables are bounded: of the entries the older half goes.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
+
+use crate::policy::Subject;
 
 /// Limits of a kind of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,9 @@ pub const OF_NAME: Rule = Rule { free: 10, first: Duration::from_secs(1), most: 
 /// Entries of each table.
 const MOST: usize = 4096;
 
+/// Characters of a name that count.
+const LONGEST: usize = 128;
+
 /// Why a log-in must wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -35,14 +41,24 @@ pub enum Wait {
 #[derive(Debug)]
 pub struct Backoff<S> {
     sources: Table<S>,
-    names: Table<String>,
-    /// Sources that have logged in with a name, the latest time.
-    known: HashMap<(S, String), Instant>,
+    /// Wrong log-ins that name no subject: broken messages, by which no password is guessed.
+    unnamed: Table<S>,
+    /// Of the wrong log-ins of a source, those with one subject.
+    guesses: Table<(S, Subject)>,
+    subjects: Table<Subject>,
+    /// Sources that have logged in as a subject, the latest time.
+    known: HashMap<(S, Subject), Instant>,
 }
 
 impl<S> Default for Backoff<S> {
     fn default() -> Self {
-        Self { sources: Table::new(OF_SOURCE), names: Table::new(OF_NAME), known: HashMap::new() }
+        Self {
+            sources: Table::new(OF_SOURCE),
+            unnamed: Table::new(OF_SOURCE),
+            guesses: Table::new(OF_SOURCE),
+            subjects: Table::new(OF_NAME),
+            known: HashMap::new(),
+        }
     }
 }
 
@@ -52,29 +68,38 @@ impl<S: Clone + Eq + Hash> Backoff<S> {
         self.sources.wait(source, now).map(Wait::OfSource)
     }
 
-    /// Whether a source must wait before it may try this name.
-    pub fn name(&self, source: &S, name: &str, now: Instant) -> Option<Wait> {
-        if self.known.contains_key(&(source.clone(), name.to_owned())) {
+    /// Whether a source must wait before it may log in as this subject.
+    pub fn subject(&self, source: &S, subject: &Subject, now: Instant) -> Option<Wait> {
+        let subject = subject.cut(LONGEST);
+        if self.known.contains_key(&(source.clone(), subject.clone())) {
             return None;
         }
-        self.names.wait(name, now).map(Wait::OfName)
+        self.subjects.wait(&subject, now).map(Wait::OfName)
     }
 
-    /// A log-in was wrong. `name` is what the client has claimed, if it has come so far.
-    pub fn wrong(&mut self, source: &S, name: Option<&str>, now: Instant) {
+    /// A log-in was wrong. `subject` is whom the client has claimed to be, if it has come so far.
+    pub fn wrong(&mut self, source: &S, subject: Option<&Subject>, now: Instant) {
         self.sources.wrong(source.clone(), now);
-        if let Some(name) = name {
-            self.names.wrong(name.chars().take(128).collect(), now);
+        match subject {
+            Some(subject) => {
+                let subject = subject.cut(LONGEST);
+                self.guesses.wrong((source.clone(), subject.clone()), now);
+                self.subjects.wrong(subject, now);
+            }
+            None => self.unnamed.wrong(source.clone(), now),
         }
     }
 
-    /// A log-in was right: the source is believed again. Wrong log-ins with this name from elsewhere still count.
-    pub fn right(&mut self, source: &S, name: &str, now: Instant) {
-        self.sources.entries.remove(source);
+    /// A log-in was right: the source is believed again as far as this subject goes. Its wrong log-ins with other subjects still
+    /// count, and those with this one from elsewhere: an account of one's own is no licence to guess at others.
+    pub fn right(&mut self, source: &S, subject: &Subject, now: Instant) {
+        let pair = (source.clone(), subject.cut(LONGEST));
+        let forgiven = self.guesses.take(&pair, now).saturating_add(self.unnamed.take(source, now));
+        self.sources.forgive(source, forgiven);
         if self.known.len() >= MOST {
             forget_oldest(&mut self.known, |at| *at);
         }
-        self.known.insert((source.clone(), name.to_owned()), now);
+        self.known.insert(pair, now);
     }
 }
 
@@ -103,7 +128,7 @@ impl<K: Eq + Hash + Clone> Table<K> {
     }
 
     fn wrong(&mut self, key: K, now: Instant) {
-        let forgotten = 3 * self.rule.most;
+        let forgotten = self.forgotten();
         if self.entries.len() >= MOST && !self.entries.contains_key(&key) {
             forget_oldest(&mut self.entries, |entry| entry.last);
         }
@@ -113,11 +138,31 @@ impl<K: Eq + Hash + Clone> Table<K> {
         }
         *entry = Entry { wrong: entry.wrong.saturating_add(1), last: now };
     }
+
+    /// Removes an entry; returns how many wrong log-ins it still counts.
+    fn take(&mut self, key: &K, now: Instant) -> u32 {
+        let entry = self.entries.remove(key);
+        let counts = |entry: &Entry| now.saturating_duration_since(entry.last) < self.forgotten();
+        entry.filter(counts).map_or(0, |entry| entry.wrong)
+    }
+
+    fn forgive(&mut self, key: &K, wrong: u32) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.wrong = entry.wrong.saturating_sub(wrong);
+            if entry.wrong == 0 {
+                self.entries.remove(key);
+            }
+        }
+    }
 }
 
 impl<K> Table<K> {
     fn new(rule: Rule) -> Self {
         Self { rule, entries: HashMap::new() }
+    }
+
+    fn forgotten(&self) -> Duration {
+        3 * self.rule.most
     }
 }
 
@@ -138,11 +183,15 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn user(name: &str) -> Subject {
+        Subject::User(name.to_owned())
+    }
+
     #[test]
     fn a_source_waits_longer_with_each_wrong_log_in_until_a_right_one() {
         let (mut backoff, now) = (Backoff::default(), Instant::now());
         for _ in 0..5 {
-            backoff.wrong(&1, None, now);
+            backoff.wrong(&1, Some(&user("ann")), now);
             assert_eq!(backoff.source(&1, now), None);
         }
         for expected in [1, 2, 4, 8, 16, 32, 60, 60] {
@@ -151,7 +200,7 @@ mod tests {
         }
         assert_eq!(backoff.source(&1, now + 60 * SECOND), None);
         assert_eq!(backoff.source(&2, now), None, "another source does not wait");
-        backoff.right(&1, "ann", now);
+        backoff.right(&1, &user("ann"), now);
         assert_eq!(backoff.source(&1, now), None);
         for _ in 0..9 {
             backoff.wrong(&1, None, now);
@@ -161,26 +210,56 @@ mod tests {
     }
 
     #[test]
+    fn a_right_log_in_does_not_clear_the_guesses_of_its_address_at_another_user() {
+        let (mut backoff, now) = (Backoff::default(), Instant::now());
+        let waits = |backoff: &Backoff<i32>, at| backoff.source(&1, at).is_some();
+        for guess in 0..9 {
+            backoff.wrong(&1, Some(&user("ann")), now);
+            // The attacker has an account too.
+            backoff.right(&1, &user("eve"), now);
+            assert_eq!(waits(&backoff, now), guess >= 5, "after {} guesses", guess + 1);
+        }
+        backoff.wrong(&1, Some(&user("eve")), now);
+        backoff.right(&1, &user("eve"), now);
+        assert_eq!(backoff.source(&1, now), Some(Wait::OfSource(8 * SECOND)), "one forgives its own only");
+        backoff.right(&1, &user("ann"), now);
+        assert!(!waits(&backoff, now));
+        // What is forgotten is not forgiven a second time.
+        backoff.wrong(&1, Some(&user("eve")), now);
+        let later = now + 180 * SECOND;
+        for _ in 0..6 {
+            backoff.wrong(&1, Some(&user("ann")), later);
+        }
+        backoff.right(&1, &user("eve"), later);
+        assert!(waits(&backoff, later));
+    }
+
+    #[test]
     fn guesses_for_a_name_from_many_sources_do_not_keep_its_owner_out() {
         let (mut backoff, now) = (Backoff::default(), Instant::now());
-        backoff.right(&0, "ann", now);
+        backoff.right(&0, &user("ann"), now);
         for source in 1..100 {
-            backoff.wrong(&source, Some("ann"), now);
+            backoff.wrong(&source, Some(&user("ann")), now);
         }
-        assert_eq!(backoff.name(&7, "ann", now), Some(Wait::OfName(10 * SECOND)));
-        assert_eq!(backoff.name(&0, "ann", now), None);
-        assert_eq!(backoff.name(&7, "bob", now), None);
-        assert_eq!(backoff.name(&7, "ann", now + 10 * SECOND), None);
+        assert_eq!(backoff.subject(&7, &user("ann"), now), Some(Wait::OfName(10 * SECOND)));
+        assert_eq!(backoff.subject(&0, &user("ann"), now), None);
+        assert_eq!(backoff.subject(&7, &user("bob"), now), None);
+        let certificate = Subject::Certificate("ann".to_owned());
+        assert_eq!(backoff.subject(&7, &certificate, now), None, "it has another proof");
+        assert_eq!(backoff.subject(&7, &user("ann"), now + 10 * SECOND), None);
     }
 
     #[test]
     fn tables_are_bounded_and_keep_the_latest() {
         let (mut backoff, now) = (Backoff::default(), Instant::now());
         for at in 0..100_000u32 {
-            backoff.wrong(&at, Some(&format!("user{at}")), now + Duration::from_millis(at.into()));
-            backoff.right(&(at + 1_000_000), "x", now + Duration::from_millis(at.into()));
+            let now = now + Duration::from_millis(at.into());
+            backoff.wrong(&at, Some(&user(&format!("user{at}"))), now);
+            backoff.wrong(&at, None, now);
+            backoff.right(&(at + 1_000_000), &user("x"), now);
         }
-        assert!(backoff.sources.entries.len() <= MOST && backoff.names.entries.len() <= MOST);
+        assert!(backoff.sources.entries.len() <= MOST && backoff.subjects.entries.len() <= MOST);
+        assert!(backoff.guesses.entries.len() <= MOST && backoff.unnamed.entries.len() <= MOST);
         assert!(backoff.known.len() <= MOST);
         assert!(backoff.sources.entries.contains_key(&99_999));
     }

@@ -15,7 +15,7 @@ pub enum Mechanism {
     Gs2Krb5,
     /// The same, bound to the TLS connection.
     Gs2Krb5Plus,
-    /// A bearer token (RFC 6750).
+    /// A bearer token (RFC 6750, RFC 7628).
     Bearer,
     /// A one-time password alone.
     OneTimePassword,
@@ -41,7 +41,7 @@ impl Mechanism {
             Self::ScramSha256Plus => "SCRAM-SHA-256-PLUS",
             Self::Gs2Krb5 => "GS2-KRB5",
             Self::Gs2Krb5Plus => "GS2-KRB5-PLUS",
-            Self::Bearer => "bearer",
+            Self::Bearer => "OAUTHBEARER",
             Self::OneTimePassword => "otp",
         }
     }

@@ -7,6 +7,7 @@
 //! - `crates/access/src/keys.rs`: keys in the DNS.
 //! - `crates/access/src/otp.rs`: one-time passwords.
 //! - `crates/access/src/sasl.rs`: the log-in itself, by SASL, for both sides.
+//! - `crates/access/src/step_up.rs`: for how long a one-time password is enough.
 //! - `crates/access/src/users.rs`: the file of users; `crates/access/src/policy.rs`: what each may do.
 
 pub mod backoff;
@@ -15,6 +16,7 @@ pub mod keys;
 pub mod otp;
 pub mod policy;
 pub mod sasl;
+pub mod step_up;
 pub mod users;
 
 /// Random bytes for nonces, salts and keys; `None`: the system gives none.

@@ -88,7 +88,14 @@ impl Subject {
         }
     }
 
-    fn name(&self) -> &str {
+    /// The same with so many characters of its name at most, for tables of what strangers have sent.
+    pub(crate) fn cut(&self, most: usize) -> Self {
+        let make = Self::KINDS.iter().find(|(word, _)| *word == self.kind());
+        let name = self.name().chars().take(most).collect();
+        make.map_or_else(|| self.clone(), |(_, make)| make(name))
+    }
+
+    pub fn name(&self) -> &str {
         match self {
             Self::User(name)
             | Self::Principal(name)

@@ -1,17 +1,20 @@
 //! The file of users: a line each, `NAME KEY=VALUE ...`, and comments. Lines that a change does not concern stay as they are.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use base64ct::{Base64, Encoding};
 
 use crate::policy::Role;
-use crate::sasl::{Credential, CredentialError};
+use crate::sasl::{Credential, CredentialError, prepare};
 
 mod account;
 mod ssh_key;
+mod token;
 
 pub use account::{Account, NoAccount};
 pub use ssh_key::{NoSshKey, SshKey};
+pub use token::{Secret, Token};
 
 /// Largest number of users of a file.
 const MOST: usize = 100_000;
@@ -38,9 +41,24 @@ pub struct User {
     pub revoked: Option<String>,
 }
 
+/// The file as a whole. A name is found in the same time wherever its line stands, so that time tells no stranger who is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Users {
     lines: Vec<Line>,
+    index: Index,
+}
+
+/// Numbers of lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Index {
+    names: HashMap<String, usize>,
+    principals: HashMap<String, usize>,
+    certificates: HashMap<String, usize>,
+    /// Bearer tokens, by what is stored of them.
+    tokens: HashMap<[u8; 32], usize>,
+    token_names: HashMap<String, usize>,
+    /// Users with a password.
+    passwords: Vec<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,12 +66,17 @@ enum Line {
     User(Box<User>),
     /// `@key BASE64`
     Key([u8; 32]),
+    /// `@token NAME KEY=VALUE ...`
+    Token(Box<Token>),
     /// A comment or an empty line.
     Other(String),
 }
 
 /// Begins the line of the key.
 const KEY: &str = "@key ";
+
+/// Begins the line of a bearer token.
+const TOKEN: &str = "@token ";
 
 /// A fault of the file, with the number of its line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +88,9 @@ pub struct UsersError {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    #[error("{0} is not a valid name: up to 64 of A-Z a-z 0-9 . _ @ + -, and none of .+-@ first")]
+    #[error(
+        "{0} is not a valid name: up to 64 bytes of letters, digits and . _ @ + -, none of .+-@ first, in the form of SASLprep"
+    )]
     Name(String),
     #[error("the line @key has no 32 bytes in Base64, or is the second one")]
     Key,
@@ -95,38 +120,29 @@ pub enum Fault {
     Date(String),
     #[error("{0} is revoked, and has a role, groups or a way to log in: take these away, or `revoked`")]
     RevokedWithRights(String),
-    #[error("there are more than {MOST} users")]
+    #[error("the token {0} stands in a line before")]
+    TokenTwice(String),
+    #[error("the token {0} lacks role=, expires= or sha256=")]
+    TokenLacks(String),
+    #[error("{0} is no time in seconds since 1970")]
+    Expires(String),
+    #[error("sha256 of a token has no 32 bytes in Base64")]
+    Hash,
+    #[error("there are more than {MOST} users and tokens")]
     TooMany,
 }
 
 impl Users {
     pub fn parse(text: &str) -> Result<Self, UsersError> {
         let mut users = Self::default();
-        let mut names = std::collections::HashSet::new();
-        for (at, line) in text.lines().enumerate() {
+        for (at, text) in text.lines().enumerate() {
             let fail = |fault| UsersError { line: at + 1, fault };
-            if line.trim_start().is_empty() || line.trim_start().starts_with('#') {
-                users.lines.push(Line::Other(line.to_owned()));
-                continue;
+            let line = Line::parse(text).map_err(fail)?;
+            users.index.add(users.lines.len(), &line).map_err(fail)?;
+            if matches!(line, Line::Key(_)) && users.key().is_some() {
+                return Err(fail(Fault::Key));
             }
-            if let Some(key) = line.strip_prefix(KEY) {
-                let key = Base64::decode_vec(key.trim_end()).ok().and_then(|key| key.try_into().ok());
-                let key = key.filter(|_| users.key().is_none()).ok_or_else(|| fail(Fault::Key))?;
-                users.lines.push(Line::Key(key));
-                continue;
-            }
-            let user = User::parse(line).map_err(fail)?;
-            if !names.insert(format!("user {}", user.name)) {
-                return Err(fail(Fault::Twice(user.name)));
-            }
-            let others = user.principals.iter().map(|it| format!("principal {it}"));
-            let others = others.chain(user.certificates.iter().map(|it| format!("certificate {it}")));
-            for other in others {
-                if let Some(other) = names.replace(other) {
-                    return Err(fail(Fault::Shared(other)));
-                }
-            }
-            users.lines.push(Line::User(Box::new(user)));
+            users.lines.push(line);
             if users.lines.len() > MOST {
                 return Err(fail(Fault::TooMany));
             }
@@ -137,15 +153,26 @@ impl Users {
     pub fn iter(&self) -> impl Iterator<Item = &User> + Clone {
         self.lines.iter().filter_map(|line| match line {
             Line::User(user) => Some(&**user),
-            Line::Key(_) | Line::Other(_) => None,
+            Line::Key(_) | Line::Token(_) | Line::Other(_) => None,
         })
+    }
+
+    pub fn tokens(&self) -> impl Iterator<Item = &Token> + Clone {
+        self.lines.iter().filter_map(|line| match line {
+            Line::Token(token) => Some(&**token),
+            Line::Key(_) | Line::User(_) | Line::Other(_) => None,
+        })
+    }
+
+    pub fn has_tokens(&self) -> bool {
+        !self.index.tokens.is_empty()
     }
 
     /// Key of [`Credential::fake`]: with it an unknown name looks alike at each start, and on every node that has the file.
     pub fn key(&self) -> Option<&[u8; 32]> {
         self.lines.iter().find_map(|line| match line {
             Line::Key(key) => Some(key),
-            Line::User(_) | Line::Other(_) => None,
+            Line::User(_) | Line::Token(_) | Line::Other(_) => None,
         })
     }
 
@@ -153,45 +180,146 @@ impl Users {
     pub fn set_key(&mut self, key: [u8; 32]) {
         self.lines.retain(|line| !matches!(line, Line::Key(_)));
         self.lines.insert(0, Line::Key(key));
+        self.number();
     }
 
     pub fn find(&self, name: &str) -> Option<&User> {
-        self.iter().find(|user| user.name == name)
+        self.user(self.index.names.get(name))
     }
 
     /// The user of a whole principal.
     pub fn of_principal(&self, principal: &str) -> Option<&User> {
-        self.iter().find(|user| user.principals.iter().any(|it| it == principal))
+        self.user(self.index.principals.get(principal))
     }
 
     /// The user of a name in client certificates.
     pub fn of_certificate(&self, name: &str) -> Option<&User> {
-        self.iter().find(|user| user.certificates.iter().any(|it| it == name))
+        self.user(self.index.certificates.get(name))
+    }
+
+    /// The token that a client has sent. Whether it has ended is another question.
+    pub fn token(&self, secret: &Secret) -> Option<&Token> {
+        self.token_at(self.index.tokens.get(&secret.hash()))
+    }
+
+    /// The token of this name.
+    pub fn token_named(&self, name: &str) -> Option<&Token> {
+        self.token_at(self.index.token_names.get(name))
     }
 
     /// Credentials of all users, for [`Credential::fake`].
-    pub fn credentials(&self) -> Vec<&Credential> {
-        self.iter().filter_map(|user| user.scram.as_ref()).collect()
+    pub fn credentials(&self) -> impl ExactSizeIterator<Item = &Credential> {
+        let all = self.index.passwords.iter().map(|at| self.user(Some(at)));
+        all.map(|user| {
+            user.and_then(|user| user.scram.as_ref()).expect("the index lists users with a password")
+        })
+    }
+
+    fn token_at(&self, at: Option<&usize>) -> Option<&Token> {
+        match self.lines.get(*at?)? {
+            Line::Token(token) => Some(token),
+            Line::User(_) | Line::Key(_) | Line::Other(_) => None,
+        }
+    }
+
+    fn user(&self, at: Option<&usize>) -> Option<&User> {
+        match self.lines.get(*at?)? {
+            Line::User(user) => Some(user),
+            Line::Key(_) | Line::Token(_) | Line::Other(_) => None,
+        }
     }
 
     /// Replaces the user of this name, or adds one at the end.
     pub fn put(&mut self, user: User) {
-        let there = self.lines.iter_mut().find_map(|line| match line {
-            Line::User(there) if there.name == user.name => Some(there),
-            _ => None,
-        });
-        match there {
-            Some(there) => **there = user,
-            None => self.lines.push(Line::User(Box::new(user))),
-        }
+        let at = self.index.names.get(&user.name).copied();
+        self.place(at, Line::User(Box::new(user)));
     }
 
     /// Removes a user; `None`: there is none of this name.
     pub fn remove(&mut self, name: &str) -> Option<User> {
-        let is = |line: &Line| matches!(line, Line::User(user) if user.name == name);
-        match self.lines.remove(self.lines.iter().position(is)?) {
+        let removed = self.lines.remove(*self.index.names.get(name)?);
+        self.number();
+        match removed {
             Line::User(user) => Some(*user),
-            Line::Key(_) | Line::Other(_) => None,
+            Line::Key(_) | Line::Token(_) | Line::Other(_) => None,
+        }
+    }
+
+    /// Replaces the token of this name, or adds one at the end.
+    pub fn put_token(&mut self, token: Token) {
+        let at = self.index.token_names.get(&token.name).copied();
+        self.place(at, Line::Token(Box::new(token)));
+    }
+
+    /// Removes a token; `None`: there is none of this name.
+    pub fn remove_token(&mut self, name: &str) -> Option<Token> {
+        let removed = self.lines.remove(*self.index.token_names.get(name)?);
+        self.number();
+        match removed {
+            Line::Token(token) => Some(*token),
+            Line::Key(_) | Line::User(_) | Line::Other(_) => None,
+        }
+    }
+
+    fn place(&mut self, at: Option<usize>, line: Line) {
+        match at.and_then(|at| self.lines.get_mut(at)) {
+            Some(there) => *there = line,
+            None => self.lines.push(line),
+        }
+        self.number();
+    }
+
+    /// Makes the index anew. What stands twice is told when the text is parsed.
+    fn number(&mut self) {
+        self.index = Index::default();
+        for (at, line) in self.lines.iter().enumerate() {
+            // What is there twice is found by its later line.
+            let _ = self.index.add(at, line);
+        }
+    }
+}
+
+impl Index {
+    fn add(&mut self, at: usize, line: &Line) -> Result<(), Fault> {
+        let user = match line {
+            Line::User(user) => user,
+            Line::Token(token) => {
+                let name = self.token_names.insert(token.name.clone(), at);
+                let is_new = name.or(self.tokens.insert(token.hash, at)).is_none();
+                return if is_new { Ok(()) } else { Err(Fault::TokenTwice(token.name.clone())) };
+            }
+            Line::Key(_) | Line::Other(_) => return Ok(()),
+        };
+        if self.names.insert(user.name.clone(), at).is_some() {
+            return Err(Fault::Twice(user.name.clone()));
+        }
+        for name in &user.principals {
+            if self.principals.insert(name.clone(), at).is_some() {
+                return Err(Fault::Shared(format!("principal {name}")));
+            }
+        }
+        for name in &user.certificates {
+            if self.certificates.insert(name.clone(), at).is_some() {
+                return Err(Fault::Shared(format!("certificate {name}")));
+            }
+        }
+        self.passwords.extend(user.scram.as_ref().map(|_| at));
+        Ok(())
+    }
+}
+
+impl Line {
+    fn parse(line: &str) -> Result<Self, Fault> {
+        if line.trim_start().is_empty() || line.trim_start().starts_with('#') {
+            return Ok(Self::Other(line.to_owned()));
+        }
+        if let Some(key) = line.strip_prefix(KEY) {
+            let key = Base64::decode_vec(key.trim_end()).ok().and_then(|key| key.try_into().ok());
+            return key.map(Self::Key).ok_or(Fault::Key);
+        }
+        match line.strip_prefix(TOKEN) {
+            Some(token) => Token::parse(token).map(Box::new).map(Self::Token),
+            None => User::parse(line).map(Box::new).map(Self::User),
         }
     }
 }
@@ -201,6 +329,7 @@ impl fmt::Display for Users {
         self.lines.iter().try_for_each(|line| match line {
             Line::User(user) => writeln!(f, "{user}"),
             Line::Key(key) => writeln!(f, "{KEY}{}", Base64::encode_string(key)),
+            Line::Token(token) => writeln!(f, "{TOKEN}{token}"),
             Line::Other(text) => writeln!(f, "{text}"),
         })
     }
@@ -209,10 +338,11 @@ impl fmt::Display for Users {
 impl User {
     /// A user without rights.
     pub fn new(name: &str) -> Result<Self, Fault> {
-        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._@+-".contains(&byte);
+        let fits = |char: char| char.is_alphanumeric() || "._@+-".contains(char);
         let is_name = (1..=64).contains(&name.len())
-            && name.bytes().all(fits)
-            && !name.starts_with(['.', '+', '-', '@']);
+            && name.chars().all(fits)
+            && !name.starts_with(['.', '+', '-', '@'])
+            && prepare(name).is_ok_and(|prepared| prepared == name);
         if !is_name {
             return Err(Fault::Name(name.escape_debug().take(80).collect()));
         }
@@ -335,6 +465,41 @@ mod tests {
         assert_eq!(users.key(), None);
         users.set_key([7; 32]);
         assert_eq!(Users::parse(&users.to_string()).unwrap().key(), Some(&[7; 32]));
+        assert_eq!(users.find("eve").unwrap().name, "eve", "the lines were numbered anew");
+        assert!(Users::parse("caf\u{e9} role=view\n").unwrap().find("caf\u{e9}").is_some());
+    }
+
+    #[test]
+    fn tokens_stand_beside_users_and_are_found_by_what_is_stored_of_them() {
+        let secret: Secret = format!("pst_{}", "a".repeat(43)).parse().unwrap();
+        let token = Token {
+            name: "ci".to_owned(),
+            role: Role::View,
+            expires: Some(1_800_000_000),
+            hash: secret.hash(),
+        };
+        let mut users = Users::parse("ann role=view\n").unwrap();
+        users.put_token(token.clone());
+        let text = users.to_string();
+        assert!(!text.contains("pst_"), "nothing by which one could log in: {text}");
+        let read = Users::parse(&text).unwrap();
+        assert_eq!((read.token(&secret), read.token_named("ci")), (Some(&token), Some(&token)));
+        assert_eq!(read.token(&format!("pst_{}", "b".repeat(43)).parse().unwrap()), None);
+        users.put_token(Token { role: Role::Operate, ..token.clone() });
+        assert_eq!(users.tokens().count(), 1);
+        assert_eq!(users.remove_token("ci").unwrap().role, Role::Operate);
+        assert_eq!(users.to_string(), "ann role=view\n");
+        let line = text.lines().last().unwrap();
+        for (text, fault) in [
+            (format!("{line}\n{line}"), Fault::TokenTwice("ci".to_owned())),
+            (line.replace("role=view", "role=root"), Fault::Role("role=root".to_owned())),
+            (line.replace(" role=view", ""), Fault::TokenLacks("ci".to_owned())),
+            (line.replace("1800000000", "soon"), Fault::Expires("expires=soon".to_owned())),
+            (line.replace("sha256=", "sha256=A"), Fault::Hash),
+            (line.replace("expires=", "until="), Fault::UnknownKey("until=1800000000".to_owned())),
+        ] {
+            assert_eq!(Users::parse(&text).map_err(|error| error.fault), Err(fault), "{text}");
+        }
     }
 
     const KEY: &str = "ssh-ed25519:AAAAC3NzaC1lZDI1NTE5AAAAIJKRYUVfuEFUGyOJ4Ub4j8kXhVwPkN7SrvI9QeYwHyEq";
@@ -381,6 +546,7 @@ mod tests {
             ("a accounts=x accounts=y", Fault::KeyTwice("accounts")),
             ("a revoked=yes", Fault::Date("revoked=yes".to_owned())),
             ("a revoked=2026-03-01 role=view", Fault::RevokedWithRights("a".to_owned())),
+            ("cafe\u{301} role=view", Fault::Name("cafe\u{301}".to_owned())),
         ] {
             let text = format!("# x\nok certificate=one\n{line}\n");
             assert_eq!(Users::parse(&text), Err(UsersError { line: 3, fault }), "{line}");

@@ -10,6 +10,8 @@ use aws_lc_rs::{digest, hmac, pbkdf2};
 use base64ct::{Base64, Encoding};
 use zeroize::Zeroizing;
 
+use super::prepare::{PrepareError, prepare};
+
 /// RFC 7677 section 4.
 pub const LEAST_ITERATIONS: u32 = 4096;
 
@@ -18,9 +20,6 @@ pub const MOST_ITERATIONS: u32 = 4_000_000;
 
 /// Longest salt in bytes.
 const LONGEST_SALT: usize = 128;
-
-/// Longest password in bytes.
-const LONGEST_PASSWORD: usize = 1024;
 
 const PREFIX: &str = "{SCRAM-SHA-256}";
 
@@ -53,33 +52,8 @@ pub enum CredentialError {
     Key,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PasswordError {
-    #[error("is empty")]
-    Empty,
-    #[error("has more than {LONGEST_PASSWORD} bytes")]
-    TooLong,
-    #[error("has a control character")]
-    Control,
-    #[error(
-        "has a character that is not ASCII: programs prepare such text differently (SASLprep), so it is refused"
-    )]
-    NotAscii,
-}
-
-/// Prepares a user name or a password (SASLprep, RFC 4013): of ASCII text it changes nothing and forbids control characters.
-pub fn prepare(text: &str) -> Result<&str, PasswordError> {
-    match text {
-        "" => Err(PasswordError::Empty),
-        text if text.len() > LONGEST_PASSWORD => Err(PasswordError::TooLong),
-        text if !text.is_ascii() => Err(PasswordError::NotAscii),
-        text if text.bytes().any(|byte| byte.is_ascii_control()) => Err(PasswordError::Control),
-        text => Ok(text),
-    }
-}
-
 impl Credential {
-    pub fn derive(password: &str, salt: &[u8], iterations: NonZeroU32) -> Result<Self, PasswordError> {
+    pub fn derive(password: &str, salt: &[u8], iterations: NonZeroU32) -> Result<Self, PrepareError> {
         let salted = salted_password(password, salt, iterations)?;
         let client_key = sign(&*salted, b"Client Key");
         Ok(Self {
@@ -90,11 +64,12 @@ impl Credential {
         })
     }
 
-    /// Whether this is the credential of a password. It takes as long as a client's log-in.
+    /// Whether this is the credential of a password. It takes as long as a client's log-in: as the count of iterations says.
     #[must_use]
     pub fn is_of(&self, password: &str) -> bool {
-        let derived = Self::derive(password, &self.salt, self.iterations);
-        derived.is_ok_and(|derived| verify_slices_are_equal(&derived.stored_key, &self.stored_key).is_ok())
+        let Ok(salted) = salted_password(password, &self.salt, self.iterations) else { return false };
+        let stored = hash(&sign(&*salted, b"Client Key"));
+        verify_slices_are_equal(&stored, &self.stored_key).is_ok()
     }
 
     /// A credential that no password has, for a user that is not known: always the same for a name, so that the answer
@@ -164,7 +139,7 @@ pub(super) fn salted_password(
     password: &str,
     salt: &[u8],
     iterations: NonZeroU32,
-) -> Result<Zeroizing<[u8; 32]>, PasswordError> {
+) -> Result<Zeroizing<[u8; 32]>, PrepareError> {
     let password = prepare(password)?;
     let mut out = Zeroizing::new([0; 32]);
     pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, iterations, salt, password.as_bytes(), &mut *out);
@@ -176,6 +151,14 @@ pub(super) fn sign(key: &[u8], message: &[u8]) -> [u8; 32] {
     let mut out = [0; 32];
     out.copy_from_slice(tag.as_ref());
     out
+}
+
+/// A digest of texts that only the owner of the key can make; texts are kept apart.
+pub fn keyed_digest(key: &[u8; 32], texts: &[&str]) -> [u8; 32] {
+    let lengths = texts.iter().flat_map(|text| (text.len() as u64).to_be_bytes());
+    let message =
+        Zeroizing::new(lengths.chain(texts.iter().flat_map(|text| text.bytes())).collect::<Vec<_>>());
+    sign(key, &message)
 }
 
 pub(super) fn hash(message: &[u8]) -> [u8; 32] {
@@ -241,18 +224,20 @@ mod tests {
     #[test]
     fn a_credential_is_that_of_one_password() {
         assert!(pencil().is_of("pencil"));
-        for other in ["Pencil", "pencil ", "", "stra\u{df}e", &"x".repeat(2000)] {
+        for other in ["Pencil", "pencil ", "pencils", "", "stra\u{df}e", "\u{7f}", &"x".repeat(2000)] {
             assert!(!pencil().is_of(other), "{other}");
         }
         assert!(!Credential::fake(&[7; 32], "ghost", [pencil()].iter()).is_of("pencil"));
     }
 
     #[test]
-    fn text_that_programs_prepare_differently_is_refused() {
-        assert_eq!(prepare("correct horse"), Ok("correct horse"));
-        assert_eq!(prepare(""), Err(PasswordError::Empty));
-        assert_eq!(prepare("stra\u{df}e"), Err(PasswordError::NotAscii));
-        assert_eq!(prepare("a\u{7f}"), Err(PasswordError::Control));
-        assert_eq!(prepare(&"x".repeat(1025)), Err(PasswordError::TooLong));
+    fn a_password_counts_in_its_prepared_form() {
+        let of = |password: &str| Credential::derive(password, b"salt", NonZeroU32::new(4096).unwrap());
+        assert_eq!(of("caf\u{e9} \u{2168}"), of("cafe\u{301}\u{a0}IX"));
+        assert_ne!(of("caf\u{e9}"), of("cafe"));
+        assert_eq!(of("a\u{7f}"), Err(PrepareError::Control));
+        let digest = |texts: &[&str]| keyed_digest(&[7; 32], texts);
+        assert_ne!(digest(&["ab", "c"]), digest(&["a", "bc"]));
+        assert_ne!(digest(&["ab"]), keyed_digest(&[8; 32], &["ab"]));
     }
 }

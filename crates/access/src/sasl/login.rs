@@ -1,12 +1,15 @@
 //! The side of the server, for any mechanism: takes what the client sends, says what to do next. What only the program around
 //! it has, such as credentials or a GSSAPI context, it asks for by a [`Step`].
 
+use super::bearer::{self, BearerError};
 use super::credential::Credential;
 use super::gs2::{BindingRefusal, Channel, Header, PlusOffer, Variant, bindings};
 use super::krb5::{self, Krb5Refusal};
+use super::prepare::prepare;
 use super::saslname::{self, NameError};
 use super::scram::{ClientFirst, Exchange, ScramError};
 use crate::identity::{ChannelBinding, Factor, Factors, Identity, Mechanism};
+use zeroize::Zeroizing;
 
 /// What a server offers on a connection.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +45,12 @@ pub enum Refusal {
     Scram(#[from] ScramError),
     #[error(transparent)]
     Krb5(#[from] Krb5Refusal),
+    #[error(transparent)]
+    Bearer(#[from] BearerError),
+    #[error("the token is not known")]
+    UnknownToken,
+    #[error("the token {0} has ended")]
+    EndedToken(String),
     #[error("the authorization identity {0}")]
     Authzid(NameError),
     #[error("\"{name}\" asks to act as \"{as_whom}\": each user may act as himself only")]
@@ -63,6 +72,8 @@ pub enum Step {
     NeedsCredential(String),
     /// Give these to `gss_accept_sec_context`, and what it says to [`Login::context`].
     NeedsContext { token: Vec<u8>, application_data: Vec<u8> },
+    /// Say to [`Login::token`] whose bearer token this is.
+    NeedsToken(Zeroizing<String>),
     /// The client is this one.
     Done(Identity),
 }
@@ -87,6 +98,10 @@ enum State {
     Context {
         header: Header,
     },
+    /// The client has sent a token, to act as this one.
+    Token(Option<String>),
+    /// The client was told that its token is refused, and says that it has read that.
+    Refused(Refusal),
     /// The client has answered all; it confirms the last message.
     Confirm(Identity),
     Ended,
@@ -131,6 +146,8 @@ impl Login {
             }
             // Nothing is expected, and nothing that is sent could mean anything.
             State::Confirm(identity) if message.is_empty() => Ok(Step::Done(identity)),
+            // Whatever the client says: it was refused.
+            State::Refused(why) => Err(why),
             _ => Err(Refusal::Unexpected),
         }
     }
@@ -161,7 +178,9 @@ impl Login {
             Mechanism::ScramSha256 | Mechanism::ScramSha256Plus => {
                 let first = ClientFirst::parse(message)?;
                 self.check_flag(&first.header, Mechanism::ScramSha256Plus)?;
-                acts_as_himself(&first.name, first.header.authzid.as_deref())?;
+                let as_whom = first.header.authzid.as_deref();
+                let prepared = as_whom.and_then(|name| prepare(name).ok());
+                acts_as_himself(&first.name, prepared.as_deref().or(as_whom))?;
                 let name = first.name.clone();
                 self.state = State::Scram(first);
                 Ok(Step::NeedsCredential(name))
@@ -173,9 +192,12 @@ impl Login {
                 self.state = State::Context { header };
                 Ok(Step::NeedsContext { token, application_data })
             }
-            Mechanism::Bearer | Mechanism::OneTimePassword => {
-                Err(Refusal::NotOffered(self.mechanism.name().to_owned()))
+            Mechanism::Bearer => {
+                let bearer::Message { authzid, token } = bearer::Message::parse(message)?;
+                self.state = State::Token(authzid);
+                Ok(Step::NeedsToken(token))
             }
+            Mechanism::OneTimePassword => Err(Refusal::NotOffered(self.mechanism.name().to_owned())),
         }
     }
 
@@ -211,6 +233,21 @@ impl Login {
         acts_as_principal(&principal, header.authzid.as_deref())?;
         self.state = State::Confirm(self.identity(principal, Factors::default().with(Factor::Possession)));
         Ok(Step::Challenge(token))
+    }
+
+    /// Continues with the name of the token, or why it is refused.
+    pub fn token(&mut self, name: Result<String, Refusal>) -> Result<Step, Refusal> {
+        let State::Token(authzid) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Err(Refusal::Unexpected);
+        };
+        let judged = name.and_then(|name| acts_as_himself(&name, authzid.as_deref()).map(|()| name));
+        match judged {
+            Ok(name) => Ok(Step::Done(self.identity(name, Factors::default().with(Factor::Possession)))),
+            Err(why) => {
+                self.state = State::Refused(why);
+                Ok(Step::Challenge(bearer::REFUSED.as_bytes().to_vec()))
+            }
+        }
     }
 
     fn check_flag(&self, header: &Header, plus: Mechanism) -> Result<Option<Vec<u8>>, Refusal> {
@@ -319,6 +356,35 @@ mod tests {
         assert_eq!(other, Err(expected));
         let unknown = scram("SCRAM-SHA-256", None, BindingFlag::Cannot, b"", false);
         assert_eq!(unknown, Err(Refusal::UnknownUser));
+    }
+
+    #[test]
+    fn a_token_logs_in_by_its_name_and_a_refused_one_learns_so_before_the_end() {
+        let offer = Offer { mechanisms: vec![Mechanism::Bearer], ..Offer::default() };
+        let begin = |message: &str| {
+            let mut login = Login::begin("OAUTHBEARER", &offer).unwrap();
+            let Step::NeedsToken(token) = login.response(message.as_bytes()).unwrap() else { panic!() };
+            assert_eq!(*token, "abc");
+            login
+        };
+        let as_ci = "n,a=ci,\x01auth=Bearer abc\x01\x01";
+        let Ok(Step::Done(identity)) = begin(as_ci).token(Ok("ci".to_owned())) else { panic!() };
+        assert_eq!((identity.name.as_str(), identity.channel), ("ci", ChannelBinding::Unbound));
+        for (name, why) in [
+            (Err(Refusal::UnknownToken), Refusal::UnknownToken),
+            (
+                Ok("other".to_owned()),
+                Refusal::ActAsOther { name: "other".to_owned(), as_whom: "ci".to_owned() },
+            ),
+        ] {
+            for answer in [&b"\x01"[..], b"", b"anything"] {
+                let mut login = begin(as_ci);
+                let Ok(Step::Challenge(told)) = login.token(name.clone()) else { panic!() };
+                assert_eq!(told, bearer::REFUSED.as_bytes());
+                assert_eq!(login.response(answer).unwrap_err(), why);
+                assert_eq!(login.response(answer).unwrap_err(), Refusal::Unexpected, "it has ended");
+            }
+        }
     }
 
     #[test]

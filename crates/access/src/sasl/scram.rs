@@ -7,10 +7,10 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64ct::{Base64, Encoding};
 
 use super::credential::{
-    Credential, LEAST_ITERATIONS, PasswordError, hash, iterations, key_of, prepare, salt_of, salted_password,
-    sign,
+    Credential, LEAST_ITERATIONS, hash, iterations, key_of, salt_of, salted_password, sign,
 };
 use super::gs2::{BindingFlag, Header, HeaderError, TokenForm};
+use super::prepare::{PrepareError, prepare};
 use super::saslname::{self, NameError};
 
 /// Longest message of either side in bytes.
@@ -37,7 +37,7 @@ pub enum ScramError {
     #[error("the user name {0}")]
     Name(NameError),
     #[error("the user name {0}")]
-    UnpreparedName(PasswordError),
+    UnpreparedName(PrepareError),
     #[error("a nonce is empty, too long or not printable")]
     Nonce,
     #[error("the nonce of the last message is not that of this exchange")]
@@ -49,7 +49,7 @@ pub enum ScramError {
     #[error("the server asks for {0} iterations, at least {LEAST_ITERATIONS} are safe")]
     TooFewIterations(u32),
     #[error("the password {0}")]
-    Password(PasswordError),
+    Password(PrepareError),
     #[error("the server refuses: {0}")]
     Refused(String),
     #[error("the server does not know the password: it is an impostor")]
@@ -60,7 +60,7 @@ pub enum ScramError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFirst {
     pub header: Header,
-    /// Name of the user.
+    /// Name of the user, prepared.
     pub name: String,
     nonce: String,
     /// The message without its header.
@@ -83,7 +83,7 @@ impl ClientFirst {
         let mut attributes = Attributes::new(bare);
         let name = attributes.value('n', "n=")?;
         let name = saslname::decode(name.as_bytes()).map_err(ScramError::Name)?;
-        prepare(&name).map_err(ScramError::UnpreparedName)?;
+        let name = prepare(&name).map_err(ScramError::UnpreparedName)?.into_owned();
         let nonce = nonce(attributes.value('r', "r=")?)?.to_owned();
         attributes.extensions()?;
         Ok(Self { header, name, nonce, bare: bare.to_owned() })
@@ -163,7 +163,7 @@ impl Client {
         bindings: &[u8],
         own_nonce: &str,
     ) -> Result<Self, ScramError> {
-        prepare(name).map_err(ScramError::UnpreparedName)?;
+        let name = &prepare(name).map_err(ScramError::UnpreparedName)?;
         nonce(own_nonce)?;
         let header = Header { form: TokenForm::Standard, flag, authzid: authzid.map(str::to_owned) }.encode();
         let bare = format!("n={},r={own_nonce}", saslname::encode(name));
@@ -367,13 +367,15 @@ mod tests {
             ("n,,n=user,r=abc,m=1", ScramError::MandatoryExtension),
             ("n,,m=1,n=user,r=abc", ScramError::MandatoryExtension),
             ("n,,n=us=2cer,r=abc", ScramError::Name(NameError::BadEscape)),
-            ("n,,n=\u{e9},r=abc", ScramError::UnpreparedName(PasswordError::NotAscii)),
+            ("n,,n=a\u{7},r=abc", ScramError::UnpreparedName(PrepareError::Control)),
+            ("n,,n=\u{1f600},r=abc", ScramError::UnpreparedName(PrepareError::Unassigned)),
             ("F,n,,n=user,r=abc", ScramError::NonStandard),
             ("", ScramError::Header(HeaderError::Cut)),
         ] {
             assert_eq!(ClientFirst::parse(message.as_bytes()), Err(error), "{message}");
         }
         assert!(ClientFirst::parse(b"n,,n=user,r=abc,x=1,y=a=b").is_ok(), "unknown extensions are optional");
+        assert_eq!(ClientFirst::parse("n,,n=\u{ff41}nn,r=abc".as_bytes()).unwrap().name, "ann");
         assert_eq!(ClientFirst::parse(&vec![b'n'; 64 * 1024]), Err(ScramError::TooLong));
         assert_eq!(ClientFirst::parse(b"n,,n=\xff,r=abc"), Err(ScramError::NotText));
     }
