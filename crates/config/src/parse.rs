@@ -9,6 +9,7 @@ mod access_log;
 mod acl;
 mod acme;
 mod address;
+mod admin;
 mod backend_tls;
 mod bandwidth;
 mod bind;
@@ -49,7 +50,7 @@ use crate::error::Report;
 use crate::quote::quote;
 use crate::raw::RawConfig;
 use crate::tree::Nodes;
-use crate::types::{Admin, Config, Control};
+use crate::types::{Config, Control};
 
 /// Converts the whole configuration, with the files of its access lists. `None` if the report has errors.
 pub(crate) fn parse(
@@ -72,12 +73,7 @@ pub(crate) fn parse(
     if let (Some(Some(control)), Some(remote)) = (&mut control, &remote) {
         control.remote.clone_from(remote);
     }
-    let admin = raw.admin.as_ref().map(|admin| {
-        let acl = parser.acl(&admin.value.acl, admin.id);
-        let bind = admin.value.bind.as_ref()?;
-        let bind = parser.admin(bind);
-        Some(Admin { bind: bind?, acl: acl? })
-    });
+    let admin = parser.admin(raw, remote.as_ref().and_then(Option::as_ref));
     let listeners = parser.listeners(raw);
     let otp = parser.otp(raw, listeners.as_deref());
     let pools = parser.all_pools(raw);
@@ -107,7 +103,7 @@ pub(crate) fn parse(
         access_log: access_log?,
         events: events?,
         control: remote.and(flatten(control))?,
-        admin: flatten(admin)?,
+        admin: admin?,
         listeners: listeners?,
         pools: pools?,
         acls: acls?,

@@ -38,7 +38,7 @@ pub(crate) use acl::RawAcl;
 pub(crate) use acme::{RawAcme, RawAcmeTlsa, RawDnsUpdates};
 pub(crate) use bandwidth::{RawBandwidth, RawRouteBandwidth};
 pub(crate) use clients::RawClientCertificates;
-pub(crate) use control::{RawKerberos, RawRoles};
+pub(crate) use control::{RawAdminAccess, RawKerberos, RawRoles};
 pub(crate) use events::{RawEventSyslog, RawEvents};
 pub(crate) use forms::{
     BackendText, BindText, DurationText, ModeText, NetworkText, OneOrMany, PathText, PatternText, RateText,
@@ -335,8 +335,8 @@ roles = { operate = ["group:ops"] }
     /// must not read it (mode 0600), and the user of the process must.
     #[schemars(extend("x-default" = "none", "examples" = ["/etc/penstock/users"]))]
     pub(crate) users: Key<PathText>,
-    /// Mechanisms that clients may use, the best first: `"EXTERNAL"`, `"GS2-KRB5-PLUS"`, `"SCRAM-SHA-256-PLUS"`, `"GS2-KRB5"`, `"SCRAM-SHA-256"`. Those ending in
-    /// `-PLUS` are bound to the TLS connection, so that an attacker in the middle cannot use them. Only what works is offered.
+    /// Mechanisms that clients may use, the best first: `"EXTERNAL"`, `"GS2-KRB5-PLUS"`, `"SCRAM-SHA-256-PLUS"`, `"GS2-KRB5"`, `"SCRAM-SHA-256"`,
+    /// `"OAUTHBEARER"` (bearer tokens). Those ending in `-PLUS` are bound to the TLS connection, so that an attacker in the middle cannot use them. Only what works is offered.
     #[schemars(extend("x-default" = "all of them", "examples" = [["SCRAM-SHA-256-PLUS"]]))]
     pub(crate) mechanisms: Key<Vec<At<String>>>,
     /// Log-ins by Kerberos (`GS2-KRB5`, MIT Kerberos 1.19 or newer). A log-in that is not bound to its connection needs
@@ -346,6 +346,16 @@ roles = { operate = ["group:ops"] }
     /// Who may do what, beside the roles in the file `users`.
     #[schemars(extend("x-default" = "nobody"))]
     pub(crate) roles: Key<RawRoles>,
+    /// With `writes`, a client over the network that changes something must give a one-time password of its user too (`[otp]`;
+    /// the owner of the token is the user). Reading needs none.
+    #[schemars(extend("default" = "never", "enum" = ["never", "writes"]))]
+    pub(crate) step_up: Key<String>,
+    /// Time for which one password is enough, for a user at an address (IPv6: a /64), over all connections.
+    #[schemars(extend("default" = "5m"))]
+    pub(crate) step_up_for: Key<DurationText>,
+    /// Who changes things without a one-time password, because no person is there to type one: as in `roles`.
+    #[schemars(extend("default" = json!([]), "examples" = [["token:deploy"]]))]
+    pub(crate) step_up_except: Key<Vec<At<String>>>,
 }
 
 /// `[admin]`
@@ -358,6 +368,17 @@ pub(crate) struct RawAdmin {
     /// NAME of the section `[acl.NAME]` that says which clients may connect; others are closed at once. A reload changes it.
     #[schemars(extend("x-default" = "every client"))]
     pub(crate) acl: Key<String>,
+    /// Certificates, as `tls` of a listener: then clients must use TLS.
+    #[schemars(extend("x-default" = "none"))]
+    pub(crate) tls: Key<RawTls>,
+    /// File of users and tokens, for the roles that `access` asks for. Clients log in with a bearer token
+    /// (`penstock user token`), or over TLS with a password (`Basic`).
+    #[schemars(extend("x-default" = "`users` of `[control]`", "examples" = ["/etc/penstock/users"]))]
+    pub(crate) users: Key<PathText>,
+    /// Roles that clients need. `/healthz` needs none: it says `ok` or `draining`. Roles come from the file of users, and
+    /// from `roles` of `[control]` with its `listen`.
+    #[schemars(extend("x-default" = "every client may read everything"))]
+    pub(crate) access: Key<RawAdminAccess>,
 }
 
 /// `[listener.NAME]`

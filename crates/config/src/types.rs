@@ -1,5 +1,6 @@
 //! The configuration as the program uses it: every value of these types is valid.
 
+use access::policy::Role;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -43,7 +44,7 @@ mod udp;
 pub(crate) use acme::certificates_directory;
 pub use acme::{Acme, AcmeCertificate, AcmeChallenge, AcmeTlsa, DnsCommand, DnsUpdates, ExternalAccount};
 pub use bind_address::BindAddress;
-pub use control::{Kerberos, RemoteControl, TlsStart};
+pub use control::{Kerberos, RemoteControl, StepUp, TlsStart};
 pub use dns_name::DnsName;
 pub use dsr::DsrSettings;
 pub use fast_close::FastClose;
@@ -94,7 +95,8 @@ impl Config {
     /// TLS of all that clients connect to: listeners, and control over the network.
     pub fn tls(&self) -> impl Iterator<Item = &TlsSettings> {
         let listeners = self.listeners.iter().filter_map(|listener| listener.tls.as_ref());
-        listeners.chain(self.remote_control().map(|remote| &remote.tls))
+        let admin = self.admin.as_ref().and_then(|admin| admin.tls.as_ref());
+        listeners.chain(self.remote_control().map(|remote| &remote.tls)).chain(admin)
     }
 
     pub fn remote_control(&self) -> Option<&RemoteControl> {
@@ -203,6 +205,19 @@ pub struct Admin {
     pub bind: BindAddress,
     /// Clients that may connect; `None`: all.
     pub acl: Option<Arc<AccessList>>,
+    /// TLS; `None`: clients use no encryption.
+    pub tls: Option<TlsSettings>,
+    /// File of users, for the roles below.
+    pub users: Option<PathBuf>,
+    /// Roles that clients need.
+    pub access: AdminAccess,
+}
+
+/// `access` of `[admin]`: the role that a client needs for a page; `None`: none, it need not log in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AdminAccess {
+    pub metrics: Option<Role>,
+    pub status: Option<Role>,
 }
 
 /// `[acl.NAME]`

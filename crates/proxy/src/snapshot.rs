@@ -44,6 +44,8 @@ pub struct Snapshot {
     pub listeners: HashMap<Arc<str>, Arc<ListenerPlan>>,
     /// TLS of control over the network.
     pub control_tls: Option<tls::Terminator>,
+    /// TLS of the admin listener.
+    pub admin_tls: Option<tls::Terminator>,
     /// Indexed by [`PoolId`].
     pub pools: Vec<Arc<PoolPlan>>,
 }

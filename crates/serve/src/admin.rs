@@ -1,16 +1,15 @@
 //! The admin listener: `/metrics` for Prometheus, `/healthz` for monitors of this process, `/status` for programs,
 //! `/status.html` for people. It is read-only. It runs on the slow runtime with its own limits, so that an admin client can delay neither traffic nor
-//! other admin clients. `admin/connection.rs` serves one connection; `admin/page.rs` writes the expensive pages.
+//! other admin clients. `admin/access.rs` lets clients in; `admin/connection.rs` serves one connection; `admin/page.rs` writes the
+//! expensive pages.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State as Shared;
 use axum::http::header::{
@@ -20,26 +19,31 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use config::types::{BindAddress, Transport};
+use axum::{Extension, Router};
+use config::types::BindAddress;
 use logic::acl::{AccessList, Verdict};
 use logic::client_slots::Party;
 use logic::peers::Peer;
 use proxy::front::Front;
 use state::client_slots::Size;
-use state::listen::{self, Holder, SocketPath};
 use sys::cpu::thread_time;
-use sys::socket::{DualStack, ListenAddress, ListenUnixError, listen_tcp, listen_unix, probe_tcp};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{sleep, timeout};
+use sys::socket::ListenUnixError;
+use tls::Terminator;
+use tls::plain::Plain;
+use tokio::time::timeout;
 
+use crate::acceptor::{Arrival, Bound};
 use crate::client_slots::ClientSlotSet;
+use crate::logins::Logins;
 use crate::pace::{self, Pace, Paced};
 use crate::report::Status;
 use crate::{exposition, report};
 
+mod access;
 mod connection;
 mod page;
 
+use self::access::{Channel, Door, Gate};
 use page::Page;
 
 /// Largest number of connections. When all slots are taken, a new connection replaces the longest idle one.
@@ -55,9 +59,6 @@ const PAGE_PART: u32 = 10;
 /// Time limit of a connection: a client that reads nothing must not keep its slot.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
 
-/// Pause after a failed accept, for example when descriptors are exhausted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-
 /// Length of the kernel's accept queue. When the queue is full, the kernel drops a client's SYN, and the client repeats
 /// it only after one second.
 const BACKLOG: u32 = 4096;
@@ -68,105 +69,38 @@ const STORE_LIMIT: Duration = Duration::from_secs(1);
 /// Permission bits of the Unix socket: access for its owner and its group, such as the group of a metrics collector.
 const UNIX_MODE: u32 = 0o660;
 
-#[derive(Debug)]
-pub enum AdminListener {
-    Tcp(std::net::TcpListener),
-    /// Unix socket; its file is removed when the listener is dropped.
-    Unix(std::os::unix::net::UnixListener, SocketPath),
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     #[error("listen on {address} for admin")]
     Tcp { address: BindAddress, source: io::Error },
     #[error("listen on unix:{} for admin", .path.display())]
     Unix { path: PathBuf, source: ListenUnixError },
-    /// systemd socket addresses, which the configuration rejects here.
-    #[error("listen on systemd:{0} for admin: a socket of systemd can only be a listener's")]
-    Systemd(String),
     #[error("register the admin listener")]
     Register(#[source] io::Error),
 }
 
-pub fn bind(address: &BindAddress) -> Result<AdminListener, AdminError> {
-    let tcp = |socket: SocketAddr, dual: DualStack| {
-        // Without SO_REUSEPORT: a process that already listens on the port is an error.
-        let free = if socket.port() == 0 { Ok(()) } else { probe_tcp(socket, dual) };
-        free.and_then(|()| listen_tcp(socket, dual, BACKLOG)).map(AdminListener::Tcp).map_err(|source| {
-            let words = listen::explain(&source, Holder::NoProcess, Transport::Stream);
-            let source = io::Error::new(source.kind(), words);
-            AdminError::Tcp { address: address.clone(), source }
-        })
-    };
+pub fn bind(address: &BindAddress) -> Result<Bound, AdminError> {
     match address {
-        BindAddress::Ip(socket) => tcp(*socket, DualStack::V6Only),
-        BindAddress::AnyIp(port) => match tcp((Ipv6Addr::UNSPECIFIED, *port).into(), DualStack::Both) {
-            Err(AdminError::Tcp { source, .. }) if source.kind() != io::ErrorKind::AddrInUse => {
-                // The kernel has no IPv6.
-                tcp((Ipv4Addr::UNSPECIFIED, *port).into(), DualStack::V6Only)
-            }
-            result => result,
-        },
-        BindAddress::Unix(path) => listen_unix(path, UNIX_MODE)
-            .map(|(listener, file)| AdminListener::Unix(listener, SocketPath(file)))
-            .map_err(|source| AdminError::Unix { path: path.clone(), source }),
-        BindAddress::Systemd(name) => Err(AdminError::Systemd(name.clone())),
-        // `config` allows it for packets alone.
-        BindAddress::EveryPort(_) => {
-            Err(AdminError::Tcp { address: address.clone(), source: io::ErrorKind::Unsupported.into() })
+        BindAddress::Unix(path) => {
+            Bound::unix(path, UNIX_MODE).map_err(|source| AdminError::Unix { path: path.clone(), source })
         }
-    }
-}
-
-/// The listener of the process before, at an upgrade. `None` if it cannot be used.
-pub(crate) fn passed_on(socket: OwnedFd, file: Option<SocketPath>) -> Option<AdminListener> {
-    match (sys::socket::listening(&socket).ok()??, file) {
-        (ListenAddress::Tcp(_), None) => Some(AdminListener::Tcp(socket.into())),
-        (ListenAddress::Unix(_), Some(file)) => Some(AdminListener::Unix(socket.into(), file)),
-        _ => None,
-    }
-}
-
-impl AdminListener {
-    /// A further descriptor for the next process, with the file of a Unix socket.
-    pub(crate) fn share(&self) -> io::Result<(OwnedFd, Option<sys::socket::SocketFile>)> {
-        Ok(match self {
-            Self::Tcp(tcp) => (tcp.try_clone()?.into(), None),
-            Self::Unix(unix, file) => (unix.try_clone()?.into(), Some(file.0.clone())),
-        })
+        tcp => Bound::tcp(tcp, BACKLOG).map_err(|source| AdminError::Tcp { address: tcp.clone(), source }),
     }
 }
 
 /// Serves clients until the future is dropped. Must be called on a tokio runtime with timers.
-pub async fn run(listener: AdminListener, front: Arc<Front>) -> Result<(), AdminError> {
-    let mut clients = Clients::new(front);
-    match listener {
-        AdminListener::Tcp(listener) => {
-            listener.set_nonblocking(true).map_err(AdminError::Register)?;
-            let listener = tokio::net::TcpListener::from_std(listener).map_err(AdminError::Register)?;
-            loop {
-                clients.accepting.turn().await;
-                match listener.accept().await {
-                    Ok((stream, peer)) => {
-                        clients.serve(stream, Peer::Ip(peer), Party::source(peer.ip())).await;
-                    }
-                    Err(_) => sleep(ACCEPT_PAUSE).await,
-                }
+pub async fn run(bound: Bound, front: Arc<Front>, logins: Arc<Logins>) -> Result<(), AdminError> {
+    let acceptor = bound.register("admin", front.state.clone()).map_err(AdminError::Register)?;
+    let mut clients = Clients::new(front, logins);
+    loop {
+        clients.accepting.turn().await;
+        match acceptor.next().await {
+            Arrival::Tcp(stream, peer) => {
+                clients.serve(Plain::Tcp(stream), Peer::Ip(peer), Party::source(peer.ip())).await;
             }
-        }
-        // `_file` is dropped after the socket and everything else made below.
-        AdminListener::Unix(listener, _file) => {
-            listener.set_nonblocking(true).map_err(AdminError::Register)?;
-            let listener = tokio::net::UnixListener::from_std(listener).map_err(AdminError::Register)?;
-            loop {
-                clients.accepting.turn().await;
-                match listener.accept().await {
-                    Ok((stream, _)) => {
-                        let party = stream.peer_cred().map_or(Party::User(u32::MAX), |peer| user(peer.uid()));
-                        clients.serve(stream, Peer::Unix, party).await;
-                    }
-                    Err(_) => sleep(ACCEPT_PAUSE).await,
-                }
+            Arrival::Unix(stream) => {
+                let party = stream.peer_cred().map_or(Party::User(u32::MAX), |peer| user(peer.uid()));
+                clients.serve(Plain::Unix(stream), Peer::Unix, party).await;
             }
         }
     }
@@ -187,31 +121,32 @@ struct Clients {
     front: Arc<Front>,
     /// Clients that may connect, as the last configuration with `[admin]` says.
     acl: Option<Arc<AccessList>>,
+    /// TLS, as that configuration says.
+    tls: Option<Terminator>,
 }
 
 struct Pages {
     front: Arc<Front>,
+    gate: Gate,
     metrics: Arc<Page>,
     status: Arc<Page>,
     html: Arc<Page>,
 }
 
 impl Clients {
-    fn new(front: Arc<Front>) -> Self {
+    fn new(front: Arc<Front>, logins: Arc<Logins>) -> Self {
         Self {
             slots: ClientSlotSet::new(front.state.account.size_of(SIZE), front.state.admin_evicted.clone()),
             work: Pace::one_part_in(WORK_PART),
             accepting: Pace::one_part_in(ACCEPT_PART).client(),
-            router: router(front.clone()),
+            router: router(front.clone(), logins),
             front,
             acl: None,
+            tls: None,
         }
     }
 
-    async fn serve<S>(&mut self, stream: S, peer: Peer, party: Party)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn serve(&mut self, stream: Plain, peer: Peer, party: Party) {
         let start = thread_time();
         if self.is_denied(peer) {
             drop(stream);
@@ -227,7 +162,20 @@ impl Clients {
         let slot = Arc::new(self.slots.slot(party).await);
         let start = thread_time();
         let id = slot.id();
-        let serve = timeout(CONNECTION_LIMIT, connection::serve(stream, self.router.clone(), slot.clone()));
+        let (tls, router, of) = (self.tls.clone(), self.router.clone(), slot.clone());
+        // Clients of the Unix socket are one source.
+        let from = peer.ip().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let serve = timeout(CONNECTION_LIMIT, async move {
+            let Some(terminator) = tls else {
+                let door = Door { from, channel: Channel::Plain };
+                return connection::serve(stream, router, of, door).await;
+            };
+            // What is wrong is the client's: it has had its alert.
+            if let Ok(established) = tls::operator::accept(&terminator, stream).await {
+                let door = Door { from, channel: Channel::Tls };
+                connection::serve(established.stream, router, of, door).await;
+            }
+        });
         let task = Paced::new(self.work.client(), serve).tells(slot);
         self.slots.keep(id, tokio::spawn(task).abort_handle());
         self.accepting.charge(thread_time().saturating_sub(start));
@@ -237,16 +185,19 @@ impl Clients {
 impl Clients {
     fn is_denied(&mut self, peer: Peer) -> bool {
         // The listener stays as it was at the start of the process, so without `[admin]` the last list stays too.
-        if let Some(admin) = &self.front.snapshot.load().config.admin {
+        let snapshot = self.front.snapshot.load();
+        if let Some(admin) = &snapshot.config.admin {
             self.acl.clone_from(&admin.acl);
+            self.tls.clone_from(&snapshot.admin_tls);
         }
         self.acl.as_ref().is_some_and(|acl| acl.verdict(&peer) == Verdict::Deny)
     }
 }
 
-pub fn router(front: Arc<Front>) -> Router {
+pub fn router(front: Arc<Front>, logins: Arc<Logins>) -> Router {
     let pages = Pace::one_part_in(PAGE_PART);
     let pages = Pages {
+        gate: Gate::new(front.clone(), logins),
         front,
         metrics: Arc::new(Page::new(pages.client(), write_metrics)),
         status: Arc::new(Page::new(pages.client(), write_status)),
@@ -284,18 +235,21 @@ fn write_html(front: &Arc<Front>) -> Result<Bytes, String> {
 }
 
 /// The page for people, for who wants HTML.
-async fn root(pages: Shared<Arc<Pages>>, headers: HeaderMap) -> Response {
+async fn root(pages: Shared<Arc<Pages>>, door: Extension<Door>, headers: HeaderMap) -> Response {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut ranges = accepts.flat_map(|value| value.split(','));
     match ranges.any(|range| {
         range.split(';').next().is_some_and(|range| range.trim().eq_ignore_ascii_case("text/html"))
     }) {
-        true => html(pages).await,
+        true => html(pages, door, headers).await,
         false => not_found(),
     }
 }
 
-async fn html(Shared(pages): Shared<Arc<Pages>>) -> Response {
+async fn html(Shared(pages): Shared<Arc<Pages>>, door: Extension<Door>, headers: HeaderMap) -> Response {
+    if let Err(refused) = pages.gate.check(|access| access.status, *door, &headers).await {
+        return refused;
+    }
     let mut response = given(pages.html.read(&pages.front).await, "text/html; charset=utf-8");
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(report::html::POLICY));
@@ -305,14 +259,20 @@ async fn html(Shared(pages): Shared<Arc<Pages>>) -> Response {
     response
 }
 
-async fn metrics(Shared(pages): Shared<Arc<Pages>>) -> Response {
+async fn metrics(Shared(pages): Shared<Arc<Pages>>, door: Extension<Door>, headers: HeaderMap) -> Response {
+    if let Err(refused) = pages.gate.check(|access| access.metrics, *door, &headers).await {
+        return refused;
+    }
     let page = pages.metrics.read(&pages.front).await;
     // What Prometheus has seen is stored first: after a crash its counters must not go backwards.
     pages.front.state.kept.stored_within(STORE_LIMIT).await;
     given(page, exposition::CONTENT_TYPE)
 }
 
-async fn status(Shared(pages): Shared<Arc<Pages>>) -> Response {
+async fn status(Shared(pages): Shared<Arc<Pages>>, door: Extension<Door>, headers: HeaderMap) -> Response {
+    if let Err(refused) = pages.gate.check(|access| access.status, *door, &headers).await {
+        return refused;
+    }
     given(pages.status.read(&pages.front).await, "application/json")
 }
 

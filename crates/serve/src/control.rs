@@ -25,12 +25,13 @@ use state::client_slots::Size;
 use state::events::{Level, RateLimitedEvent};
 use state::listen::SocketPath;
 use sys::cpu::{self, run_in_background, thread_time, usable};
-use sys::socket::{ListenUnixError, listen_unix};
-use tokio::net::{UnixListener, UnixStream};
+use sys::socket::ListenUnixError;
+use tokio::net::UnixStream;
 use tokio::sync::oneshot;
-use tokio::time::sleep;
 
+use crate::acceptor::{Acceptor, Arrival, Bound};
 use crate::client_slots::{ClientSlotSet, NoSlot};
+use crate::logins::Logins;
 use crate::pace::{Pace, Paced};
 use crate::upgrade::take_over::TakeOver;
 
@@ -42,15 +43,15 @@ mod mail;
 mod remote;
 mod session;
 mod sessions;
+mod step_up;
 mod stream;
 mod words;
 
 use client::Shared;
-pub use remote::RemoteListener;
 use remote::kerberos::Kerberos;
-use remote::logins::Logins;
 pub(crate) use remote::{OF_LOG_IN, SIZE as REMOTE_SIZE, kerberos_files};
 use session::Session;
+use step_up::Proved;
 use stream::Stream;
 
 /// Largest number of clients. When all slots are taken, a new client replaces the one silent longest.
@@ -76,9 +77,6 @@ const FOREGROUND_PART: u32 = 10;
 /// A client that is refused costs so many times its time: any local user may connect if the configuration names users.
 const REFUSED_COSTS: u32 = 5;
 
-/// Pause after a failed accept, for example when descriptors are exhausted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-
 /// Only the owner may connect.
 const MODE: u32 = 0o600;
 
@@ -98,12 +96,12 @@ pub enum ControlError {
 /// A bound control socket without its thread. Dropping it removes the socket file.
 #[derive(Debug)]
 pub struct ControlSocket {
-    listener: std::os::unix::net::UnixListener,
-    remote: Option<RemoteListener>,
+    socket: Bound,
+    remote: Option<Bound>,
     kerberos: Kerberos,
     /// Effective user at the time of the bind, before privileges were dropped.
     owner: u32,
-    // Declared after `listener`: Rust drops fields in declaration order.
+    // Last field, because the socket must be closed before its file is removed.
     file: SocketPath,
 }
 
@@ -114,8 +112,9 @@ pub struct ControlThread {
     leave: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     /// Further descriptors of the listening sockets, for the next process.
-    listener: std::os::unix::net::UnixListener,
-    remote: Option<std::net::TcpListener>,
+    listener: OwnedFd,
+    remote: Option<OwnedFd>,
+    // Last field: a file goes after its sockets.
     file: SocketPath,
 }
 
@@ -126,25 +125,22 @@ pub fn bind(control: &Control, take_over: Option<&TakeOver>) -> Result<ControlSo
     let kerberos = Kerberos::load(remote.as_ref());
     let remote =
         remote.as_ref().map(|remote| match take_over.and_then(|it| it.remote(&remote.listen.to_string())) {
-            Some(listener) => Ok(RemoteListener::passed_on(listener)),
-            None => RemoteListener::bind(&remote.listen),
+            Some(listener) => Ok(Bound::from(listener)),
+            None => remote::bind(&remote.listen),
         });
     let remote = remote.transpose()?;
     let mode = if access.is_empty() { MODE } else { OPEN_MODE };
-    let (listener, file) = match take_over.and_then(|it| it.control(path)) {
+    let (socket, file) = match take_over.and_then(|it| it.control(path)) {
         Some((listener, file)) => {
             // Without the right to change it, it stays as it was.
             let _ = file.set_mode(mode);
-            (listener, file)
+            (Bound::from(listener), file)
         }
-        None => {
-            let bound = listen_unix(path, mode);
-            let bound = bound.map_err(|source| ControlError::Bind { path: path.to_owned(), source })?;
-            (bound.0, SocketPath(bound.1))
-        }
+        None => Bound::unix_and_file(path, mode)
+            .map_err(|source| ControlError::Bind { path: path.to_owned(), source })?,
     };
     let owner = nix::unistd::geteuid().as_raw();
-    Ok(ControlSocket { listener, remote, kerberos, owner, file })
+    Ok(ControlSocket { socket, remote, kerberos, owner, file })
 }
 
 impl ControlError {
@@ -164,31 +160,29 @@ impl ControlSocket {
     }
 
     /// Starts the thread that serves the socket.
-    pub fn run(self, front: Arc<Front>) -> Result<ControlThread, ControlError> {
-        let Self { listener, remote, kerberos, owner, file } = self;
+    pub fn run(self, front: Arc<Front>, logins: Arc<Logins>) -> Result<ControlThread, ControlError> {
+        let Self { socket, remote, kerberos, owner, file } = self;
         kerberos.announce(front.snapshot.load().config.remote_control(), &front.state);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(ControlError::Start)?;
-        listener.set_nonblocking(true).map_err(ControlError::Start)?;
-        let further = listener.try_clone().map_err(ControlError::Start)?;
-        let further_remote = remote.as_ref().map(RemoteListener::share).transpose();
-        let further_remote = further_remote.map_err(ControlError::Start)?;
-        let listener = {
+        let (further, _) = socket.share().map_err(ControlError::Start)?;
+        let further_remote = remote.as_ref().map(|remote| remote.share().map(|(socket, _)| socket));
+        let further_remote = further_remote.transpose().map_err(ControlError::Start)?;
+        let acceptor = {
             let _in_runtime = runtime.enter();
-            UnixListener::from_std(listener).map_err(ControlError::Start)?
+            socket.register("control", front.state.clone()).map_err(ControlError::Start)?
         };
-        let logins = Logins::new().map_err(ControlError::Start)?;
         let (stop, mut stopped) = oneshot::channel();
         let (leave, left) = oneshot::channel();
         let serve = move || {
             let part = part_of_a_core();
             runtime.block_on(async {
-                let shared =
-                    Arc::new(Shared { front, owner, refused: RateLimitedEvent::default(), logins, kerberos });
+                let (refused, proved) = (RateLimitedEvent::default(), Proved::default());
+                let shared = Arc::new(Shared { front, owner, refused, logins, kerberos, proved });
                 tokio::select! {
-                    () = accept(listener, shared.clone(), part) => {}
+                    () = accept(acceptor, shared.clone(), part) => {}
                     () = remote::accept(remote, shared, part) => {}
                     // Clients that are here are still answered.
                     Ok(()) = left => drop(stopped.await),
@@ -224,12 +218,12 @@ impl ControlThread {
 
     /// The listening socket and its file, for the next process.
     pub(crate) fn share(&self) -> io::Result<(OwnedFd, &SocketPath)> {
-        Ok((self.listener.try_clone()?.into(), &self.file))
+        Ok((self.listener.try_clone()?, &self.file))
     }
 
     /// The listening socket for clients over the network.
     pub(crate) fn share_remote(&self) -> io::Result<Option<OwnedFd>> {
-        self.remote.as_ref().map(|remote| remote.try_clone().map(OwnedFd::from)).transpose()
+        self.remote.as_ref().map(OwnedFd::try_clone).transpose()
     }
 
     /// Takes no further clients: the next process does.
@@ -264,7 +258,7 @@ fn part_of_a_core() -> u32 {
     }
 }
 
-async fn accept(listener: UnixListener, shared: Arc<Shared>, part: u32) {
+async fn accept(acceptor: Acceptor, shared: Arc<Shared>, part: u32) {
     let slots = {
         let state = &shared.front.state;
         ClientSlotSet::new(state.account.size_of(SIZE), state.control_evicted.clone())
@@ -273,10 +267,7 @@ async fn accept(listener: UnixListener, shared: Arc<Shared>, part: u32) {
     let mut accepting = Pace::one_part_in(part).client();
     loop {
         accepting.turn().await;
-        let Ok((stream, _)) = listener.accept().await else {
-            sleep(ACCEPT_PAUSE).await;
-            continue;
-        };
+        let Arrival::Unix(stream) = acceptor.next().await else { continue };
         let start = thread_time();
         // Before its rights are looked up: a flood of these must cost little, because others wait behind it.
         if let Ok(peer) = stream.peer_cred()

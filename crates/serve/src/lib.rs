@@ -8,6 +8,7 @@
 //!
 //! `crates/proxy/src/lib.rs` describes the path of a byte.
 
+mod acceptor;
 pub mod acme;
 pub mod admin;
 pub mod backend_host;
@@ -20,6 +21,7 @@ pub mod doctor;
 pub mod exposition;
 pub mod health;
 mod kept;
+pub mod logins;
 mod needs;
 pub mod otp;
 mod pace;
@@ -38,7 +40,6 @@ mod stopping;
 pub mod through;
 mod transaction;
 pub mod upgrade;
-mod users_file;
 mod why;
 
 pub use start::{Options, StartError, run};

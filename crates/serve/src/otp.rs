@@ -37,6 +37,8 @@ use socket::{AuthSocket, Judges, SOCKET};
 use tokens::{SUBJECT, Tokens};
 use verifier::Verifier;
 
+use crate::logins::Logins;
+
 /// Time that a start and a reload wait for the store. What is not open then is told as degraded, and opened in the background.
 pub const START_LIMIT: Duration = Duration::from_secs(10);
 pub const RELOAD_LIMIT: Duration = Duration::from_millis(500);
@@ -72,8 +74,8 @@ impl Drop for Served {
 }
 
 impl Doors {
-    pub fn new(state: Arc<State>) -> Self {
-        Self { state, served: Mutex::new(None), passwords: Arc::default() }
+    pub fn new(state: Arc<State>, logins: Arc<Logins>) -> Self {
+        Self { state, served: Mutex::new(None), passwords: Arc::new(Passwords::new(logins)) }
     }
 
     /// Follows a configuration. It does not wait for the disk: until the store is open, every question gets a refusal.

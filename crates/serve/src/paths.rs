@@ -57,6 +57,9 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
             files.iter().for_each(|path| add("KRB5_CONFIG".to_owned(), path, Access::Read));
         }
     }
+    if let Some(users) = config.admin.as_ref().and_then(|admin| admin.users.as_deref()) {
+        add("admin.users".to_owned(), users, Access::Read);
+    }
     if let Some(BindAddress::Unix(path)) = config.admin.as_ref().map(|admin| &admin.bind) {
         add("admin.bind".to_owned(), parent(path), Access::Change);
     }
@@ -89,7 +92,8 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
         .iter()
         .filter_map(|listener| Some((format!("listener.{}", listener.name), listener.tls.as_ref()?)));
     let control = config.remote_control().map(|remote| ("control".to_owned(), &remote.tls));
-    for (section, tls) in listeners.chain(control) {
+    let admin = config.admin.as_ref().and_then(|admin| Some(("admin".to_owned(), admin.tls.as_ref()?)));
+    for (section, tls) in listeners.chain(control).chain(admin) {
         let mut read = |key: &str, path: &Path| add(format!("{section}.tls.{key}"), path, Access::Read);
         read("certificates", &tls.certificates);
         tls.key_passphrase_file.iter().for_each(|path| read("key-passphrase-file", path));

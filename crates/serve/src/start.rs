@@ -32,6 +32,7 @@ use sys::privilege::Capability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::acceptor::Bound;
 use crate::acme::{Hooks, Orderer, helper};
 use crate::causes::causes;
 use crate::confinement::Sandbox;
@@ -39,6 +40,7 @@ use crate::control::ControlThread;
 use crate::discovery::Discoverer;
 use crate::health::Checker;
 use crate::kept::{Files, Found, Keeper};
+use crate::logins::Logins;
 use crate::needs::{Needs, services};
 use crate::otp;
 use crate::reload::{self, Supervisor};
@@ -50,8 +52,10 @@ use crate::upgrade::take_over::{TakeOver, TakeOverError};
 use crate::{admin, confinement, control, paths, stopping};
 
 mod changes;
+mod discovered;
 mod dry_run;
 mod follow;
+mod means;
 mod taking_over;
 mod upgrade;
 
@@ -229,7 +233,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
     open_state_directory(directory.as_deref(), &mut state);
     let helper = helper::start(&config).map_err(system("start the helper that runs acme commands"))?;
     state.confinement.commands = helper.commands().to_vec();
-    let guardian = upgrade::start_guardian(&options.launch, &config);
+    let guardian = means::start_guardian(&options.launch, &config);
     confinement::restrict(&mut state.confinement, &config, &needs, &programs, options.sandbox);
     confinement::tell(&state);
     let (files, found) = match take_over {
@@ -253,12 +257,13 @@ pub fn run(options: Options) -> Result<(), StartError> {
         reload::tell_division(&state, &descriptors, division);
         let tls = Arc::new(tls::Shared::new(staple_directory(&state)));
         let hooks = Hooks::new(helper).map_err(system("ask the helper that runs acme commands"))?;
-        let mut slow = Slow::new(&state, hooks);
+        let logins = Arc::new(Logins::new().map_err(system("make a key for names that are not known"))?);
+        let mut slow = Slow::new(&state, hooks, &logins);
         tokio::select! {
             () = slow.discoverer.begin(&config) => {}
             () = signals.stop() => return Ok(()),
         }
-        let served = follow::discovered(&mut slow.discoverer, &config, &state, &descriptors);
+        let served = discovered::discovered(&mut slow.discoverer, &config, &state, &descriptors);
         let snapshot = Arc::new(reload::build(served, &state, &tls, None));
         let mut changes = found.restore(&state);
         let log = AccessLog::open(&config.access_log.target, state.clone()).map_err(|error| {
@@ -358,7 +363,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         }
         let control = match control {
             Some(bound) => {
-                let ran = bound.run(front.clone());
+                let ran = bound.run(front.clone(), logins.clone());
                 Some(ran.map_err(|error| StartError::Control { error, variable: None })?)
             }
             None => None,
@@ -371,7 +376,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         live.try_start(&front.state, options.commit_confirm);
         let keeper = Keeper::start(files, front.clone(), changes, &mut live);
         let bind = config.admin.as_ref().map(|admin| &admin.bind);
-        let means = upgrade::Means::new(guardian, bind.zip(admin.as_ref()), pid_file);
+        let means = means::Means::new(guardian, bind.zip(admin.as_ref()), pid_file);
         let admin_off = means.admin_off.clone();
         let mut door = FrontDoor {
             supervisor,
@@ -390,7 +395,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
         };
         let ended = tokio::select! {
             ended = door.run(&mut signals) => ended,
-            never = serve_admin(admin, front.clone(), &admin_off) => never,
+            never = serve_admin(admin, front.clone(), logins, &admin_off) => never,
         };
         drop(door.control.take());
         door.close().await;
@@ -437,13 +442,14 @@ fn start_worker(
 
 /// Serves the admin listener and never returns: if the listener fails, the front door continues as degraded.
 async fn serve_admin(
-    listener: Option<admin::AdminListener>,
+    listener: Option<Bound>,
     front: Arc<Front>,
+    logins: Arc<Logins>,
     off: &Notify,
 ) -> Result<(), StartError> {
     if let Some(listener) = listener {
         tokio::select! {
-            ended = admin::run(listener, front.clone()) => if let Err(error) = ended {
+            ended = admin::run(listener, front.clone(), logins) => if let Err(error) = ended {
                 front.state.degrade("admin", &error.to_string());
             },
             // The next process has it.
@@ -453,13 +459,8 @@ async fn serve_admin(
     std::future::pending().await
 }
 
-fn admin_address((listener, settings): (&admin::AdminListener, &config::types::Admin)) -> String {
-    let bound = match listener {
-        admin::AdminListener::Tcp(tcp) => tcp.local_addr().ok(),
-        // getsockname(2) returns the temporary path of the bind; the configuration has the final one.
-        admin::AdminListener::Unix(..) => None,
-    };
-    bound.map_or_else(|| settings.bind.to_string(), |address| address.to_string())
+fn admin_address((listener, settings): (&Bound, &config::types::Admin)) -> String {
+    listener.address().map_or_else(|| settings.bind.to_string(), |address| address.to_string())
 }
 
 fn say_where(config: &Config, supervisor: &Supervisor, admin: Option<String>) {
@@ -492,14 +493,14 @@ struct Slow {
 }
 
 impl Slow {
-    fn new(state: &Arc<State>, hooks: Hooks) -> Self {
+    fn new(state: &Arc<State>, hooks: Hooks, logins: &Arc<Logins>) -> Self {
         Self {
             checker: Checker::new(state.clone()),
             resolver: Resolver::new(state.clone()),
             discoverer: Discoverer::new(state.clone()),
             tunnels: Tunnels::new(state.clone(), Arc::new(Native::new(Asking::Never))),
             orderer: Orderer::new(state.clone(), hooks),
-            otp: otp::Doors::new(state.clone()),
+            otp: otp::Doors::new(state.clone(), logins.clone()),
         }
     }
 }
@@ -522,9 +523,9 @@ struct FrontDoor {
     keeper: Keeper,
     stopping: Stopping,
     control: Option<ControlThread>,
-    means: upgrade::Means,
+    means: means::Means,
     /// Set when another process serves.
-    handed_over: Option<upgrade::HandedOver>,
+    handed_over: Option<means::HandedOver>,
 }
 
 struct Signals {

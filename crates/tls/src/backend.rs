@@ -220,7 +220,11 @@ fn read(settings: &BackendTls, authorities: &Authorities) -> Result<Found, Vec<S
     Ok(Found { config, notes, content })
 }
 
-fn read_identity(identity: &Identity, notes: &mut Vec<String>) -> Result<CertifiedKey, CertificateFault> {
+/// Reads a certificate with its key, to be shown to a server. `notes` get what the server may not like.
+pub(super) fn read_identity(
+    identity: &Identity,
+    notes: &mut Vec<String>,
+) -> Result<CertifiedKey, CertificateFault> {
     let path = &*identity.certificate;
     let fault = |kind| CertificateFault::new(path, kind);
     let text = pem_file::read(path)?;

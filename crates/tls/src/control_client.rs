@@ -2,14 +2,16 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use config::types::Identity;
+use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls_pki_types::ServerName;
 
-use super::backend::Authorities;
+use super::backend::{Authorities, read_identity};
+use super::fault::CertificateFault;
 
 /// How a client knows the server, and what it shows of itself.
 #[derive(Clone, Debug)]
@@ -19,7 +21,7 @@ pub struct Settings {
     /// CAs of the server; `None`: those of the operating system.
     pub authority: Option<PathBuf>,
     /// Certificate and key of the client.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    pub identity: Option<Identity>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -28,8 +30,8 @@ pub enum ConnectError {
     Name(String),
     #[error("the certificates of CAs cannot be used: {0}")]
     Authority(String),
-    #[error("{}: {why}", .path.display())]
-    Identity { path: PathBuf, why: String },
+    #[error("{0}")]
+    Identity(CertificateFault),
     #[error("TLS with {name}: {source}")]
     Handshake { name: String, source: io::Error },
 }
@@ -60,15 +62,10 @@ impl Connection {
             .with_root_certificates(trusted.roots.clone());
         let config = match &settings.identity {
             None => builder.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let chain = read(certificate, |path| CertificateDer::pem_file_iter(path)?.collect())?;
-                let key_path = key;
-                let key = read(key, |path| PrivateKeyDer::from_pem_file(path))?;
-                let wrong = |error: rustls::Error| ConnectError::Identity {
-                    path: key_path.clone(),
-                    why: error.to_string(),
-                };
-                builder.with_client_auth_cert(chain, key).map_err(wrong)?
+            Some(identity) => {
+                // The server says whether it takes one that has expired.
+                let certified = read_identity(identity, &mut Vec::new()).map_err(ConnectError::Identity)?;
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
             }
         };
         let mut tls = ClientConnection::new(Arc::new(config), name).map_err(failed)?;
@@ -91,13 +88,6 @@ impl Connection {
     pub fn tcp(&self) -> &TcpStream {
         &self.0.sock
     }
-}
-
-fn read<T>(
-    path: &Path,
-    read: impl FnOnce(&Path) -> Result<T, rustls_pki_types::pem::Error>,
-) -> Result<T, ConnectError> {
-    read(path).map_err(|error| ConnectError::Identity { path: path.to_owned(), why: error.to_string() })
 }
 
 impl Read for Connection {

@@ -1,24 +1,30 @@
 //! `listen` of `[control]`, and the keys that belong to it.
 
 use access::Mechanism;
+use std::time::Duration;
+
 use access::policy::{Policy, Role, Subject};
 
 use super::bound::Owner;
-use super::parser::Parser;
+use super::parser::{Parser, Zero};
 use super::refused::Refused;
 use crate::de::{At, Key};
 use crate::raw::{BindText, RawConfig, RawControl, RawKerberos, RawRoles};
-use crate::types::{BindAddress, Kerberos, RemoteControl, TlsSettings, TlsStart, Transport};
+use crate::types::{BindAddress, Kerberos, RemoteControl, StepUp, TlsSettings, TlsStart, Transport};
 use text::nearest::nearest;
 
 /// Mechanisms of SASL that a client may use.
-const MECHANISMS: [Mechanism; 5] = [
+const MECHANISMS: [Mechanism; 6] = [
     Mechanism::External,
     Mechanism::Gs2Krb5Plus,
     Mechanism::ScramSha256Plus,
     Mechanism::Gs2Krb5,
     Mechanism::ScramSha256,
+    Mechanism::Bearer,
 ];
+
+/// Longest time for which a one-time password is enough.
+const LONGEST_STEP: Duration = Duration::from_secs(24 * 3600);
 
 impl Parser<'_> {
     /// Control over the network; `Some(None)` without it.
@@ -50,6 +56,7 @@ impl Parser<'_> {
             None if self.nodes.is_broken(control.id, "roles") => None,
             None => Some(Policy::default()),
         };
+        let step_up = self.step_up(raw, &control.value);
         let start = match tls_start.as_ref()?.value.as_str() {
             "starttls" => TlsStart::StartTls,
             _ => TlsStart::Implicit,
@@ -62,8 +69,26 @@ impl Parser<'_> {
             drop(self.report.at(self.nodes, listen_at.id, message).hint(hint));
             return None;
         }
-        let (mechanisms, policy) = (mechanisms?, policy?);
-        Some(Some(RemoteControl { listen, tls, start, users, kerberos, mechanisms, policy }))
+        let (mechanisms, policy, step_up) = (mechanisms?, policy?, step_up?);
+        Some(Some(RemoteControl { listen, tls, start, users, kerberos, mechanisms, policy, step_up }))
+    }
+
+    /// `Some(None)`: no one-time passwords are asked for.
+    fn step_up(&mut self, raw: &RawConfig, control: &RawControl) -> Option<Option<StepUp>> {
+        let lasts = self.time(&control.step_up_for, Zero::Refused, LONGEST_STEP);
+        let except = self.subjects(&control.step_up_except);
+        let wanted = control.step_up.as_ref()?;
+        let (lasts, except) = (lasts?, except?);
+        if wanted.value != "writes" {
+            return Some(None);
+        }
+        if raw.otp.is_none() {
+            let message = "step-up needs the section [otp]: without tokens no operator could change anything";
+            let hint = "add [otp]; penstock otp init makes its store, penstock otp enrol its tokens";
+            drop(self.report.at(self.nodes, wanted.id, message).hint(hint));
+            return None;
+        }
+        Some(Some(StepUp { lasts, except }))
     }
 
     fn without_listen(&mut self, raw: &RawControl) {
@@ -147,23 +172,25 @@ impl Parser<'_> {
     }
 
     fn policy(&mut self, raw: &RawRoles) -> Option<Policy> {
-        let mut rules = Vec::new();
-        let mut all = 0;
-        for (list, role) in
-            [(&raw.view, Role::View), (&raw.operate, Role::Operate), (&raw.admin, Role::Admin)]
-        {
-            for entry in list.iter().flat_map(|list| &list.value) {
-                all += 1;
-                match entry.value.parse::<Subject>() {
-                    Ok(subject) => rules.push((subject, role)),
-                    Err(why) => {
-                        let hint =
-                            "\"user:ann\", \"group:ops\", \"principal:ann@EXAMPLE.ORG\", \"certificate:ann\"";
-                        drop(self.refuse(entry, &why.to_string()).hint(hint));
-                    }
-                }
+        let lists = [(&raw.view, Role::View), (&raw.operate, Role::Operate), (&raw.admin, Role::Admin)];
+        let rules = lists.map(|(list, role)| {
+            self.subjects(list).map(|subjects| subjects.into_iter().map(move |subject| (subject, role)))
+        });
+        let rules: Option<Vec<_>> = rules.into_iter().collect();
+        rules.map(|rules| Policy::new(rules.into_iter().flatten()))
+    }
+
+    fn subjects(&mut self, list: &Key<Vec<At<String>>>) -> Option<Vec<Subject>> {
+        let entries = || list.iter().flat_map(|list| &list.value);
+        let read = entries().filter_map(|entry| match entry.value.parse::<Subject>() {
+            Ok(subject) => Some(subject),
+            Err(why) => {
+                let hint = "\"user:ann\", \"group:ops\", \"principal:ann@EXAMPLE.ORG\", \"certificate:ann\", \"token:ci\"";
+                drop(self.refuse(entry, &why.to_string()).hint(hint));
+                None
             }
-        }
-        (rules.len() == all).then(|| Policy::new(rules))
+        });
+        let read: Vec<_> = read.collect();
+        (read.len() == entries().count()).then_some(read)
     }
 }

@@ -157,33 +157,6 @@ impl Parser<'_> {
         Some(bind)
     }
 
-    pub(super) fn admin(&mut self, text: &At<BindText>) -> Option<BindAddress> {
-        let bind = self.bind_one(text, Owner::Admin, Transport::Stream)?;
-        if matches!(bind, BindAddress::Systemd(_)) {
-            let hint =
-                "give an address or a Unix socket: \"127.0.0.1:9900\", \"unix:/run/penstock/admin.sock\"";
-            drop(self.refuse(text, "is a socket of systemd, which only a listener can take over").hint(hint));
-            return None;
-        }
-        let is_open = match &bind {
-            BindAddress::AnyIp(_) => true,
-            BindAddress::Ip(address) => !address.ip().to_canonical().is_loopback(),
-            // Refused above.
-            BindAddress::EveryPort(_) => true,
-            BindAddress::Unix(_) | BindAddress::Systemd(_) => false,
-        };
-        if is_open {
-            let message = "metrics and status can be read by anyone who reaches this address";
-            drop(
-                self.report
-                    .at(self.nodes, text.id, message)
-                    .warning()
-                    .hint("\"127.0.0.1:9900\" is for this machine only"),
-            );
-        }
-        Some(bind)
-    }
-
     fn unix_mode(&mut self, key: &Key<ModeText>) -> Option<u32> {
         let mode = key.as_ref()?;
         let digits = mode.value.as_ref();

@@ -22,6 +22,18 @@ pub(crate) struct RawKerberos {
     pub(crate) host: Key<String>,
 }
 
+/// `access` of `[admin]`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawAdminAccess {
+    /// Role that a client needs for `/metrics`; with `open` it need not log in.
+    #[schemars(extend("default" = "open", "enum" = ["open", "view", "operate", "admin"]))]
+    pub(crate) metrics: Key<String>,
+    /// Role that a client needs for `/status` and `/status.html`; with `open` it need not log in.
+    #[schemars(extend("default" = "open", "enum" = ["open", "view", "operate", "admin"]))]
+    pub(crate) status: Key<String>,
+}
+
 /// `roles`
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

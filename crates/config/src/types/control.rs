@@ -1,9 +1,10 @@
 //! Control over the network.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use access::Mechanism;
-use access::policy::Policy;
+use access::policy::{Policy, Subject};
 
 use super::bind_address::BindAddress;
 use super::tls::TlsSettings;
@@ -23,6 +24,17 @@ pub struct RemoteControl {
     pub mechanisms: Vec<Mechanism>,
     /// Who may do what, beside what the file of users says.
     pub policy: Policy,
+    /// Whether a one-time password is needed for changes; `None`: never.
+    pub step_up: Option<StepUp>,
+}
+
+/// `step-up`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepUp {
+    /// Time for which one password is enough, for a user at an address.
+    pub lasts: Duration,
+    /// Who needs none.
+    pub except: Vec<Subject>,
 }
 
 /// The service as which Kerberos knows this server.

@@ -33,6 +33,9 @@ pub fn adopt(snapshot: &Snapshot, state: &State, tls: &tls::Shared) {
     if let Some(terminator) = &snapshot.control_tls {
         tls.adopt(&"[control]".into(), terminator, state);
     }
+    if let Some(terminator) = &snapshot.admin_tls {
+        tls.adopt(&"[admin]".into(), terminator, state);
+    }
 }
 
 fn announce_tls(pool: &PoolPlan, state: &State) {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use config::Config;
-use config::types::{BackendHttp, Listener, Pool, Protocol, SourceAddress};
+use config::types::{BackendHttp, Listener, Pool, Protocol, SourceAddress, TlsSettings};
 use logic::balance::{ChoosesBy, Identities};
 use logic::health::Health;
 use logic::route::{PoolId, RouteTable};
@@ -25,11 +25,14 @@ pub fn compile(config: Arc<Config>, facts: &Facts) -> Snapshot {
     let mut known = facts.tls.clone();
     let mut plan = |listener: &Listener| Arc::new(compile_listener(listener, facts, &mut known));
     let listeners = config.listeners.iter().map(|listener| (listener.name.clone(), plan(listener))).collect();
-    let control_tls = config.remote_control().map(|remote| {
-        let challenges = facts.state.challenges.clone();
-        Terminator::with_alpn(Vec::new(), &remote.tls, &mut known, challenges, facts.control_tls.as_ref())
-    });
-    Snapshot { generation: facts.state.generation + 1, config, listeners, control_tls, pools }
+    let mut operators = |settings: &TlsSettings, before: Option<&Terminator>| {
+        Terminator::with_alpn(Vec::new(), settings, &mut known, facts.state.challenges.clone(), before)
+    };
+    let control_tls =
+        config.remote_control().map(|remote| operators(&remote.tls, facts.control_tls.as_ref()));
+    let admin_tls = config.admin.as_ref().and_then(|admin| admin.tls.as_ref());
+    let admin_tls = admin_tls.map(|settings| operators(settings, facts.admin_tls.as_ref()));
+    Snapshot { generation: facts.state.generation + 1, config, listeners, control_tls, admin_tls, pools }
 }
 
 fn compile_pool(id: PoolId, pool: &Pool, facts: &Facts) -> PoolPlan {

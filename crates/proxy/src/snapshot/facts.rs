@@ -29,6 +29,8 @@ pub struct Facts {
     pub(super) listeners: HashMap<Arc<str>, Terminator>,
     /// TLS of control over the network that is served now.
     pub(super) control_tls: Option<Terminator>,
+    /// TLS of the admin listener that is served now.
+    pub(super) admin_tls: Option<Terminator>,
     /// Incomplete ClientHellos of each listener that is served now, by the name of the listener.
     pub(super) hellos: HashMap<Arc<str>, Arc<Handshakes>>,
 }
@@ -72,6 +74,7 @@ impl Facts {
             hash_keys: hash_keys.collect(),
             listeners: listeners.collect(),
             control_tls: before.and_then(|before| before.control_tls.clone()),
+            admin_tls: before.and_then(|before| before.admin_tls.clone()),
             hellos: hellos.collect(),
         }
     }

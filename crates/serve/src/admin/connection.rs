@@ -17,6 +17,7 @@ use hyper_util::service::TowerToHyperService;
 use logic::client_slots::{ClientActivity, ClientDecision};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::access::Door;
 use crate::client_slots::ClientSlot;
 
 /// Time limit of a request head, and therefore of an idle connection.
@@ -34,14 +35,15 @@ struct Seen {
 }
 
 /// Serves a connection until it ends, and reports its activity to `slot`.
-pub(super) async fn serve<S>(stream: S, router: Router, slot: Arc<ClientSlot>)
+pub(super) async fn serve<S>(stream: S, router: Router, slot: Arc<ClientSlot>, door: Door)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let seen = Arc::new(Seen::default());
     let service = {
         let (seen, router, slot) = (seen.clone(), TowerToHyperService::new(router), slot.clone());
-        service_fn(move |request| {
+        service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+            request.extensions_mut().insert(door);
             seen.working.store(true, Relaxed);
             seen.asked.fetch_add(1, Relaxed);
             let answer = router.call(request);

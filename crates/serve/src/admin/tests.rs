@@ -1,3 +1,6 @@
+use std::net::{Ipv4Addr, SocketAddr};
+
+use sys::socket::{DualStack, listen_tcp};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -8,9 +11,8 @@ use crate::report::fixture;
 /// Serves on a free port and returns its address.
 fn serve(front: Arc<Front>) -> SocketAddr {
     let listener = bind(&BindAddress::Ip((Ipv4Addr::LOCALHOST, 0).into())).unwrap();
-    let AdminListener::Tcp(tcp) = &listener else { panic!("asked for TCP") };
-    let address = tcp.local_addr().unwrap();
-    tokio::spawn(run(listener, front));
+    let address = listener.address().unwrap();
+    tokio::spawn(run(listener, front, Arc::new(Logins::new().unwrap())));
     address
 }
 
@@ -82,7 +84,8 @@ async fn a_unix_socket_is_for_owner_and_group() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("admin.sock");
     let listener = bind(&BindAddress::Unix(path.clone())).unwrap();
-    tokio::spawn(run(listener, fixture::front("backends = ['127.0.0.1:1']")));
+    let front = fixture::front("backends = ['127.0.0.1:1']");
+    tokio::spawn(run(listener, front, Arc::new(Logins::new().unwrap())));
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, UNIX_MODE);
     let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await.unwrap();

@@ -1,5 +1,6 @@
 //! Identification and authorization of control clients.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,7 +14,8 @@ use state::events::RateLimitedEvent;
 use tokio::net::UnixStream;
 
 use super::remote::kerberos::Kerberos;
-use super::remote::logins::Logins;
+use super::step_up::{Proved, Rule};
+use crate::logins::{Logins, Rules};
 
 /// Who a client is: by the credentials of its process, from the kernel, or by a log-in over the network.
 #[derive(Clone, Debug)]
@@ -66,8 +68,10 @@ pub(super) struct Shared {
     /// Limits events about users who may not be here: with a list of users, each local user can connect.
     pub(super) refused: RateLimitedEvent,
     /// The file of users, and those who guess.
-    pub(super) logins: Logins,
+    pub(super) logins: Arc<Logins>,
     pub(super) kerberos: Kerberos,
+    /// Who has given a one-time password lately.
+    pub(super) proved: Proved,
 }
 
 /// A client that may be here, with what its rights depend on.
@@ -83,7 +87,20 @@ pub(super) enum Origin {
     /// A user of this machine, with his groups.
     Local(Vec<u32>),
     /// A log-in.
-    Remote(Subject),
+    Remote(RemoteOperator),
+}
+
+/// Who has logged in, and from where.
+pub(super) struct RemoteOperator {
+    pub(super) subject: Subject,
+    pub(super) from: IpAddr,
+}
+
+/// What a client may do now.
+pub(super) struct Allowed {
+    pub(super) role: Role,
+    /// Whether a change needs a one-time password.
+    pub(super) step_up: Option<Rule>,
 }
 
 impl Shared {
@@ -105,15 +122,21 @@ impl Shared {
     }
 
     /// What a client may do now, or why it may do nothing.
-    pub(super) fn role(&self, uid: u32, origin: &Origin) -> Result<Role, String> {
+    pub(super) async fn allowed(&self, uid: u32, origin: &Origin) -> Result<Allowed, String> {
         match origin {
-            Origin::Local(groups) => self.rights(uid, groups).map(role_of).ok_or_else(|| no_rights(uid)),
-            Origin::Remote(subject) => {
-                let snapshot = self.front.snapshot.load();
+            Origin::Local(groups) => {
+                let rights = self.rights(uid, groups).ok_or_else(|| no_rights(uid))?;
+                Ok(Allowed { role: role_of(rights), step_up: None })
+            }
+            Origin::Remote(RemoteOperator { subject, .. }) => {
+                let snapshot = self.front.snapshot.load_full();
                 let remote = snapshot.config.remote_control();
                 let remote = remote.ok_or("control over the network was switched off")?;
-                let granted = self.logins.role(remote, subject);
-                granted.role.ok_or(granted.reason)
+                let rules = Rules { users: remote.users.as_deref(), policy: &remote.policy };
+                let standing = self.logins.standing(rules, subject).await;
+                let step_up = Rule::of(remote, subject, &standing);
+                let role = standing.granted.role.ok_or(standing.granted.reason)?;
+                Ok(Allowed { role, step_up })
             }
         }
     }

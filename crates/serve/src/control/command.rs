@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use state::State;
 use state::dsr::start_confirmation::Phase;
 use state::events::Event;
+use zeroize::Zeroizing;
 
 use super::change;
 use super::client::PeerCredentials;
@@ -36,23 +37,10 @@ mod why;
 const EVENTS: usize = 50;
 
 pub(super) fn run(line: &str, front: &Arc<Front>, who: &PeerCredentials) -> Step {
-    let mut words = match split(line) {
-        Ok(words) => words,
+    let (words, format) = match words_of(line) {
+        Ok(read) => read,
         Err(message) => return Step::Refused(message.into()),
     };
-    let mut format = Format::Text;
-    if words.len() > 1 {
-        // In quotes it is a value.
-        let is_json = |word: &Word| word.text == "json" && word.quotes == Quotes::None;
-        if words.last().is_some_and(is_json) {
-            words.pop();
-            format = Format::Json;
-        } else if is_json(&words[0]) {
-            words.remove(0);
-            format = Format::Json;
-        }
-    }
-    let words: Vec<String> = words.into_iter().map(|word| word.text).collect();
     let Some((name, arguments)) = words.split_first() else { return Step::Nothing };
     let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
         return Step::Refused(unknown(name));
@@ -67,6 +55,43 @@ pub(super) fn run(line: &str, front: &Arc<Front>, who: &PeerCredentials) -> Step
     }
     let call = Call { front, command, arguments: &arguments, format, who };
     (command.run)(&call).unwrap_or_else(Step::Refused)
+}
+
+/// Whether a line is a command that changes something, and that this role may give.
+pub(super) fn changes(line: &str, role: Role) -> bool {
+    let Ok((words, _)) = words_of(line) else { return false };
+    let Some((name, arguments)) = words.split_first() else { return false };
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    COMMANDS.iter().find(|command| command.name == name).is_some_and(|command| {
+        let needed = (command.role)(&arguments);
+        needed <= role && rights::is_change(name, &arguments, needed)
+    })
+}
+
+/// The one-time password of a line `otp PASSWORD`.
+pub(super) fn password(line: &str) -> Option<Zeroizing<String>> {
+    let (words, _) = words_of(line).ok()?;
+    match <[String; 2]>::try_from(words) {
+        Ok([name, typed]) if name == "otp" => Some(typed.into()),
+        _ => None,
+    }
+}
+
+fn words_of(line: &str) -> Result<(Vec<String>, Format), &'static str> {
+    let mut words = split(line)?;
+    let mut format = Format::Text;
+    if words.len() > 1 {
+        // In quotes it is a value.
+        let is_json = |word: &Word| word.text == "json" && word.quotes == Quotes::None;
+        if words.last().is_some_and(is_json) {
+            words.pop();
+            format = Format::Json;
+        } else if is_json(&words[0]) {
+            words.remove(0);
+            format = Format::Json;
+        }
+    }
+    Ok((words.into_iter().map(|word| word.text).collect(), format))
 }
 
 /// What would change here now would not be in the state that the next process has.

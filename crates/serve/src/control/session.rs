@@ -17,19 +17,23 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
-use super::client::{Admitted, Origin, PeerCredentials, Shared};
+use super::client::{Admitted, Allowed, Origin, PeerCredentials, Shared};
 use super::command::capture::{CaptureEnd, Running, Sent, Total};
 use super::command::{self, Following, Format, Step};
 use super::framing;
 use super::mail::{self, Then};
+use super::step_up::{Outcome, Rule};
 use super::stream::Stream;
 use crate::client_slots::ClientSlot;
 
 mod held;
 
 use held::Held;
+
+/// Wrong one-time passwords after which the connection is closed.
+const WRONG: u32 = 3;
 
 /// Longest command line in bytes.
 const LINE_LIMIT: usize = 4096;
@@ -56,6 +60,9 @@ const WRITE_PIECE: usize = 16 * 1024;
 /// Bytes of answers that may wait for one store.
 const HELD: usize = 64 * 1024;
 
+/// Time after which a follower's rights are looked up again although nothing has happened.
+const RIGHTS_TIME: Duration = Duration::from_secs(1);
+
 /// Largest number of events sent in one write.
 const EVENTS_AT_ONCE: usize = 64;
 
@@ -77,6 +84,10 @@ pub(super) struct Session {
     origin: Origin,
     /// Configuration that gave `who` its rights.
     generation: u64,
+    /// Whether a change needs a one-time password.
+    step_up: Option<Rule>,
+    /// Wrong ones in this session.
+    wrong: u32,
     stream: Stream,
     /// Bytes read but not yet run; at most [`LINE_LIMIT`] plus one read.
     input: Vec<u8>,
@@ -96,7 +107,8 @@ impl Session {
         slot: Arc<ClientSlot>,
     ) -> Self {
         let held = Held::new(shared.front.state.clone());
-        Self { shared, who, origin, generation, stream, input: Vec::new(), held, slot }
+        let (step_up, wrong, input) = (None, 0, Vec::new());
+        Self { shared, who, origin, generation, step_up, wrong, stream, input, held, slot }
     }
 
     /// Begins with bytes that have been read already.
@@ -106,12 +118,13 @@ impl Session {
     }
 
     /// Takes over what a newer configuration says of this user.
-    fn renew_rights(&mut self) -> Result<(), String> {
+    async fn renew_rights(&mut self) -> Result<(), String> {
         let generation = self.shared.front.state.generation.load(Relaxed);
         // The file of users may change without a new configuration.
         if self.generation != generation || matches!(self.origin, Origin::Remote(_)) {
             self.generation = generation;
-            self.who.role = self.shared.role(self.who.uid, &self.origin)?;
+            let Allowed { role, step_up } = self.shared.allowed(self.who.uid, &self.origin).await?;
+            (self.who.role, self.step_up) = (role, step_up);
         }
         Ok(())
     }
@@ -178,7 +191,7 @@ impl Session {
     /// Runs a command, and those that have arrived behind it, as far as they are answered at once and a step has time:
     /// one write has all their answers.
     async fn run_lines(&mut self, first: Vec<u8>) -> Result<(), Over> {
-        if let Err(reason) = self.renew_rights() {
+        if let Err(reason) = self.renew_rights().await {
             let mut wire = Vec::new();
             self.held.store(&mut wire).await;
             wire.append(&mut framing::refusal(&reason, ""));
@@ -189,8 +202,8 @@ impl Session {
         let (mut line, mut wire) = (first, Vec::new());
         loop {
             let step = match std::str::from_utf8(&line) {
-                Ok(text) => match self.mail(&line) {
-                    Some(mail) => Step::Mail(mail),
+                Ok(text) => match self.of_remote(text) {
+                    Some(step) => step,
                     None => command::run(text, &self.shared.front, &self.who),
                 },
                 Err(_) => Step::Refused("a command is UTF-8 text".into()),
@@ -230,11 +243,32 @@ impl Session {
         if wire.is_empty() { Ok(()) } else { self.send(&wire).await }
     }
 
-    fn mail(&self, line: &[u8]) -> Option<mail::Mail> {
-        match self.origin {
-            Origin::Local(_) => None,
-            Origin::Remote(_) => mail::answer(line),
+    /// What only clients over the network do: commands of SMTP, one-time passwords, and changes that need one.
+    fn of_remote(&self, line: &str) -> Option<Step> {
+        let Origin::Remote(operator) = &self.origin else { return None };
+        if let Some(mail) = mail::answer(line.as_bytes()) {
+            return Some(Step::Mail(mail));
         }
+        if let Some(typed) = command::password(line) {
+            return Some(Step::Password(typed));
+        }
+        let rule = self.step_up.as_ref().filter(|_| command::changes(line, self.who.role))?;
+        self.shared
+            .proved
+            .lacks_password(rule, &operator.subject, operator.from)
+            .map(|refusal| Step::Refused(refusal.into()))
+    }
+
+    async fn take_password(&mut self, typed: &str) -> Result<(), Over> {
+        let Origin::Remote(operator) = &self.origin else { return Ok(()) };
+        let Shared { front, logins, proved, .. } = &*self.shared;
+        let who = (&operator.subject, operator.from);
+        let by = (&*front.state, &**logins);
+        let taken = proved.take_password(by, self.step_up.as_ref(), who, typed);
+        let (wire, outcome) = taken.await;
+        self.wrong += u32::from(outcome == Outcome::Wrong);
+        self.send(&wire).await?;
+        if self.wrong >= WRONG { Err(Over) } else { Ok(()) }
     }
 
     /// Whether a whole line has arrived that was not run yet.
@@ -266,6 +300,7 @@ impl Session {
                 self.send(mail.answer.as_bytes()).await?;
                 return if mail.then == Then::Ends { Err(Over) } else { Ok(()) };
             }
+            Step::Password(typed) => return self.take_password(&typed).await,
             Step::Later(later) => match later.0.await {
                 Ok(text) => framing::answer(&text),
                 Err(refusal) => framing::refusal(&refusal.message, &refusal.details),
@@ -393,7 +428,7 @@ impl Session {
         self.deliver(&wire, FOLLOWER_TIME).await?;
         loop {
             // A line may have come in one piece with the command.
-            if self.renew_rights().is_err() || !self.input.is_empty() {
+            if !self.input.is_empty() {
                 return self.send(framing::END).await;
             }
             let mut wire = Vec::new();
@@ -411,6 +446,7 @@ impl Session {
             };
             tokio::select! {
                 event = events.recv() => push(event)?,
+                () = sleep(RIGHTS_TIME) => {}
                 read = self.stream.read_buf(&mut self.input) => match read {
                     Ok(some) if some > 0 => return self.send(framing::END).await,
                     _ => return Err(Over),
@@ -423,6 +459,10 @@ impl Session {
                     // The next `recv` reports a closed channel.
                     Err(TryRecvError::Empty | TryRecvError::Closed) => break,
                 }
+            }
+            // An operator who was removed sees none of what has happened since.
+            if self.renew_rights().await.is_err() {
+                return self.send(framing::END).await;
             }
             self.deliver(&wire, FOLLOWER_TIME).await?;
             // Yield, so that `Paced` charges the time of this step before the next one.
@@ -487,7 +527,7 @@ impl Session {
                     _ => return Err(Over),
                 },
             };
-            if self.renew_rights().is_err() || self.who.role != Role::Admin {
+            if self.renew_rights().await.is_err() || self.who.role != Role::Admin {
                 return Ok(CaptureEnd::NoRights);
             }
             if sent.bytes + bytes.len() as u64 > *size {

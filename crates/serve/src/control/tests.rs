@@ -27,7 +27,7 @@ fn server() -> Server {
     let (front, requests) = fixture::with_requests(POOL);
     let socket = dir.path().join("control.sock");
     let control = Control { socket, access: Rules::default(), remote: None };
-    let thread = bind(&control, None).unwrap().run(front.clone()).unwrap();
+    let thread = bind(&control, None).unwrap().run(front.clone(), Arc::new(Logins::new().unwrap())).unwrap();
     Server { front, requests, thread, _dir: dir }
 }
 

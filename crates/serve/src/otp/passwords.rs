@@ -3,34 +3,27 @@
 //! A check costs some tens of milliseconds, so that guessing costs much: few run at once, on threads that may block, and those who
 //! guess must wait.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use access::backoff::{Backoff, Wait};
-use access::sasl::Credential;
+use access::policy::Subject;
 use state::lock::lock;
 use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use zeroize::Zeroizing;
 
-use crate::users_file::UsersFile;
+use crate::logins::Logins;
 
 /// Checks at once.
 const AT_ONCE: usize = 2;
 
 pub(super) struct Passwords {
-    file: UsersFile,
+    logins: Arc<Logins>,
+    /// By where the user comes from, which a module says.
     backoff: Mutex<Backoff<String>>,
     slots: Semaphore,
-    /// Key of the credentials of users that do not exist, if the file has none.
-    secret: Option<[u8; 32]>,
-}
-
-impl Default for Passwords {
-    fn default() -> Self {
-        let (file, backoff) = (UsersFile::default(), Mutex::default());
-        Self { file, backoff, slots: Semaphore::new(AT_ONCE), secret: access::random() }
-    }
 }
 
 /// What became of a check.
@@ -45,9 +38,13 @@ pub(super) enum Password {
 }
 
 impl Passwords {
+    pub(super) fn new(logins: Arc<Logins>) -> Self {
+        Self { logins, backoff: Mutex::default(), slots: Semaphore::new(AT_ONCE) }
+    }
+
     /// Checks the password of a user. `source` is where the user comes from.
     pub(super) async fn check(
-        self: &Arc<Self>,
+        &self,
         file: Option<PathBuf>,
         user: &str,
         password: Zeroizing<String>,
@@ -58,9 +55,10 @@ impl Passwords {
             return Password::Unable(why.to_owned());
         };
         let (source, now) = (source.to_owned(), Instant::now());
+        let subject = Subject::User(user.to_owned());
         let wait = {
             let backoff = lock(&self.backoff);
-            backoff.source(&source, now).or_else(|| backoff.name(&source, user, now))
+            backoff.source(&source, now).or_else(|| backoff.subject(&source, &subject, now))
         };
         if let Some(Wait::OfSource(wait) | Wait::OfName(wait)) = wait {
             return Password::Wrong(format!(
@@ -71,34 +69,29 @@ impl Passwords {
         let Ok(_slot) = self.slots.acquire().await else {
             return Password::Unable("the server ends".to_owned());
         };
-        let (all, name) = (self.clone(), user.to_owned());
-        let checked = tokio::task::spawn_blocking(move || all.compare(&file, &name, &password)).await;
-        let checked = checked.unwrap_or_else(|error| Password::Unable(error.to_string()));
+        let checked = self.compare(&file, user, password).await;
         match &checked {
-            Password::Right => lock(&self.backoff).right(&source, user, now),
-            Password::Wrong(_) | Password::None => lock(&self.backoff).wrong(&source, Some(user), now),
+            Password::Right => lock(&self.backoff).right(&source, &subject, now),
+            Password::Wrong(_) | Password::None => lock(&self.backoff).wrong(&source, Some(&subject), now),
             Password::Unable(_) => {}
         }
         checked
     }
 
-    /// Blocks on the disk and on the processor.
-    fn compare(&self, file: &std::path::Path, name: &str, password: &str) -> Password {
-        let users = match self.file.users(file) {
+    async fn compare(&self, file: &Path, name: &str, password: Zeroizing<String>) -> Password {
+        let users = match self.logins.users(Some(file)).await {
             Ok(users) => users,
             Err(why) => return Password::Unable(why),
         };
-        match users.find(name).and_then(|user| user.scram.as_ref()) {
-            Some(credential) if credential.is_of(password) => Password::Right,
-            Some(_) => Password::Wrong("the password is wrong".to_owned()),
-            None => {
-                // It takes as long, so that the time does not tell who has a password.
-                let secret = users.key().or(self.secret.as_ref());
-                let fake =
-                    secret.map(|secret| Credential::fake(secret, name, users.credentials().into_iter()));
-                let _ = fake.is_some_and(|fake| fake.is_of(password));
-                Password::None
-            }
+        // Another one is computed for a user without a password, so that the time does not tell who has one.
+        let credential = self.logins.credential(&users, name);
+        let has_password = credential.is_ok();
+        let (Ok(credential) | Err(credential)) = credential;
+        match spawn_blocking(move || credential.is_of(&password)).await {
+            Ok(true) if has_password => Password::Right,
+            Ok(_) if has_password => Password::Wrong("the password is wrong".to_owned()),
+            Ok(_) => Password::None,
+            Err(error) => Password::Unable(error.to_string()),
         }
     }
 }

@@ -14,14 +14,13 @@ use config::types::{self, LogIn};
 use nix::unistd::{User, geteuid};
 use serde::Deserialize;
 use state::State;
-use state::events::Level;
 use state::listen::SocketPath;
 use state::lock::lock;
 use sys::peer::Credentials;
-use sys::socket::{ListenUnixError, listen_unix};
+use sys::socket::ListenUnixError;
 use text::terminal::plain;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -32,6 +31,7 @@ use super::passwords::{Password, Passwords};
 use super::peers::{News, Peers};
 use super::refusals::{Asker, Refusals, Why};
 use super::tokens::{SUBJECT, Tokens};
+use crate::acceptor::{Acceptor, Arrival, Bound};
 
 /// Subject of events about the socket, and of what is degraded.
 pub(super) const SOCKET: &str = "otp.socket";
@@ -52,9 +52,6 @@ const LONGEST: u64 = 8192;
 const CONNECTIONS: usize = 128;
 const OF_ONE_USER: usize = 8;
 
-/// Pause after a failed accept, for example when descriptors are exhausted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-
 /// A socket with its task. Dropping it ends the task and removes the socket's file.
 #[derive(Debug)]
 pub(super) struct AuthSocket {
@@ -71,11 +68,11 @@ impl Drop for AuthSocket {
 impl AuthSocket {
     /// Begins to answer at a path. Call it in the runtime.
     pub(super) fn start(path: &Path, judges: Judges) -> Result<Self, String> {
-        let (listener, file) = listen_unix(path, MODE).map_err(|error: ListenUnixError| error.to_string())?;
-        let listener = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
-        let listener = listener.map_err(|error| error.to_string())?;
+        let bound = Bound::unix_and_file(path, MODE);
+        let (socket, file) = bound.map_err(|error: ListenUnixError| error.to_string())?;
+        let acceptor = socket.register(SOCKET, judges.state.clone()).map_err(|error| error.to_string())?;
         let door = Arc::new(Door { judges, open: Mutex::default() });
-        Ok(Self { task: tokio::spawn(accept(listener, door)), _file: SocketPath(file) })
+        Ok(Self { task: tokio::spawn(accept(acceptor, door)), _file: file })
     }
 }
 
@@ -153,22 +150,15 @@ impl Said {
     }
 }
 
-async fn accept(listener: UnixListener, door: Arc<Door>) {
+async fn accept(acceptor: Acceptor, door: Arc<Door>) {
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let Ok(peer) = sys::peer::credentials(&stream) else { continue };
-                let Some(slot) = slot(&door, peer) else { continue };
-                tokio::spawn(async move {
-                    // Who asks too slowly is closed.
-                    let _ = timeout(LIMIT, serve(stream, peer, &slot.door)).await;
-                });
-            }
-            Err(error) => {
-                door.judges.state.events.record(Level::Warning, SOCKET, format!("cannot accept: {error}"));
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
+        let Arrival::Unix(stream) = acceptor.next().await else { continue };
+        let Ok(peer) = sys::peer::credentials(&stream) else { continue };
+        let Some(slot) = slot(&door, peer) else { continue };
+        tokio::spawn(async move {
+            // Who asks too slowly is closed.
+            let _ = timeout(LIMIT, serve(stream, peer, &slot.door)).await;
+        });
     }
 }
 

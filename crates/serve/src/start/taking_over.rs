@@ -10,7 +10,8 @@ use sys::pid_file::PidFile;
 use tokio::task::spawn_blocking;
 
 use super::{Signals, StartError, system};
-use crate::admin::{self, AdminError, AdminListener};
+use crate::acceptor::Bound;
+use crate::admin::{self, AdminError};
 use crate::kept::Found;
 use crate::reload::Opened;
 use crate::upgrade::older;
@@ -18,9 +19,9 @@ use crate::upgrade::protocol::TICKETS;
 use crate::upgrade::take_over::{TakeOver, Word};
 
 /// The admin listener of the process before, or a new one.
-pub(super) fn admin(bind: &BindAddress, take_over: Option<&TakeOver>) -> Result<AdminListener, AdminError> {
+pub(super) fn admin(bind: &BindAddress, take_over: Option<&TakeOver>) -> Result<Bound, AdminError> {
     let handed = take_over.and_then(|it| it.admin(&bind.to_string()));
-    match handed.and_then(|(socket, file)| admin::passed_on(socket, file)) {
+    match handed.and_then(|(socket, file)| Bound::passed_on(socket, file)) {
         Some(listener) => Ok(listener),
         None => admin::bind(bind),
     }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use config::Config;
 use config::types::BindAddress;
 use proxy::front::{Denied, Extent, Front, Said, Upgrade};
 use proxy::worker::Command;
@@ -16,15 +15,13 @@ use serde_json::json;
 use state::events::Level;
 use state::kept::traffic::Traffic;
 use state::listen::{BoundKey, HandedKey};
-use sys::pid_file::PidFile;
 use text::units;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 
+use super::means::HandedOver;
 use super::{FrontDoor, Signals, Stopping, notify};
-use crate::admin::AdminListener;
 use crate::kept::Passed;
-use crate::upgrade::Launch;
 use crate::upgrade::guardian::Guardian;
 use crate::upgrade::hand_over::{Attempt, Failed, Newer, Offers, Ready, Serving};
 use crate::upgrade::offer;
@@ -38,60 +35,6 @@ const TOLD_LIMIT: Duration = Duration::from_secs(2);
 
 /// How often the next process hears how many sessions are left.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-
-/// What an upgrade needs beside what the supervisor has.
-pub(super) struct Means {
-    guardian: Result<Arc<Guardian>, String>,
-    admin: Option<(String, OwnedFd, Option<sys::socket::SocketFile>)>,
-    /// Ends the admin listener.
-    pub(super) admin_off: Arc<Notify>,
-    pub(super) pid_file: Option<PidFile>,
-}
-
-/// The next process serves, and this one ends with its last session.
-pub(super) struct HandedOver {
-    newer: Newer,
-    limit: Duration,
-    /// What the next process knows to be counted here.
-    counted: Option<Traffic>,
-    told: Option<oneshot::Receiver<()>>,
-}
-
-impl Means {
-    pub(super) fn new(
-        guardian: Result<Guardian, String>,
-        admin: Option<(&BindAddress, &AdminListener)>,
-        pid_file: Option<PidFile>,
-    ) -> Self {
-        let shared = admin.and_then(|(bind, listener)| {
-            let (socket, file) = listener.share().ok()?;
-            Some((bind.to_string(), socket, file))
-        });
-        let guardian = guardian.and_then(|guardian| guardian.confirm().map(|()| Arc::new(guardian)));
-        Self { guardian, admin: shared, admin_off: Arc::default(), pid_file }
-    }
-}
-
-impl Means {
-    /// Closes the further descriptor of the admin listener: the file of a Unix socket is removed only when no process has it
-    /// open any more.
-    pub(super) fn close_admin(&mut self) {
-        self.admin = None;
-    }
-}
-
-/// Starts the guardian, if operators can ask for an upgrade. The error says why there is none.
-pub(super) fn start_guardian(launch: &Result<Launch, String>, config: &Config) -> Result<Guardian, String> {
-    let launch = launch.as_ref().map_err(String::clone)?;
-    if config.control.is_none() {
-        return Err("it has no control socket".to_owned());
-    }
-    Guardian::start(launch).map_err(|error| {
-        let why = format!("the process that would start the next one cannot be started: {error}");
-        tracing::warn!("upgrades are not possible: {why}");
-        why
-    })
-}
 
 impl FrontDoor {
     /// Has another process take over. On an error this one serves on, unchanged.

@@ -9,6 +9,7 @@ use proxy::front::{Front, Upgrade};
 use serde_json::json;
 use state::BackendState;
 use text::nearest::nearest;
+use zeroize::Zeroizing;
 
 use super::super::client::PeerCredentials;
 use super::super::mail::Mail;
@@ -32,6 +33,8 @@ pub(in super::super) enum Step {
     Capture(capture::Running),
     /// An answer that others have a part in, such as the workers.
     Later(Later),
+    /// A one-time password, which allows changes for a time.
+    Password(Zeroizing<String>),
     /// A command of SMTP, which clients send that log in by its grammar.
     Mail(Mail),
 }

@@ -94,7 +94,7 @@ fn client(role: Role) -> PeerCredentials {
 /// each command is named.
 fn only_reads(command: &str, step: &Step) -> bool {
     match step {
-        Step::Nothing | Step::Refused(_) | Step::Mail(_) => true,
+        Step::Nothing | Step::Refused(_) | Step::Mail(_) | Step::Password(_) => true,
         Step::Answer(_) => {
             ["status", "backends", "certs", "clients", "events", "health", "dsr", "help"].contains(&command)
         }

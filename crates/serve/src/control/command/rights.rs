@@ -17,6 +17,17 @@ pub(super) fn dsr(arguments: &[&str]) -> Role {
     if arguments.first() == Some(&"trace") { Role::Admin } else { Role::View }
 }
 
+/// Whether a command changes something, or shows what clients send: for those a one-time password may be asked for. Of the others
+/// that need more than the lowest role, these only read.
+pub(super) fn is_change(name: &str, arguments: &[&str], needed: Role) -> bool {
+    let reads = match name {
+        "show" | "diff" | "history" => true,
+        "log-level" | "save" => arguments.is_empty(),
+        _ => false,
+    };
+    needed > Role::View && !reads
+}
+
 /// Says why the client may not, and records that it has tried.
 pub(super) fn refuse(state: &State, who: &PeerCredentials, command: &str, needed: Role) -> String {
     let role = who.role;
@@ -64,6 +75,15 @@ mod tests {
         for name in admin {
             assert_eq!((role(name, &[]), role(name, &["a", "b"])), (Role::Admin, Role::Admin), "{name}");
         }
+        let changes = |name: &str, arguments: &[&str]| is_change(name, arguments, role(name, arguments));
+        for name in view.iter().chain(&["show", "diff", "log-level", "save"]) {
+            assert!(!changes(name, &[]), "{name} reads");
+        }
+        assert!(!changes("history", &["3"]) && !changes("dsr", &["status"]) && changes("dsr", &["trace"]));
+        for name in ["drain", "kill", "set", "commit", "undo", "capture", "reload", "stop"] {
+            assert!(changes(name, &["a"]), "{name}");
+        }
+        assert!(changes("log-level", &["debug"]) && changes("save", &["done"]));
         let listed = view.len() + operate.len() + admin.len();
         assert_eq!(COMMANDS.len(), listed, "each command is in one of the lists");
     }

@@ -12,6 +12,7 @@ use access::policy::Subject;
 use access::sasl::gs2::{Channel, TLS_EXPORTER};
 use access::sasl::smtp::{self, Command, Greeting, LONGEST_LINE, NoCommand, TlsOffer};
 use access::sasl::{Login, Offer, Refusal, Step};
+use access::users::{Secret, Users};
 use access::{ChannelBinding, Identity, Mechanism};
 use base64ct::{Base64, Encoding};
 use config::types::{RemoteControl, TlsStart};
@@ -25,12 +26,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::super::client::{Admitted, Origin, PeerCredentials, Shared};
+use super::super::client::{Admitted, Origin, PeerCredentials, RemoteOperator, Shared};
 use super::super::mail;
 use super::super::session::Session;
 use super::super::stream::Stream;
 use super::kerberos;
 use crate::client_slots::ClientSlot;
+use crate::logins::{Rules, unix_time};
 
 /// Time limit of a log-in, from the connection on; a person may type a password meanwhile.
 const LOG_IN_TIME: Duration = Duration::from_secs(60);
@@ -51,15 +53,27 @@ const LATER: &str = "454 4.7.0 too many wrong log-ins: try again later\r\n";
 const CLOSING: &str = "421 4.7.0 too many mistakes\r\n";
 
 /// The connection ends.
-struct Over;
+enum Over {
+    /// The client has gone, or was told why it must.
+    Gone,
+    /// It has sent a line that is too long.
+    TooLong,
+}
 
 pub(super) async fn run(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, slot: Arc<ClientSlot>) {
     slot.set(ClientActivity::Waiting);
     // Answers are short, and each is waited for.
     let _ = stream.set_nodelay(true);
-    let logged_in = timeout(LOG_IN_TIME, log_in(&shared, stream, peer, &slot)).await;
-    if let Ok(Ok((admitted, stream, input))) = logged_in {
-        Session::new(shared, admitted, stream, slot).with_input(input).run().await;
+    match timeout(LOG_IN_TIME, log_in(&shared, stream, peer, &slot)).await {
+        Ok(Ok((admitted, stream, input))) => {
+            Session::new(shared, admitted, stream, slot).with_input(input).run().await;
+        }
+        Ok(Err(Over::TooLong)) => {
+            shared.logins.wrong(peer.ip(), None);
+            let message = format!("{}: a client refused: its line is too long", peer.ip());
+            shared.front.state.events.record(Level::Warning, "access", message);
+        }
+        Ok(Err(Over::Gone)) | Err(_) => {}
     }
 }
 
@@ -72,7 +86,7 @@ async fn log_in(
     let snapshot = shared.front.snapshot.load_full();
     // A reload without the section leaves the socket open: it was bound at the start.
     let (Some(terminator), Some(remote)) = (&snapshot.control_tls, snapshot.config.remote_control()) else {
-        return Err(Over);
+        return Err(Over::Gone);
     };
     let plain = match remote.start {
         TlsStart::Implicit => Plain::Tcp(stream),
@@ -81,7 +95,7 @@ async fn log_in(
     let Established { stream, name, exporter } =
         tls::operator::accept(terminator, plain).await.map_err(|refused| {
             tracing::debug!(%peer, ending = ?refused.ending, "control: no TLS");
-            Over
+            Over::Gone
         })?;
     let channel = Channel::default();
     let channel = match exporter {
@@ -90,7 +104,9 @@ async fn log_in(
     };
     let replays = kerberos::replays(snapshot.config.process.state_directory.as_deref());
     let known = if replays.is_some() { Replays::Known } else { Replays::Unknown };
-    let offer = offer(shared, remote, channel, name, known);
+    let users = shared.logins.users(remote.users.as_deref()).await.unwrap_or_default();
+    let tokens = if users.has_tokens() { Tokens::Some } else { Tokens::None };
+    let offer = offer(shared, remote, channel, name, (known, tokens));
     let wire = Wire { stream, input: Vec::new() };
     let mut conversation = Conversation { shared, remote, peer, slot, offer, replays, wire };
     if remote.start == TlsStart::Implicit {
@@ -108,13 +124,20 @@ enum Replays {
     Unknown,
 }
 
+/// Whether the file of users has bearer tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tokens {
+    Some,
+    None,
+}
+
 /// What works on this connection, of what the configuration allows.
 fn offer(
     shared: &Shared,
     remote: &RemoteControl,
     channel: Channel,
     external: Option<String>,
-    replays: Replays,
+    (replays, tokens): (Replays, Tokens),
 ) -> Offer {
     shared.kerberos.announce(Some(remote), &shared.front.state);
     let has_kerberos = shared.kerberos.is_there(remote);
@@ -124,7 +147,8 @@ fn offer(
         Mechanism::ScramSha256Plus => remote.users.is_some() && !channel.is_empty(),
         Mechanism::Gs2Krb5 => has_kerberos && replays == Replays::Known,
         Mechanism::Gs2Krb5Plus => has_kerberos && !channel.is_empty(),
-        Mechanism::Bearer | Mechanism::OneTimePassword => false,
+        Mechanism::Bearer => tokens == Tokens::Some,
+        Mechanism::OneTimePassword => false,
     };
     let mechanisms = remote.mechanisms.iter().copied().filter(works).collect();
     Offer { mechanisms, channel, external }
@@ -142,7 +166,7 @@ async fn until_tls(plain: Plain) -> Result<Plain, Over> {
             // An attacker in the middle may have put bytes behind the command that would count as encrypted.
             Ok(Command::StartTls) if !wire.input.is_empty() => {
                 wire.send("554 5.5.0 bytes behind STARTTLS\r\n").await?;
-                return Err(Over);
+                return Err(Over::Gone);
             }
             Ok(Command::StartTls) => {
                 wire.send("220 2.0.0 begin TLS\r\n").await?;
@@ -151,7 +175,7 @@ async fn until_tls(plain: Plain) -> Result<Plain, Over> {
             Ok(Command::Noop | Command::Reset) => mail::FINE.to_owned(),
             Ok(Command::Quit) => {
                 wire.send(mail::BYE).await?;
-                return Err(Over);
+                return Err(Over::Gone);
             }
             Ok(Command::Auth { .. }) => {
                 "538 5.7.11 no client logs in without encryption: STARTTLS\r\n".to_owned()
@@ -162,7 +186,7 @@ async fn until_tls(plain: Plain) -> Result<Plain, Over> {
         wire.send(&answer).await?;
     }
     wire.send(CLOSING).await?;
-    Err(Over)
+    Err(Over::Gone)
 }
 
 struct Conversation<'a> {
@@ -199,13 +223,13 @@ impl Conversation<'_> {
                 Ok(Command::Noop | Command::Reset) => mail::FINE.to_owned(),
                 Ok(Command::Quit) => {
                     self.wire.send(mail::BYE).await?;
-                    return Err(Over);
+                    return Err(Over::Gone);
                 }
                 Ok(Command::Auth { mechanism, initial }) => {
                     self.slot.set(ClientActivity::Working);
                     let tried = self.authenticate(&mechanism, initial).await?;
                     if self.slot.set(ClientActivity::Waiting) == ClientDecision::GivesWay {
-                        return Err(Over);
+                        return Err(Over::Gone);
                     }
                     match tried {
                         Ok(admitted) => {
@@ -220,7 +244,7 @@ impl Conversation<'_> {
                         }
                         Err(NotIn::MustWait) => {
                             self.wire.send(LATER).await?;
-                            return Err(Over);
+                            return Err(Over::Gone);
                         }
                         Err(NotIn::Fault(answer)) => {
                             faults += 1;
@@ -241,7 +265,7 @@ impl Conversation<'_> {
             self.wire.send(&answer).await?;
         }
         self.wire.send(CLOSING).await?;
-        Err(Over)
+        Err(Over::Gone)
     }
 
     async fn authenticate(
@@ -251,9 +275,13 @@ impl Conversation<'_> {
     ) -> Result<Result<Admitted, NotIn>, Over> {
         let mut login = match Login::begin(mechanism, &self.offer) {
             Ok(login) => login,
-            Err(_) => return Ok(Err(NotIn::Fault("504 5.5.4 this mechanism is not offered\r\n"))),
+            Err(refusal) => {
+                self.refused(None, &line(mechanism), &refusal);
+                return Ok(Err(NotIn::Fault("504 5.5.4 this mechanism is not offered\r\n")));
+            }
         };
-        let mut name = self.offer.external.clone().filter(|_| login.mechanism() == Mechanism::External);
+        let external = self.offer.external.clone().filter(|_| login.mechanism() == Mechanism::External);
+        let mut claimed = external.map(Subject::Certificate);
         let mut step = match initial {
             Some(message) => login.response(&message),
             // The client speaks first in every mechanism.
@@ -267,21 +295,22 @@ impl Conversation<'_> {
                     has_spoken |= !challenge.is_empty();
                     // A client that is silent here may lose its slot, as one that has not begun.
                     if self.slot.set(ClientActivity::Waiting) == ClientDecision::GivesWay {
-                        return Err(Over);
+                        return Err(Over::Gone);
                     }
                     let line = self.wire.line().await?;
                     self.slot.set(ClientActivity::Working);
                     smtp::response(&line).and_then(|message| login.response(&message))
                 }
                 Ok(Step::NeedsCredential(user)) => {
-                    if let Some(wait) = self.shared.logins.wait(self.peer.ip(), &user) {
-                        self.tell_wait(&user, wait);
+                    let subject = Subject::User(user.clone());
+                    if let Some(wait) = self.shared.logins.wait(self.peer.ip(), &subject) {
+                        self.tell_wait(&subject, wait);
                         return Ok(Err(NotIn::MustWait));
                     }
-                    let next = self.credential(&mut login, &user);
-                    name = Some(user);
-                    next
+                    claimed = Some(subject);
+                    self.credential(&mut login, &user).await
                 }
+                Ok(Step::NeedsToken(token)) => login.token(self.token(&token).await),
                 Ok(Step::NeedsContext { token, application_data }) => {
                     let accepted = self.shared.kerberos.accept(
                         self.remote,
@@ -291,46 +320,64 @@ impl Conversation<'_> {
                     );
                     match accepted.await {
                         Ok(Accepted { principal, flags, token }) => {
-                            name = Some(principal.clone());
+                            claimed = Some(Subject::Principal(principal.clone()));
                             login.context(principal, flags, token)
                         }
                         Err(why) => Err(Refusal::Gssapi(why)),
                     }
                 }
-                Ok(Step::Done(identity)) => return Ok(self.admit(&identity)),
+                Ok(Step::Done(identity)) => return Ok(self.admit(&identity).await),
                 Err(refusal) => break refusal,
             };
         };
-        match refusal {
-            Refusal::Cancelled => return Ok(Err(NotIn::Fault("501 5.7.0 given up\r\n"))),
-            Refusal::NotBase64 if !has_spoken => {
-                return Ok(Err(NotIn::Fault("501 5.5.2 this is no Base64\r\n")));
-            }
-            _ => {}
-        }
-        self.shared.logins.wrong(self.peer.ip(), name.as_deref());
-        let who = name.as_deref().map_or("a client".to_owned(), |name| format!("\"{}\"", line(name)));
-        let reason = line(&refusal.to_string());
-        self.record(Level::Warning, &format!("{who} refused ({}): {reason}", login.mechanism()));
-        Ok(Err(NotIn::Wrong))
+        self.refused(claimed.as_ref(), login.mechanism().name(), &refusal);
+        Ok(Err(match refusal {
+            Refusal::Cancelled => NotIn::Fault("501 5.7.0 given up\r\n"),
+            Refusal::NotBase64 if !has_spoken => NotIn::Fault("501 5.5.2 this is no Base64\r\n"),
+            _ => NotIn::Wrong,
+        }))
     }
 
-    fn credential(&self, login: &mut Login, user: &str) -> Result<Step, Refusal> {
-        let users = self.shared.logins.users(self.remote).unwrap_or_else(|why| {
+    /// Counts a log-in that went wrong, and records why.
+    fn refused(&self, claimed: Option<&Subject>, mechanism: &str, why: &Refusal) {
+        self.shared.logins.wrong(self.peer.ip(), claimed);
+        let name = claimed.map(Subject::name);
+        let who = name.map_or("a client".to_owned(), |name| format!("\"{}\"", line(name)));
+        self.record(Level::Warning, &format!("{who} refused ({mechanism}): {}", line(&why.to_string())));
+    }
+
+    async fn users(&self) -> Arc<Users> {
+        self.shared.logins.users(self.remote.users.as_deref()).await.unwrap_or_else(|why| {
             self.record(Level::Error, &why);
             Arc::default()
-        });
+        })
+    }
+
+    /// The name of a token, if it is known and has not ended.
+    async fn token(&self, text: &str) -> Result<String, Refusal> {
+        let secret: Secret = text.parse().map_err(|_| Refusal::UnknownToken)?;
+        let users = self.users().await;
+        let token = users.token(&secret).ok_or(Refusal::UnknownToken)?;
+        match token.has_ended(unix_time()) {
+            true => Err(Refusal::EndedToken(token.name.clone())),
+            false => Ok(token.name.clone()),
+        }
+    }
+
+    async fn credential(&self, login: &mut Login, user: &str) -> Result<Step, Refusal> {
+        let users = self.users().await;
         let credential = self.shared.logins.credential(&users, user);
         let random = access::random::<NONCE>().ok_or(Refusal::NoRandom)?;
         login.credential(credential.as_ref(), &Base64::encode_string(&random))
     }
 
     /// Decides whether an operator who has proved who he is may do anything.
-    fn admit(&self, identity: &Identity) -> Result<Admitted, NotIn> {
+    async fn admit(&self, identity: &Identity) -> Result<Admitted, NotIn> {
         let subject = Subject::of(identity);
         // Read before the rights, so that a newer configuration is noticed.
         let generation = self.shared.front.state.generation.load(Relaxed);
-        let granted = self.shared.logins.role(self.remote, &subject);
+        let rules = Rules { users: self.remote.users.as_deref(), policy: &self.remote.policy };
+        let granted = self.shared.logins.standing(rules, &subject).await.granted;
         let bound = match identity.channel {
             ChannelBinding::Bound => "bound to its connection",
             ChannelBinding::Unbound => "not bound to its connection",
@@ -338,24 +385,28 @@ impl Conversation<'_> {
         let how = format!("{subject} logged in ({}, {bound})", identity.mechanism);
         let Some(role) = granted.role else {
             self.record(Level::Warning, &format!("{how} and was refused: {}", granted.reason));
-            self.shared.logins.wrong(self.peer.ip(), None);
+            self.shared.logins.wrong(self.peer.ip(), Some(&subject));
             return Err(NotIn::Wrong);
         };
-        self.shared.logins.right(self.peer.ip(), &identity.name);
+        self.shared.logins.right(self.peer.ip(), &subject);
         self.record(Level::Info, &format!("{how}: {}", granted.reason));
         let login = Some(subject.to_string().into());
         let who = PeerCredentials { uid: u32::MAX, name: None, pid: None, login, role };
-        Ok(Admitted { who, origin: Origin::Remote(subject), generation })
+        Ok(Admitted {
+            who,
+            origin: Origin::Remote(RemoteOperator { subject, from: self.peer.ip() }),
+            generation,
+        })
     }
 
-    fn tell_wait(&self, user: &str, wait: Wait) {
+    fn tell_wait(&self, subject: &Subject, wait: Wait) {
         let (whose, wait) = match wait {
             Wait::OfSource(wait) => ("its address", wait),
             Wait::OfName(wait) => ("this name", wait),
         };
         let state = &self.shared.front.state;
         if self.shared.refused.may(state.started.elapsed()) {
-            let (user, wait) = (line(user), wait.as_secs_f32());
+            let (user, wait) = (line(subject.name()), wait.as_secs_f32());
             let message = format!(
                 "\"{user}\" must wait for {wait:.0} s: too many wrong log-ins of {whose}; more of these are not told for a minute"
             );
@@ -391,11 +442,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             searched = self.input.len();
             if searched > LONGEST_LINE {
                 self.send("500 5.5.6 this line is too long\r\n").await?;
-                return Err(Over);
+                return Err(Over::TooLong);
             }
             match self.stream.read_buf(&mut self.input).await {
                 Ok(1..) => {}
-                Ok(0) | Err(_) => return Err(Over),
+                Ok(0) | Err(_) => return Err(Over::Gone),
             }
         }
     }
@@ -405,6 +456,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             self.stream.write_all(text.as_bytes()).await?;
             self.stream.flush().await
         };
-        sent.await.map_err(|_| Over)
+        sent.await.map_err(|_| Over::Gone)
     }
 }
