@@ -60,6 +60,17 @@ impl Failure {
     }
 }
 
+/// The text alone, for a place of its own.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(text) => f.write_str(text.trim_end().trim_start_matches("error: ")),
+            Failure::Runtime(error) => f.write_str(describe(error).trim_end().trim_start_matches("error: ")),
+            Failure::Refused | Failure::Status(_) | Failure::OutputClosed => f.write_str("it has failed"),
+        }
+    }
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Failure::Runtime(error.into())

@@ -200,18 +200,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let socket = socket_path(arguments, named_by_environment.map(PathBuf::from))?;
     let remote = arguments.host.remote()?;
     if let Command::Top(top) = &arguments.command {
-        if remote.is_some() {
-            return Err(Failure::usage("top is for servers of this machine: --host has it not yet"));
-        }
         let format = if arguments.json { Format::Json } else { Format::Text };
-        return top::run(top, &format, &socket, arguments.timeout);
+        let way = match remote {
+            Some(remote) => Way::Network(Box::new(arguments.host.door(remote, arguments.timeout))),
+            None => Way::Socket(socket, arguments.timeout),
+        };
+        return top::run(top, &format, way);
     }
     let patience = match arguments.command {
         Command::Upgrade(_) => arguments.timeout.max(upgrade::PATIENCE),
         _ => arguments.timeout,
     };
     let client = match &remote {
-        Some(remote) => arguments.host.log_in(remote, patience),
+        Some(remote) => arguments.host.door(remote.clone(), patience).log_in(),
         None => Client::connect(&socket, patience).map_err(failed),
     };
     let mut client = match (&arguments.command, client) {
@@ -252,6 +253,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 enum Format {
     Text,
     Json,
+}
+
+/// The way to a server, also for a second connection.
+enum Way {
+    Socket(PathBuf, Duration),
+    Network(Box<host::Door>),
+}
+
+impl Way {
+    fn connect(&mut self) -> Result<Client, Failure> {
+        match self {
+            Self::Socket(path, timeout) => Client::connect(path, *timeout).map_err(failed),
+            Self::Network(door) => door.log_in(),
+        }
+    }
 }
 
 impl Command {

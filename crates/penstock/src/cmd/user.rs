@@ -1,7 +1,7 @@
 //! `penstock user`: the file of those who may log in to a server's control over the network, and who owns which SSH key.
 //! `crates/access/src/users.rs` has its form.
 
-use std::io::{self, Read};
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use access::sasl::{Credential, LEAST_ITERATIONS, MOST_ITERATIONS, prepare};
 use access::users::{Account, User, Users};
 use clap::{Args, Subcommand};
 use ssh::keys::{Answered, Ask, Question, UserPrompt};
+use zeroize::Zeroizing;
 
 use crate::output::{Failure, plain, print};
 
@@ -23,9 +24,13 @@ mod key;
 mod list;
 mod owners;
 mod revoke;
+pub(crate) mod secret;
+pub(crate) mod token;
 mod who;
 
-use file::{FILE, read, unknown, write};
+use file::{FILE, random, read, unknown, write};
+use secret::first_line;
+use token::role;
 
 /// Users: what they may do with a server's control, their passwords and groups, and their SSH keys on hosts
 ///
@@ -60,6 +65,7 @@ enum Command {
     Audit(Box<audit::Arguments>),
     Deploy(Box<deploy::Arguments>),
     Revoke(Box<revoke::Arguments>),
+    Token(token::Token),
 }
 
 /// Add a user, or change one: what is not named stays
@@ -103,9 +109,6 @@ const ITERATIONS: u32 = 65_536;
 /// Bytes of a salt.
 const SALT: usize = 18;
 
-/// Longest first line of a file with a password.
-const LARGEST_PASSWORD: u64 = 4096;
-
 const EXAMPLES: &str = "\
 Examples:
   penstock user add ann --role operate
@@ -113,6 +116,7 @@ Examples:
   penstock user add root --role admin --certificate root.example --no-password
   penstock user list
   penstock user remove ann
+  penstock user token add prometheus --role view --expires 30d > token
   penstock user key add ann ann-laptop.pub
   penstock user who ~/.ssh/authorized_keys";
 
@@ -134,20 +138,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Audit(arguments) => audit::run(file, arguments),
         Command::Deploy(arguments) => deploy::run(file, arguments),
         Command::Revoke(arguments) => revoke::run(file, arguments),
+        Command::Token(token) => token.run(file),
     }
-}
-
-fn role(word: &str) -> Result<Role, String> {
-    word.parse().map_err(|_| "it is view, operate or admin".to_owned())
 }
 
 fn put(file: &Path, add: &Add) -> Result<(), Failure> {
     let (text, mut users) = read(file)?;
-    let before = users.find(&add.name).cloned();
+    // What looks the same is the same user.
+    let name = prepare(&add.name).map(Cow::into_owned).unwrap_or_else(|_| add.name.clone());
+    let before = users.find(&name).cloned();
     let is_new = before.is_none();
     let mut user = match before {
         Some(user) => user,
-        None => User::new(&add.name).map_err(Failure::usage)?,
+        None => User::new(&name).map_err(Failure::usage)?,
     };
     user.role = add.role.or(user.role);
     let replace = |old: &mut Vec<String>, new: &[String]| {
@@ -175,7 +178,7 @@ fn put(file: &Path, add: &Add) -> Result<(), Failure> {
     }
     write(file, &new, text.as_deref())?;
     let verb = if is_new { "added" } else { "changed" };
-    print(&format!("{verb} {}\n", add.name))
+    print(&format!("{verb} {name}\n"))
 }
 
 fn credential(add: &Add) -> Result<Credential, Failure> {
@@ -190,39 +193,26 @@ fn credential(add: &Add) -> Result<Credential, Failure> {
 
 /// Reads a password from the first line of a file; `-` is standard input.
 pub(crate) fn password_of(file: &Path) -> Result<String, Failure> {
-    let shown = plain(&file.display().to_string());
-    let bytes = match file.as_os_str() == "-" {
-        true => {
-            let mut bytes = Vec::new();
-            io::stdin().take(LARGEST_PASSWORD + 1).read_to_end(&mut bytes).map(|_| bytes)
-        }
-        false => sys::file::read(file, LARGEST_PASSWORD),
-    };
-    let bytes = bytes
-        .map_err(|error| Failure::usage(format_args!("cannot read the password in {shown}: {error}")))?;
-    let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    if first.len() as u64 > LARGEST_PASSWORD {
-        return Err(Failure::usage(format_args!(
-            "the first line of {shown} is longer than {LARGEST_PASSWORD} bytes: it is no password"
-        )));
-    }
-    let text = String::from_utf8(first.to_vec());
-    let text = text.map_err(|_| Failure::usage(format_args!("the password in {shown} is not UTF-8 text")))?;
-    let line = text.lines().next().unwrap_or_default();
-    let checked = prepare(line).map(str::to_owned);
-    checked.map_err(|error| Failure::usage(format_args!("the password in {shown} {error}")))
+    let line = first_line(file, "password")?;
+    let checked = prepare(&line).map(Cow::into_owned);
+    checked.map_err(|error| {
+        Failure::usage(format_args!("the password in {} {error}", plain(&file.display().to_string())))
+    })
 }
 
 /// Asks for a password on the terminal.
 pub(crate) fn ask(question: &str) -> Result<String, Failure> {
-    let question = Question { text: format!("{question}: "), answer: Answered::Unseen };
-    let answer = UserPrompt::from_environment().ask(&question).map_err(|error| {
-        Failure::usage(format_args!(
-            "cannot ask for the password: {error}\n  hint: --password-file FILE names it"
-        ))
-    })?;
-    let checked = prepare(&answer).map(str::to_owned);
+    let answer = ask_unprepared(question, "--password-file FILE")?;
+    let checked = prepare(&answer).map(Cow::into_owned);
     checked.map_err(|error| Failure::usage(format_args!("the password {error}")))
+}
+
+/// Asks for what is sent as it was typed. `option` names it in a file.
+pub(crate) fn ask_unprepared(question: &str, option: &str) -> Result<Zeroizing<String>, Failure> {
+    let question = Question { text: format!("{question}: "), answer: Answered::Unseen };
+    UserPrompt::from_environment().ask(&question).map_err(|error| {
+        Failure::usage(format_args!("cannot ask for the password: {error}\n  hint: {option} names it"))
+    })
 }
 
 fn ask_twice(name: &str) -> Result<String, Failure> {
@@ -240,8 +230,4 @@ fn remove(file: &Path, name: &str) -> Result<(), Failure> {
     }
     write(file, &users.to_string(), text.as_deref())?;
     print(&format!("removed {name}\n"))
-}
-
-fn random<const N: usize>() -> Result<[u8; N], Failure> {
-    access::random().ok_or_else(|| Failure::runtime("the system gives no random bytes"))
 }

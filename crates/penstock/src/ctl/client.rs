@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use access::step_up::NEEDED;
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
@@ -24,6 +25,16 @@ pub(crate) struct Client {
     /// Bytes read from the socket; those before `used` are already processed.
     buffer: Vec<u8>,
     used: usize,
+    one_time_password: Option<PasswordSource>,
+}
+
+/// Asks the user for a one-time password; the error says why there is none.
+pub(crate) struct PasswordSource(pub(crate) Box<dyn FnMut() -> Result<String, String> + Send>);
+
+impl fmt::Debug for PasswordSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PasswordSource(..)")
+    }
 }
 
 /// Answer to a successful command.
@@ -68,17 +79,48 @@ impl Client {
     pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Self, ClientError> {
         let address = UnixAddr::new(path).map_err(|_| ClientError::BadPath(path.to_owned()))?;
         let stream = connect(&address, timeout).map_err(|error| connect_error(path, timeout, error))?;
-        let stream = Link::Unix(stream);
-        Ok(Client { stream, path: path.to_owned(), timeout, buffer: Vec::new(), used: 0 })
+        let (buffer, path) = (Vec::new(), path.to_owned());
+        Ok(Client { stream: Link::Unix(stream), path, timeout, buffer, used: 0, one_time_password: None })
     }
 
     /// Goes on with a connection over which an operator has logged in. `name` is that of the server, in messages.
     pub(super) fn over(stream: Link, name: &str, timeout: Duration) -> Self {
-        Client { stream, path: PathBuf::from(name), timeout, buffer: Vec::new(), used: 0 }
+        let (buffer, path) = (Vec::new(), PathBuf::from(name));
+        Client { stream, path, timeout, buffer, used: 0, one_time_password: None }
+    }
+
+    /// Asks `source` for a one-time password when the server wants one for a change.
+    pub(crate) fn with_password_source(self, source: PasswordSource) -> Self {
+        Self { one_time_password: Some(source), ..self }
+    }
+
+    pub(crate) fn without_password_source(self) -> Self {
+        Self { one_time_password: None, ..self }
     }
 
     /// Sends one command and waits for its complete answer.
     pub(crate) fn ask(&mut self, command: &str) -> Result<Answer, ClientError> {
+        match self.ask_once(command) {
+            Err(ClientError::Refused(message)) if message.starts_with(NEEDED) => {
+                self.give_password(message)?;
+                self.ask_once(command)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Gives the server a one-time password. `refusal` is what it said without one.
+    fn give_password(&mut self, refusal: String) -> Result<(), ClientError> {
+        let Some(PasswordSource(source)) = &mut self.one_time_password else {
+            return Err(ClientError::Refused(refusal));
+        };
+        let typed = source().map_err(ClientError::Refused)?;
+        // In quotes: a code may have blanks.
+        let typed: String = typed.chars().filter(|char| !char.is_whitespace() && *char != '"').collect();
+        self.ask_once(&format!("otp \"{typed}\"")).map(drop)
+    }
+
+    fn ask_once(&mut self, command: &str) -> Result<Answer, ClientError> {
         let deadline = Some(Instant::now() + self.timeout);
         self.send(command, deadline)?;
         let note = self.read_status(deadline)?;
@@ -101,9 +143,13 @@ impl Client {
         command: &str,
         mut each: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {
-        let deadline = Some(Instant::now() + self.timeout);
-        self.send(command, deadline)?;
-        self.read_status(deadline)?;
+        match self.begin(command) {
+            Err(ClientError::Refused(message)) if message.starts_with(NEEDED) => {
+                self.give_password(message)?;
+                self.begin(command)?;
+            }
+            begun => begun?,
+        }
         loop {
             match self.read_text_line(None) {
                 Ok(Some(line)) => each(&line)?,
@@ -111,6 +157,12 @@ impl Client {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    fn begin(&mut self, command: &str) -> Result<(), ClientError> {
+        let deadline = Some(Instant::now() + self.timeout);
+        self.send(command, deadline)?;
+        self.read_status(deadline).map(drop)
     }
 
     fn send(&mut self, command: &str, deadline: Option<Instant>) -> Result<(), ClientError> {

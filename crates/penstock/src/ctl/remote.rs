@@ -6,13 +6,16 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use access::Mechanism;
+use access::sasl::bearer;
 use access::sasl::gs2::{BindingFlag, Header, TLS_EXPORTER, TokenForm};
 use access::sasl::krb5;
 use access::sasl::scram::{Client as Scram, ScramError};
 use access::sasl::smtp;
+use access::users::Secret;
 use base64ct::{Base64, Encoding};
 use sys::gssapi::{Initiator, Library, Progress};
 use tls::control_client::{ConnectError, Connection, Settings};
+use zeroize::Zeroizing;
 
 use super::client::Client;
 use super::link::Link;
@@ -28,6 +31,8 @@ pub(crate) struct Remote {
     pub(crate) user: Option<String>,
     /// First part of the name of the service in Kerberos.
     pub(crate) service: String,
+    /// Instead of a password.
+    pub(crate) token: Option<Secret>,
     /// `None`: the best that the server offers and the client can.
     pub(crate) mechanism: Option<Mechanism>,
 }
@@ -64,6 +69,17 @@ impl fmt::Display for LogInError {
         match self {
             Self::NoAddress(host, why) => write!(f, "cannot find {host}: {why}"),
             Self::Connect(host, why) => write!(f, "cannot connect to {host}: {why}"),
+            Self::Tls(why @ ConnectError::Handshake { source, .. })
+                if matches!(
+                    source.kind(),
+                    io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe
+                ) =>
+            {
+                write!(
+                    f,
+                    "{why}\n  hint: after several wrong log-ins a server closes at once for a time; its log says why"
+                )
+            }
             Self::Tls(why @ ConnectError::Handshake { .. }) => write!(
                 f,
                 "{why}\n  hint: --ca FILE names the CA of the server's certificate, --server-name NAME the name in it; --starttls \
@@ -140,6 +156,7 @@ impl Remote {
         for mechanism in self.choose(offered, exporter.is_some())? {
             match mechanism {
                 Mechanism::External => drop(answers.ask("AUTH EXTERNAL =", "235")?),
+                Mechanism::Bearer => self.bearer(&mut answers)?,
                 Mechanism::Gs2Krb5 | Mechanism::Gs2Krb5Plus => {
                     match self.ticket(mechanism, exporter) {
                         Ok(ticket) => self.kerberos(&mut answers, mechanism, ticket)?,
@@ -197,7 +214,12 @@ impl Remote {
             Mechanism::ScramSha256 => {
                 self.mechanism.is_some() || !can_bind || !is_offered(&Mechanism::ScramSha256Plus)
             }
-            Mechanism::Bearer | Mechanism::OneTimePassword => false,
+            // A token says that its owner wants to use it.
+            Mechanism::Bearer => true,
+            Mechanism::OneTimePassword => false,
+        };
+        let works = |mechanism: &Mechanism| {
+            self.token.is_some() == (*mechanism == Mechanism::Bearer) && works(mechanism)
         };
         let wanted = MECHANISMS.into_iter().filter(|one| self.mechanism.is_none_or(|wanted| wanted == *one));
         let found: Vec<_> = wanted.filter(is_offered).filter(works).collect();
@@ -206,6 +228,9 @@ impl Remote {
         }
         let hint = match self.mechanism {
             Some(_) => "without --mechanism the best one is taken",
+            None if self.token.is_some() => {
+                "penstock user token add makes tokens, in the file that [control] users of the server's configuration names"
+            }
             None => {
                 "the server's configuration has [control] users and mechanisms; EXTERNAL needs --certificate"
             }
@@ -253,6 +278,19 @@ impl Remote {
         answers.ask("", "235").map(drop)
     }
 
+    fn bearer(&self, answers: &mut Answers<Connection>) -> Result<(), LogInError> {
+        let token = self.token.as_ref().map(Secret::text).unwrap_or_default();
+        let message = Zeroizing::new(Base64::encode_string(&bearer::encode(&token)));
+        let line = Zeroizing::new(format!("AUTH {} {}", Mechanism::Bearer, *message));
+        match answers.ask(&line, "235") {
+            // It has said why in JSON, and now waits for a sign that this was read (RFC 7628 section 3.2.3).
+            Err(LogInError::Refused(_, said)) if said.starts_with("334") => {
+                answers.ask("AQ==", "235").map(drop)
+            }
+            answer => answer.map(drop),
+        }
+    }
+
     fn scram(
         &self,
         answers: &mut Answers<Connection>,
@@ -274,12 +312,13 @@ impl Remote {
 }
 
 /// Mechanisms of this client, the best first.
-pub(crate) const MECHANISMS: [Mechanism; 5] = [
+pub(crate) const MECHANISMS: [Mechanism; 6] = [
     Mechanism::External,
     Mechanism::Gs2Krb5Plus,
     Mechanism::ScramSha256Plus,
     Mechanism::Gs2Krb5,
     Mechanism::ScramSha256,
+    Mechanism::Bearer,
 ];
 
 /// A context that waits for the answer of the server.

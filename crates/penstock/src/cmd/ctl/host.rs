@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use access::Mechanism;
 use clap::Args;
+use config::types::Identity;
 use tls::control_client::Settings;
+use zeroize::Zeroizing;
 
 use crate::cmd::user;
-use crate::ctl::client::Client;
+use crate::ctl::client::{Client, PasswordSource};
 use crate::ctl::remote::{LogInError, MECHANISMS, Remote, Start};
 use crate::output::{Failure, plain};
 
 /// Port of `control.listen`, by convention.
 const PORT: u16 = 4040;
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct Host {
     /// Server on another machine, at `listen` of its `[control]` [default port: 4040]
     #[arg(long, value_name = "HOST[:PORT]", global = true, conflicts_with_all = ["socket", "config"])]
@@ -26,6 +28,13 @@ pub(super) struct Host {
     /// Take the password from the first line of this file; without it the terminal is asked
     #[arg(long, value_name = "FILE", global = true, requires = "host")]
     password_file: Option<PathBuf>,
+    /// Log in with the bearer token in the first line of this file, which only its owner may read; `-` is standard input
+    #[arg(long, value_name = "FILE", global = true, requires = "host", conflicts_with_all = ["password_file", "certificate"])]
+    token_file: Option<PathBuf>,
+    /// Take a one-time password, if the server wants one for a change, from the first line of this file; `-` is standard
+    /// input. Without it the terminal is asked
+    #[arg(long, value_name = "FILE", global = true, requires = "host")]
+    otp_file: Option<PathBuf>,
     /// File with the CA of the server's certificate [default: those of the operating system]
     #[arg(long, value_name = "FILE", global = true, requires = "host")]
     ca: Option<PathBuf>,
@@ -35,14 +44,17 @@ pub(super) struct Host {
     /// Private key of --certificate
     #[arg(long, value_name = "FILE", global = true, requires = "host", requires = "certificate")]
     key: Option<PathBuf>,
+    /// File with the passphrase of --key, if it is encrypted
+    #[arg(long, value_name = "FILE", global = true, requires = "host", requires = "key")]
+    key_passphrase_file: Option<PathBuf>,
     /// Name in the server's certificate, if it is not that of --host
     #[arg(long, value_name = "NAME", global = true, requires = "host")]
     server_name: Option<String>,
     /// Begin TLS by the command STARTTLS, for a server with tls-start = "starttls"
     #[arg(long, global = true, requires = "host")]
     starttls: bool,
-    /// Log in by this mechanism only: EXTERNAL, GS2-KRB5-PLUS, SCRAM-SHA-256-PLUS, GS2-KRB5 or
-    /// SCRAM-SHA-256 [default: the best one]
+    /// Log in by this mechanism only: EXTERNAL, GS2-KRB5-PLUS, SCRAM-SHA-256-PLUS, GS2-KRB5, SCRAM-SHA-256 or
+    /// OAUTHBEARER [default: the best one]
     #[arg(long, value_name = "NAME", global = true, requires = "host", value_parser = mechanism)]
     mechanism: Option<Mechanism>,
     /// First part of the name of the service in Kerberos, as `service` of the server's configuration has it [default: host]
@@ -65,29 +77,69 @@ impl Host {
         let start = if self.starttls { Start::StartTls } else { Start::Implicit };
         let name = self.server_name.clone().unwrap_or_else(|| host.clone());
         let identity = self.certificate.clone().zip(self.key.clone());
+        let key_passphrase_file = self.key_passphrase_file.clone();
+        let identity = identity.map(|(certificate, key)| Identity { certificate, key, key_passphrase_file });
         let tls = Settings { name, authority: self.ca.clone(), identity };
         let service = self.kerberos_service.clone().unwrap_or_else(|| "host".to_owned());
-        Ok(Some(Remote { host, port, tls, start, user, service, mechanism: self.mechanism }))
+        let token = self.token_file.as_deref().map(user::token::read).transpose()?;
+        Ok(Some(Remote { host, port, tls, start, user, service, token, mechanism: self.mechanism }))
     }
 
-    pub(super) fn log_in(&self, remote: &Remote, timeout: Duration) -> Result<Client, Failure> {
+    /// The way to that server.
+    pub(super) fn door(&self, remote: Remote, timeout: Duration) -> Door {
+        Door { host: self.clone(), remote, timeout, password: None }
+    }
+
+    fn one_time_password(&self, remote: &Remote) -> PasswordSource {
+        let (file, user, host) = (self.otp_file.clone(), remote.user.clone(), remote.host.clone());
+        PasswordSource(Box::new(move || {
+            let typed = match &file {
+                Some(file) => user::secret::first_line(file, "one-time password"),
+                None => {
+                    let user = user.as_deref().unwrap_or_default();
+                    let question = format!("One-time password of {} at {}", plain(user), plain(&host));
+                    user::ask_unprepared(&question, "--otp-file FILE").map(|typed| typed.to_string())
+                }
+            };
+            typed.map_err(|failure| failure.to_string())
+        }))
+    }
+}
+
+/// A server on another machine, with what a second log-in needs.
+pub(super) struct Door {
+    host: Host,
+    remote: Remote,
+    timeout: Duration,
+    /// As it was typed at the first log-in.
+    password: Option<Zeroizing<String>>,
+}
+
+impl Door {
+    pub(super) fn log_in(&mut self) -> Result<Client, Failure> {
+        let Self { host, remote, timeout, password: typed } = self;
         let mut failure = None;
-        let mut password = || {
-            let password = match &self.password_file {
+        let mut password = || -> Result<String, String> {
+            if let Some(known) = &*typed {
+                return Ok(known.to_string());
+            }
+            let password = match &host.password_file {
                 Some(file) => user::password_of(file),
                 None => {
                     let user = remote.user.as_deref().unwrap_or_default();
                     user::ask(&format!("Password of {} at {}", plain(user), plain(&remote.host)))
                 }
             };
-            password.map_err(|why| {
+            let password = password.map_err(|why| {
                 failure = Some(why);
                 String::new()
-            })
+            })?;
+            *typed = Some(password.clone().into());
+            Ok(password)
         };
-        let client = remote.log_in(timeout, &mut password);
+        let client = remote.log_in(*timeout, &mut password);
         match (client, failure) {
-            (Ok(client), _) => Ok(client),
+            (Ok(client), _) => Ok(client.with_password_source(host.one_time_password(remote))),
             (Err(LogInError::Password(_)), Some(failure)) => Err(failure),
             (Err(error), _) => {
                 let lines: Vec<_> = error.to_string().lines().map(plain).collect();

@@ -5,14 +5,13 @@
 //! lines, and `top/screen.rs` is the terminal. The server is asked by a thread, so that a slow answer delays no key.
 
 use std::io::IsTerminal;
-use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::Value;
 
-use super::Format;
+use super::{Format, Way};
 use crate::ctl::client::Client;
 use crate::output::{Failure, print, print_json};
 
@@ -72,10 +71,10 @@ struct Answer {
     result: Result<String, String>,
 }
 
-pub(super) fn run(top: &Top, format: &Format, socket: &Path, timeout: Duration) -> Result<(), Failure> {
+pub(super) fn run(top: &Top, format: &Format, mut way: Way) -> Result<(), Failure> {
     if matches!(format, Format::Json) {
         return match top.once {
-            true => print_once(socket, timeout),
+            true => print_once(&mut way),
             false => Err(Failure::usage(
                 "top --json needs --once\n  hint: ctl sessions and ctl status answer with --json, too",
             )),
@@ -83,7 +82,7 @@ pub(super) fn run(top: &Top, format: &Format, socket: &Path, timeout: Duration) 
     }
     let mut view = View::default();
     // An error of the first question is that of the command.
-    let mut client = Client::connect(socket, timeout)?;
+    let mut client = way.connect()?;
     for (command, kind) in questions(&view) {
         let answer = client.ask(&command)?.lines.join("\n");
         take(&mut view, &Answer { kind, result: Ok(answer) });
@@ -100,10 +99,9 @@ pub(super) fn run(top: &Top, format: &Format, socket: &Path, timeout: Duration) 
     }
     let (ask, questions) = mpsc::channel();
     let (tell, answers) = mpsc::channel();
-    let path = socket.to_owned();
     std::thread::Builder::new()
         .name("asker".to_owned())
-        .spawn(move || talk(&path, timeout, &questions, &tell))
+        .spawn(move || talk(way, &questions, &tell))
         .map_err(Failure::from)?;
     let mut screen = Screen::enter().map_err(Failure::from)?;
     let shown = show(&mut view, &mut screen, &ask, &answers);
@@ -112,8 +110,8 @@ pub(super) fn run(top: &Top, format: &Format, socket: &Path, timeout: Duration) 
 }
 
 /// Prints the data behind the screen as JSON.
-fn print_once(socket: &Path, timeout: Duration) -> Result<(), Failure> {
-    let mut client = Client::connect(socket, timeout)?;
+fn print_once(way: &mut Way) -> Result<(), Failure> {
+    let mut client = way.connect()?;
     let mut parts = serde_json::Map::new();
     for ((command, _), name) in questions(&View::default()).into_iter().zip(["status", "sessions"]) {
         let answer = client.ask(&command)?.lines.join("\n");
@@ -126,14 +124,15 @@ fn print_once(socket: &Path, timeout: Duration) -> Result<(), Failure> {
 }
 
 /// Asks the server until the view is closed.
-fn talk(socket: &Path, timeout: Duration, questions: &Receiver<Question>, tell: &Sender<Answer>) {
+fn talk(mut way: Way, questions: &Receiver<Question>, tell: &Sender<Answer>) {
     let mut client = None;
     while let Ok(Question { command, kind }) = questions.recv() {
         let mut connected = match client.take() {
             Some(client) => Ok(client),
-            None => Client::connect(socket, timeout),
+            // The terminal is the view's: it cannot be asked for a one-time password.
+            None => way.connect().map(Client::without_password_source).map_err(|failure| failure.to_string()),
         };
-        let result = connected.as_mut().map_err(|error| error.to_string()).and_then(|client| {
+        let result = connected.as_mut().map_err(|error| error.clone()).and_then(|client| {
             let answer = client.ask(&command).map_err(|error| error.to_string())?;
             Ok(answer.lines.join("\n"))
         });

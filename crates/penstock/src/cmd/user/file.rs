@@ -1,4 +1,4 @@
-//! The file of users, as the commands read and write it.
+//! The file of users as the commands read and write it. `crates/access/src/users.rs` has its form.
 
 use std::fs;
 use std::io;
@@ -65,4 +65,8 @@ pub(super) fn write(file: &Path, text: &str, before: Option<&str>) -> Result<(),
         ));
     }
     Ok(())
+}
+
+pub(super) fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    access::random().ok_or_else(|| Failure::runtime("the system gives no random bytes"))
 }
