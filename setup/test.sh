@@ -92,6 +92,22 @@ done
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/penstock
 mkdir -p "$cache"
+# The key distribution centre of Heimdal: Debian's packages of it and of MIT exclude each other, so they are unpacked here.
+if [ ! -x "$cache/heimdal/usr/lib/heimdal-servers/kdc" ]; then
+    have apt-get || die "this is not a Debian system: unpack heimdal-kdc and heimdal-clients with their libraries into $cache/heimdal"
+    say "unpacking Heimdal"
+    unpacking=$(mktemp -d)
+    (cd "$unpacking" && apt-get download -qq heimdal-kdc heimdal-clients libasn1-8-heimdal libcap-ng0 libcom-err2 libedit2 libbsd0 libmd0 \
+        libgssapi3-heimdal libhcrypto5-heimdal libhdb9-heimdal libheimbase1-heimdal libheimntlm0-heimdal libhx509-5-heimdal \
+        libkadm5clnt7-heimdal libkadm5srv8-heimdal libkafs0-heimdal libkdc2-heimdal libkrb5-26-heimdal libotp0-heimdal \
+        libroken19-heimdal libsl0-heimdal libwind0-heimdal) ||
+        die "apt-get could not download Heimdal; is the network there, and apt-get update done?"
+    for package in "$unpacking"/*.deb; do
+        dpkg -x "$package" "$cache/heimdal.new"
+    done
+    rm -rf "$unpacking" "$cache/heimdal"
+    mv "$cache/heimdal.new" "$cache/heimdal"
+fi
 # Builds a program of a Go module, unless it is there.
 go_program() {
     [ -x "$cache/bin/$1" ] && return

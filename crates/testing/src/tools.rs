@@ -70,6 +70,14 @@ pub fn built(name: &str) -> PathBuf {
     found
 }
 
+/// Directory with the packages of Heimdal, unpacked.
+#[track_caller]
+pub fn heimdal() -> PathBuf {
+    let found = cache().join("heimdal");
+    assert!(found.join("usr/lib/heimdal-servers/kdc").exists(), "Heimdal is missing: run `make setup`");
+    found
+}
+
 fn venv(environment: &str) -> PathBuf {
     cache().join(format!("venv-{environment}"))
 }

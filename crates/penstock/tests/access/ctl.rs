@@ -10,13 +10,13 @@ use testing::server::{binary, run_to_end};
 
 use super::site::Site;
 
-struct Ran {
-    code: Option<i32>,
-    out: String,
-    err: String,
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
-fn penstock(arguments: &[&str]) -> Ran {
+pub(crate) fn penstock(arguments: &[&str]) -> Ran {
     let mut command = Command::new(binary());
     let Output { status, stdout, stderr } =
         run_to_end(command.args(arguments).stdin(Stdio::null()), secs(30));
@@ -25,12 +25,12 @@ fn penstock(arguments: &[&str]) -> Ran {
 }
 
 /// Runs `ctl` over the network.
-fn ctl(site: &Site, arguments: &[&str]) -> Ran {
+pub(crate) fn ctl(site: &Site, arguments: &[&str]) -> Ran {
     let (host, ca) = (format!("localhost:{}", site.port), site.file("ca.pem"));
     penstock(&[&["ctl", "--host", &host, "--ca", ca.to_str().unwrap()], arguments].concat())
 }
 
-fn password(site: &Site, text: &str) -> String {
+pub(crate) fn password(site: &Site, text: &str) -> String {
     let file = site.file("password");
     fs::write(&file, format!("{text}\n")).unwrap();
     file.to_str().unwrap().to_owned()
@@ -71,6 +71,38 @@ fn ctl_logs_in_with_a_certificate_and_with_starttls() {
     // A follower, which reads until the server ends.
     let said = ctl(&site, &[&options[..], &["events", "-n", "5"]].concat());
     assert!(said.out.contains("certificate:root logged in"), "{} {}", said.out, said.err);
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused_and_one_with_a_passphrase_is_opened() {
+    let site = Site::start("");
+    let pair = site.certificate("root");
+    let [certificate, key] = [&pair.certificate, &pair.key].map(|path| path.to_str().unwrap());
+    let log_in = |key: &str, more: &[&str]| {
+        ctl(&site, &[&["--certificate", certificate, "--key", key], more, &["show", "pool.app"]].concat())
+    };
+    assert_eq!(log_in(key, &[]).code, Some(0));
+    fs::set_permissions(&pair.key, fs::Permissions::from_mode(0o604)).unwrap();
+    let refused = log_in(key, &[]);
+    assert!(
+        refused.code == Some(1) && refused.err.contains("other users can read this private key"),
+        "{}",
+        refused.err
+    );
+    fs::set_permissions(&pair.key, fs::Permissions::from_mode(0o600)).unwrap();
+    let sealed = site.file("sealed.key");
+    let mut openssl = Command::new("openssl");
+    openssl
+        .args(["pkcs8", "-topk8", "-v2", "aes256", "-passout", "pass:pencil", "-in", key, "-out"])
+        .arg(&sealed);
+    assert!(run_to_end(openssl.stdin(Stdio::null()), secs(30)).status.success());
+    let sealed = sealed.to_str().unwrap();
+    let without = log_in(sealed, &[]);
+    assert!(without.err.contains("the key is encrypted"), "{}", without.err);
+    let phrase = password(&site, "pencil");
+    fs::set_permissions(&phrase, fs::Permissions::from_mode(0o600)).unwrap();
+    let opened = log_in(sealed, &["--key-passphrase-file", &phrase]);
+    assert_eq!(opened.code, Some(0), "{}", opened.err);
 }
 
 #[test]

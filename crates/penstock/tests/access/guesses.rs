@@ -36,6 +36,46 @@ fn an_address_that_guesses_must_wait_and_the_local_socket_does_not_notice() {
 }
 
 #[test]
+fn an_account_of_ones_own_is_no_licence_to_guess_at_others() {
+    let site = Site::start("");
+    let mut wrong = 0;
+    while wrong < 20 {
+        let Some(mut peer) = Peer::try_connect(&site) else { break };
+        let answer = peer.scram("SCRAM-SHA-256", "ann", "wrong");
+        if answer.starts_with("535 ") {
+            wrong += 1;
+        }
+        let own = peer.scram("SCRAM-SHA-256", "bob", "eraser");
+        if !own.starts_with("235 ") {
+            assert_eq!(own, "454 4.7.0 too many wrong log-ins: try again later");
+            break;
+        }
+    }
+    // It waits for a second then: a slow machine may come later.
+    assert!((6..=8).contains(&wrong), "its own log-ins forgave guesses at ann: {wrong} were tried");
+}
+
+#[test]
+fn wrong_log_ins_with_a_certificate_do_not_keep_the_user_of_its_name_out() {
+    let site = Site::start("");
+    let pair = site.certificate("ann");
+    for at in 1..=11 {
+        let mut peer = Peer::connect_from(&site, [127, 0, 0, 100 + at], Some(&pair));
+        // It asks to act as root.
+        assert!(peer.ask("AUTH EXTERNAL cm9vdA==").starts_with("535 "), "log-in {at}");
+    }
+    let mut peer = Peer::connect_from(&site, [127, 0, 0, 200], None);
+    assert_eq!(peer.scram("SCRAM-SHA-256", "ann", "pencil"), "235 2.7.0 user:ann, role operate");
+    for at in 1..=11 {
+        let mut peer = Peer::connect_from(&site, [127, 0, 0, 100 + at], None);
+        assert!(peer.scram("SCRAM-SHA-256", "bob", "wrong").starts_with("535 "), "guess {at}");
+    }
+    let mut peer = Peer::connect_from(&site, [127, 0, 0, 201], None);
+    let answer = peer.scram("SCRAM-SHA-256", "bob", "eraser");
+    assert_eq!(answer, "454 4.7.0 too many wrong log-ins: try again later", "the user bob waits");
+}
+
+#[test]
 fn silent_clients_of_one_address_are_bounded() {
     let site = Site::start("");
     let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(("127.0.0.1", site.port)).unwrap()).collect();

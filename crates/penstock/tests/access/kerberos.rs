@@ -3,8 +3,9 @@
 use std::process::{Command, Output, Stdio};
 
 use access::sasl::gs2::{BindingFlag, Header, TLS_EXPORTER, TokenForm};
-use access::sasl::krb5::{First, application_data};
+use access::sasl::krb5::{First, INITIATOR_FLAGS, application_data, judge};
 use base64ct::{Base64, Encoding};
+use sys::gssapi::{Keys, Library, Progress};
 use testing::server::{binary, run_to_end};
 use testing::{secs, tools};
 
@@ -108,6 +109,57 @@ fn somebody_without_a_role_and_a_relay_are_refused() {
     let mut peer = Peer::connect(&site, None);
     assert_eq!(log_in(&mut peer, "GS2-KRB5", &downgrade, &token), FAILED);
     site.logged("the client saw no -PLUS mechanism, but it was offered");
+}
+
+/// Handshakes of one measurement.
+const ROUNDS: usize = 200;
+
+#[test]
+#[ignore = "a measurement: bench/control_guesses.py runs it"]
+fn cost_of_a_handshake() {
+    let realm = Realm::start();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    realm.as_user(&mut command, "ann");
+    command.env("KRB5_KTNAME", realm.file("keytab"));
+    command.args(["--exact", "kerberos::handshakes", "--ignored", "--nocapture"]).stdin(Stdio::null());
+    command
+        .env("PENSTOCK_TEST_REPLAYS", realm.file("replays"))
+        .env("PENSTOCK_TEST_KEYTAB", realm.file("keytab"));
+    let Output { stdout, .. } = run_to_end(&mut command, secs(60));
+    let said = String::from_utf8_lossy(&stdout);
+    println!("\n{}", said.lines().find(|line| line.starts_with("GS2-KRB5: ")).unwrap_or(&said));
+}
+
+#[test]
+#[ignore = "a part of the measurement, in a process with tickets"]
+fn handshakes() {
+    let library = Library::load().unwrap();
+    let path = |name: &str| std::path::PathBuf::from(std::env::var_os(name).unwrap());
+    let (keytab, replays) = (path("PENSTOCK_TEST_KEYTAB"), path("PENSTOCK_TEST_REPLAYS"));
+    let plain = header(BindingFlag::Cannot, None);
+    let data = application_data(&plain, None);
+    let mut times: Vec<_> = (0..ROUNDS + 5)
+        .map(|_| {
+            let start = std::time::Instant::now();
+            let mut initiator = library.initiate("host@localhost", INITIATOR_FLAGS, &data).unwrap();
+            let first = First::encode(&plain, &initiator.step(None).unwrap().token).unwrap();
+            let First { token, .. } = First::parse(&first).unwrap();
+            let keys = Keys { keytab: Some(&keytab), replays: Some(&replays), service: "host@localhost" };
+            let accepted = library.accept(keys, &token, &data).unwrap();
+            judge(accepted.flags).unwrap();
+            assert_eq!(initiator.step(Some(&accepted.token)).unwrap().progress, Progress::Complete);
+            start.elapsed().as_micros()
+        })
+        .skip(5)
+        .collect();
+    times.sort_unstable();
+    let at = |share: usize| times[times.len() * share / 100];
+    println!(
+        "\nGS2-KRB5: {ROUNDS} handshakes, both sides together: median {} us, p10 {} us, p90 {} us (bar 700 us)",
+        at(50),
+        at(10),
+        at(90)
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Clients and servers of GNU SASL and Cyrus SASL against ours, and what their servers do with a token that ours refuses. The
-//! table is in docs/control-access.md.
+//! table is in docs/control-access.md, and `table.rs` writes it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -17,7 +17,7 @@ use super::kerberos;
 use super::peer::Peer;
 
 /// A program that speaks line by line.
-struct Program {
+pub(crate) struct Program {
     child: Child,
     input: ChildStdin,
     lines: Lines,
@@ -27,7 +27,7 @@ struct Program {
 }
 
 impl Program {
-    fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = Lines::follow(child.stdout.take().unwrap());
@@ -35,14 +35,14 @@ impl Program {
         Self { input: child.stdin.take().unwrap(), lines, notes, child, seen: 0 }
     }
 
-    fn say(&mut self, line: &str) {
+    pub(crate) fn say(&mut self, line: &str) {
         // It may have ended: then the next line is missed.
         let _ = writeln!(self.input, "{line}").and_then(|()| self.input.flush());
     }
 
     /// The rest of the next line with this mark in it.
     #[track_caller]
-    fn hear(&mut self, mark: &str) -> String {
+    pub(crate) fn hear(&mut self, mark: &str) -> String {
         let (at, rest) = eventually(&format!("{mark:?} in {:?}", self.lines.all()), secs(20), || {
             let all = self.lines.all();
             let lines = all.iter().enumerate().skip(self.seen);
@@ -50,6 +50,19 @@ impl Program {
         });
         self.seen = at + 1;
         rest
+    }
+}
+
+impl Program {
+    /// Whether the first of these marks comes, and not the second, on whichever of its outputs.
+    #[track_caller]
+    pub(crate) fn ends_well(&self, good: &str, bad: &str) -> bool {
+        let all = || [self.lines.all(), self.notes.all()].concat();
+        eventually(&format!("{good:?} or {bad:?} in {:?}", all()), secs(20), || {
+            let all = all();
+            let has = |mark: &str| all.iter().any(|line| line.contains(mark));
+            (has(good) || has(bad)).then(|| has(good))
+        })
     }
 }
 
@@ -62,7 +75,7 @@ impl Drop for Program {
 }
 
 /// Our initiator, in a process of its own with the tickets of a user.
-fn initiator(realm: &Realm, service: &str, header: &str) -> Program {
+pub(crate) fn initiator(realm: &Realm, service: &str, header: &str) -> Program {
     let mut command = Command::new(std::env::current_exe().unwrap());
     realm.as_user(&mut command, "ann");
     command.args(["--exact", "matrix::ours", "--ignored", "--nocapture"]);
@@ -87,7 +100,7 @@ fn ours() {
     println!("\nLAST {}", last.progress == Progress::Complete);
 }
 
-fn gsasl_server(realm: &Realm) -> Program {
+pub(crate) fn gsasl_server(realm: &Realm) -> Program {
     let mut command = Command::new(tools::program("stdbuf"));
     realm.as_user(&mut command, "ann");
     command.env("KRB5_KTNAME", realm.file("keytab")).arg("-oL").arg(tools::program("gsasl"));

@@ -1,7 +1,7 @@
 //! A client that can do wrong: lines over TLS, and SASL step by step.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -55,6 +55,16 @@ fn tcp(port: u16) -> TcpStream {
     stream
 }
 
+fn tcp_from(port: u16, from: [u8; 4]) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+    socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(secs(20))).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
 fn client_config(
     authority: &Path,
     identity: Option<&Pair>,
@@ -84,6 +94,19 @@ impl Peer {
         let mut peer = Self::over(site, tcp(site.port), identity, rustls::ALL_VERSIONS);
         assert!(peer.line().starts_with("220 penstock"), "the greeting");
         peer
+    }
+
+    /// The same from an address of this machine.
+    pub(crate) fn connect_from(site: &Site, from: [u8; 4], identity: Option<&Pair>) -> Self {
+        let mut peer = Self::over(site, tcp_from(site.port, from), identity, rustls::ALL_VERSIONS);
+        assert!(peer.line().starts_with("220 penstock"), "the greeting for {from:?}");
+        peer
+    }
+
+    /// `None`: the server has closed the connection, before or after it was made.
+    pub(crate) fn try_connect_from(site: &Site, from: [u8; 4]) -> Option<Self> {
+        let mut peer = Self::over(site, tcp_from(site.port, from), None, rustls::ALL_VERSIONS);
+        peer.line().starts_with("220 penstock").then_some(peer)
     }
 
     /// `None`: the server has closed the connection.

@@ -18,9 +18,14 @@ fn run(command: &mut Command) -> String {
 }
 
 fn gsasl(site: &Site, mechanism: &str, password: &str) -> String {
+    gsasl_as(site, mechanism, "ann", password)
+}
+
+pub(crate) fn gsasl_as(site: &Site, mechanism: &str, name: &str, password: &str) -> String {
     let mut command = Command::new(tools::program("gsasl"));
+    command.env("LC_ALL", "C.UTF-8");
     command.args(["--smtp", "--connect", &format!("localhost:{}", site.port), "--mechanism", mechanism]);
-    command.args(["--authentication-id", "ann", "--authorization-id", "", "--password", password]);
+    command.args(["--authentication-id", name, "--authorization-id", "", "--password", password]);
     command.arg("--starttls").arg("--x509-ca-file").arg(site.file("ca.pem"));
     // With bindings at hand it refuses to do without.
     command.args((!mechanism.ends_with("-PLUS")).then_some("--no-cb"));

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rcgen::{CertificateParams, DistinguishedName, DnType};
 use testing::pki::{Authority, Pair, Pki, Time};
@@ -38,6 +38,16 @@ impl Site {
 
     /// The same with further sections, and variables of the environment.
     pub(crate) fn with(more: &str, sections: &str, variables: &[(&str, &str)]) -> Self {
+        Self::prepared(more, sections, variables, |_| ())
+    }
+
+    /// The same after `prepare` has made files in the directory of the server.
+    pub(crate) fn prepared(
+        more: &str,
+        sections: &str,
+        variables: &[(&str, &str)],
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let mut setup = Setup::new("");
         for (name, value) in variables {
             setup = setup.env(name, value);
@@ -55,6 +65,7 @@ impl Site {
         let file = dir.join("users");
         fs::write(&file, users()).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        prepare(&dir);
         let config = format!(
             "[control]\nsocket = \"@DIR@/control.sock\"\nlisten = \"127.0.0.1:0\"\nusers = \"@DIR@/users\"\n\
              roles = {{ operate = [\"group:ops\"], admin = [\"certificate:root\", \"principal:ann@TEST.LOCAL\"] }}\n{more}\n\

@@ -112,7 +112,7 @@ fn no_source_file_has_more_than_800_lines() {
 
 /// Where a signal may be sent to another process, or the word for it stands in a text: file, what the line holds, and why. What is
 /// proved before a signal of ours is in the first two; docs/security.md tells it.
-const SIGNALS: [(&str, &str, &str); 41] = [
+const SIGNALS: [(&str, &str, &str); 43] = [
     ("crates/sys/src/sandbox/calls.rs", "SYS_t", "names system calls and makes none"),
     ("crates/sys/src/process.rs", "", "the one place: it proves what it signals"),
     ("crates/hosts/src/fleet/watcher/proof.sh", "", "the one place on hosts: it proves what it signals"),
@@ -149,8 +149,8 @@ const SIGNALS: [(&str, &str, &str); 41] = [
     ("packaging/penstock.service", "ExecReload=/bin/kill -HUP $MAINPID", "systemd knows the main process"),
     (
         "packaging/test.sh",
-        "kill -KILL \"$container\"",
-        "a child that it has not waited for, so the number is that child's",
+        "kill -KILL ${leader:+\"$leader\"} \"$container\"",
+        "a child that it has not waited for, and that child's process 1",
     ),
     ("packaging/test.sh", "ok pkill --exact penstock", "in the container, which has its own numbers"),
     ("bench/pins.py", "maker.terminate()", OF_POPEN),
@@ -159,6 +159,8 @@ const SIGNALS: [(&str, &str, &str); 41] = [
     ("bench/front_door.py", "process.terminate()", OF_POPEN),
     ("bench/front_door.py", "process.kill()", OF_POPEN),
     ("bench/control_load.py", "process.kill()", OF_POPEN),
+    ("bench/control_guesses.py", "process.kill()", OF_POPEN),
+    ("bench/control_guesses.py", "process.terminate()", OF_POPEN),
     ("bench/flood_latency.py", "process.kill()", OF_POPEN),
     ("bench/timed_client.py", "process.send_signal(signal.SIGTERM)", OF_POPEN),
     ("bench/verify_load.py", "process.kill()", OF_POPEN),
