@@ -2,288 +2,29 @@
 //! (SO_REUSEPORT), one shared by all workers for Unix sockets and sockets from systemd. A UDP socket from systemd has one
 //! worker: two would have two flows for one client.
 
-use std::collections::BTreeSet;
-use std::fs::{self, Permissions};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use config::types::{BindAddress, DsrSettings, Listener, Transport};
 use logic::balance::hash_bytes;
 use logic::dsr::{Service, path};
 use sys::packet::{PacketError, PacketSocket};
-use sys::socket::{DualStack, Inherited, InheritedError, ListenAddress};
+use sys::socket::{DualStack, ListenAddress};
 
 use crate::claim::Claim;
-use crate::data_path::{self, DataPath};
+use crate::data_path;
 
+mod bound;
 mod handed;
 mod moves;
 mod proxied;
 
-pub use handed::{Handed, HandedKey};
+pub use bound::{BindError, Bound, BoundKey, Changed, OpenAddress, Socket, SocketPath};
+pub use handed::{Handed, HandedKey, Passed};
 pub use moves::moved;
 
-/// Identifies a bound address across reloads: the same listener on the same address keeps its socket.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct BoundKey {
-    pub listener: Arc<str>,
-    pub bind: BindAddress,
-    pub transport: Transport,
-}
-
-impl BoundKey {
-    /// Key of one address of a listener.
-    pub fn new(listener: &Listener, bind: &BindAddress) -> Self {
-        let transport = listener.protocol.transport();
-        Self { listener: listener.name.clone(), bind: bind.clone(), transport }
-    }
-
-    /// Keys of all addresses of a listener.
-    pub fn all(listener: &Listener) -> impl Iterator<Item = Self> + '_ {
-        listener.binds.iter().map(|bind| Self::new(listener, bind))
-    }
-}
-
-#[derive(Debug)]
-pub enum Socket {
-    Tcp(TcpListener),
-    Udp(UdpSocket),
-    Unix(UnixListener),
-    /// Not bound to its interface yet.
-    Packet(PacketSocket, Box<DataPath>),
-    /// Of a service whose connections and datagrams come to sockets beside this.
-    Proxied(Box<DataPath>),
-}
-
-impl Socket {
-    /// Number of the descriptor; `None` for what no other process takes over.
-    pub fn number(&self) -> Option<RawFd> {
-        match self {
-            Self::Tcp(tcp) => Some(tcp.as_raw_fd()),
-            Self::Udp(udp) => Some(udp.as_raw_fd()),
-            Self::Unix(unix) => Some(unix.as_raw_fd()),
-            Self::Packet(..) | Self::Proxied(_) => None,
-        }
-    }
-
-    fn try_clone(&self) -> io::Result<Self> {
-        Ok(match self {
-            Self::Tcp(tcp) => Self::Tcp(tcp.try_clone()?),
-            Self::Udp(udp) => Self::Udp(udp.try_clone()?),
-            Self::Unix(unix) => Self::Unix(unix.try_clone()?),
-            // One worker has it.
-            Self::Packet(..) | Self::Proxied(_) => return Err(io::ErrorKind::Unsupported.into()),
-        })
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("listener.{listener}: cannot listen on {bind}: {reason}")]
-pub struct BindError {
-    pub listener: Arc<str>,
-    pub bind: BindAddress,
-    /// Error of the kernel, and advice.
-    pub reason: String,
-}
-
-/// Bound address, with sockets for every worker.
-#[derive(Debug)]
-pub struct Bound {
-    /// Identifies the bound address across reloads.
-    pub key: BoundKey,
-    /// Sockets of each worker.
-    pub sockets: Vec<Vec<Socket>>,
-    // Declared after `sockets`, because fields are dropped in this order, and only a socket that no process has open is
-    // unlinked.
-    /// Data kept while the address is open.
-    pub open: OpenAddress,
-}
-
-/// Data of an address that workers accept from.
-#[derive(Debug)]
-pub struct OpenAddress {
-    /// Bound addresses, with the port that the kernel chose for port 0.
-    pub addresses: Vec<ListenAddress>,
-    /// Duplicate of Penstock's own Unix socket, for a listener that takes over its path.
-    shared: Option<UnixListener>,
-    /// Of an address whose packets are forwarded.
-    claim: Option<Claim>,
-    // Last field, because the socket above must be closed first.
-    /// Path of Penstock's own Unix socket.
-    pub file: Option<Arc<SocketPath>>,
-}
-
-impl OpenAddress {
-    /// Bound addresses as text.
-    pub fn texts(&self) -> impl Iterator<Item = String> + '_ {
-        self.addresses.iter().map(|address| match address {
-            ListenAddress::Packets(address) if address.port() == 0 => {
-                BindAddress::EveryPort(address.ip()).to_string()
-            }
-            ListenAddress::Tcp(address) | ListenAddress::Udp(address) | ListenAddress::Packets(address) => {
-                address.to_string()
-            }
-            ListenAddress::Unix(path) => format!("unix:{}", path.display()),
-        })
-    }
-
-    /// Another descriptor of Penstock's own Unix socket, if it is one.
-    pub fn share(&self) -> Option<io::Result<UnixListener>> {
-        self.shared.as_ref().map(UnixListener::try_clone)
-    }
-
-    /// Tells whether `bind` includes an address that is bound here for the same transport.
-    fn overlaps(&self, bind: &BindAddress, transport: Transport) -> bool {
-        let (ip, port) = match bind {
-            BindAddress::AnyIp(port) => (IpAddr::from(Ipv6Addr::UNSPECIFIED), *port),
-            BindAddress::Ip(address) => (address.ip(), address.port()),
-            BindAddress::Unix(path) => {
-                return self
-                    .addresses
-                    .iter()
-                    .any(|own| matches!(own, ListenAddress::Unix(own) if own == path));
-            }
-            BindAddress::Systemd(_) | BindAddress::EveryPort(_) => return false,
-        };
-        self.addresses.iter().any(|own| match (own, transport) {
-            (ListenAddress::Tcp(own), Transport::Stream) | (ListenAddress::Udp(own), Transport::Datagram) => {
-                own.port() == port && (own.ip() == ip || own.ip().is_unspecified() || ip.is_unspecified())
-            }
-            (_, _) => false,
-        })
-    }
-}
-
-/// Path of Penstock's own Unix socket. Removed when the last holder drops it, unless a process still listens there:
-/// close the socket first.
-#[derive(Debug)]
-pub struct SocketPath(pub sys::socket::SocketFile);
-
-impl SocketPath {
-    pub fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// Sets the permission bits if they differ.
-    pub fn set_mode(&self, mode: u32) -> io::Result<Changed> {
-        let found = fs::symlink_metadata(self.path())?;
-        if found.permissions().mode() & 0o7777 == mode {
-            return Ok(Changed::No);
-        }
-        if !found.file_type().is_socket() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a socket any more"));
-        }
-        fs::set_permissions(self.path(), Permissions::from_mode(mode)).map(|()| Changed::Yes)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Changed {
-    Yes,
-    No,
-}
-
-impl Drop for SocketPath {
-    fn drop(&mut self) {
-        self.0.remove_closed();
-    }
-}
-
-/// Sockets from systemd. They stay open whichever listener uses them: systemd keeps them open too, and a listener that
-/// a reload removes may return with the next reload. At an upgrade also the sockets of the process before.
-#[derive(Debug, Default)]
-pub struct Passed {
-    sockets: Vec<PassedSocket>,
-    handed: Vec<Handed>,
-}
-
-#[derive(Debug)]
-struct PassedSocket {
-    socket: Inherited,
-    asked_for: AskedFor,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AskedFor {
-    NotYet,
-    Yes,
-}
-
-impl Passed {
-    /// Takes over the sockets that systemd passed to this process, once.
-    pub fn take() -> Result<Self, InheritedError> {
-        let mut passed = Self::default();
-        sys::socket::inherited()?.into_iter().for_each(|socket| passed.add(socket));
-        Ok(passed)
-    }
-
-    /// Adds a socket of systemd.
-    pub fn add(&mut self, socket: Inherited) {
-        self.sockets.push(PassedSocket { socket, asked_for: AskedFor::NotYet });
-    }
-
-    /// The sockets of systemd, for the next process.
-    pub fn sockets(&self) -> impl Iterator<Item = &Inherited> {
-        self.sockets.iter().map(|passed| &passed.socket)
-    }
-
-    /// Duplicates of the passed sockets that match `bind`: all sockets of a name and transport, or one that already
-    /// listens on the address. One unit may have `ListenStream=` and `ListenDatagram=`.
-    fn handles(
-        &mut self,
-        bind: &BindAddress,
-        transport: Transport,
-    ) -> io::Result<Vec<(Socket, ListenAddress)>> {
-        let has_transport = |socket: &Inherited| match socket.address {
-            ListenAddress::Udp(_) => transport == Transport::Datagram,
-            ListenAddress::Tcp(_) | ListenAddress::Unix(_) => transport == Transport::Stream,
-            ListenAddress::Packets(_) => false,
-        };
-        let wanted = |socket: &Inherited| match bind {
-            _ if !has_transport(socket) => false,
-            BindAddress::Systemd(name) => socket.name == *name,
-            _ => listens_on(socket, bind),
-        };
-        let most = if matches!(bind, BindAddress::Systemd(_)) { usize::MAX } else { 1 };
-        let mut handles = Vec::new();
-        for passed in self.sockets.iter_mut().filter(|passed| wanted(&passed.socket)).take(most) {
-            passed.asked_for = AskedFor::Yes;
-            let socket = passed.socket.socket.try_clone()?;
-            let socket = match passed.socket.address {
-                ListenAddress::Tcp(_) => Socket::Tcp(socket.into()),
-                ListenAddress::Udp(_) => Socket::Udp(socket.into()),
-                ListenAddress::Unix(_) => Socket::Unix(socket.into()),
-                ListenAddress::Packets(_) => continue,
-            };
-            handles.push((socket, passed.socket.address.clone()));
-        }
-        Ok(handles)
-    }
-
-    /// Names of sockets that no listener uses.
-    pub fn unused(&self) -> BTreeSet<String> {
-        let left = self.sockets.iter().filter(|passed| passed.asked_for == AskedFor::NotYet);
-        left.map(|passed| passed.socket.name.clone()).collect()
-    }
-}
-
-fn listens_on(socket: &Inherited, bind: &BindAddress) -> bool {
-    match (&socket.address, bind) {
-        (ListenAddress::Tcp(address) | ListenAddress::Udp(address), BindAddress::Ip(wanted)) => {
-            address == wanted
-        }
-        (ListenAddress::Tcp(address) | ListenAddress::Udp(address), BindAddress::AnyIp(port)) => {
-            address.port() == *port && address.ip().is_unspecified()
-        }
-        (ListenAddress::Unix(path), BindAddress::Unix(wanted)) => path == wanted,
-        _ => false,
-    }
-}
+use bound::{share, share_unix};
 
 /// Expected owner of an address when it is opened.
 #[derive(Clone, Copy, Debug)]
@@ -556,30 +297,6 @@ fn distribute_passed(key: BoundKey, passed: Vec<(Socket, ListenAddress)>, worker
         addresses.push(address);
     }
     Bound { key, sockets, open: OpenAddress { addresses, shared: None, file: None, claim: None } }
-}
-
-fn share_unix(
-    key: BoundKey,
-    socket: UnixListener,
-    file: Arc<SocketPath>,
-    workers: usize,
-) -> io::Result<Bound> {
-    let mut sockets = Vec::new();
-    sockets.resize_with(workers, Vec::new);
-    let shared = Some(socket.try_clone()?);
-    share(Socket::Unix(socket), &mut sockets)?;
-    let addresses = vec![ListenAddress::Unix(file.path().to_owned())];
-    Ok(Bound { key, sockets, open: OpenAddress { addresses, shared, file: Some(file), claim: None } })
-}
-
-/// Gives each worker a duplicate of the socket.
-fn share(socket: Socket, workers: &mut [Vec<Socket>]) -> io::Result<()> {
-    let Some((last, others)) = workers.split_last_mut() else { return Ok(()) };
-    for worker in others {
-        worker.push(socket.try_clone()?);
-    }
-    last.push(socket);
-    Ok(())
 }
 
 /// Says of a failed bind what an operator can do.

@@ -1,5 +1,7 @@
-//! Listening sockets that the process before this one passes on at an upgrade: their queues go on, so no client notices.
+//! Listening sockets that systemd passes to this process, or at an upgrade the process before: their queues go on, so no client
+//! notices.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -8,9 +10,100 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::types::{BindAddress, Transport};
-use sys::socket::{DualStack, ListenAddress, SocketFile};
+use sys::socket::{DualStack, Inherited, InheritedError, ListenAddress, SocketFile};
 
-use super::{Bound, BoundKey, OpenAddress, Passed, Socket, SocketPath, share_unix};
+use super::bound::{Bound, BoundKey, OpenAddress, Socket, SocketPath, share_unix};
+
+/// Sockets from systemd. They stay open whichever listener uses them: systemd keeps them open too, and a listener that
+/// a reload removes may return with the next reload. At an upgrade also the sockets of the process before.
+#[derive(Debug, Default)]
+pub struct Passed {
+    sockets: Vec<PassedSocket>,
+    handed: Vec<Handed>,
+}
+
+#[derive(Debug)]
+struct PassedSocket {
+    socket: Inherited,
+    asked_for: AskedFor,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AskedFor {
+    NotYet,
+    Yes,
+}
+
+impl Passed {
+    /// Takes over the sockets that systemd passed to this process, once.
+    pub fn take() -> Result<Self, InheritedError> {
+        let mut passed = Self::default();
+        sys::socket::inherited()?.into_iter().for_each(|socket| passed.add(socket));
+        Ok(passed)
+    }
+
+    /// Adds a socket of systemd.
+    pub fn add(&mut self, socket: Inherited) {
+        self.sockets.push(PassedSocket { socket, asked_for: AskedFor::NotYet });
+    }
+
+    /// The sockets of systemd, for the next process.
+    pub fn sockets(&self) -> impl Iterator<Item = &Inherited> {
+        self.sockets.iter().map(|passed| &passed.socket)
+    }
+
+    /// Duplicates of the passed sockets that match `bind`: all sockets of a name and transport, or one that already
+    /// listens on the address. One unit may have `ListenStream=` and `ListenDatagram=`.
+    pub(super) fn handles(
+        &mut self,
+        bind: &BindAddress,
+        transport: Transport,
+    ) -> io::Result<Vec<(Socket, ListenAddress)>> {
+        let has_transport = |socket: &Inherited| match socket.address {
+            ListenAddress::Udp(_) => transport == Transport::Datagram,
+            ListenAddress::Tcp(_) | ListenAddress::Unix(_) => transport == Transport::Stream,
+            ListenAddress::Packets(_) => false,
+        };
+        let wanted = |socket: &Inherited| match bind {
+            _ if !has_transport(socket) => false,
+            BindAddress::Systemd(name) => socket.name == *name,
+            _ => listens_on(socket, bind),
+        };
+        let most = if matches!(bind, BindAddress::Systemd(_)) { usize::MAX } else { 1 };
+        let mut handles = Vec::new();
+        for passed in self.sockets.iter_mut().filter(|passed| wanted(&passed.socket)).take(most) {
+            passed.asked_for = AskedFor::Yes;
+            let socket = passed.socket.socket.try_clone()?;
+            let socket = match passed.socket.address {
+                ListenAddress::Tcp(_) => Socket::Tcp(socket.into()),
+                ListenAddress::Udp(_) => Socket::Udp(socket.into()),
+                ListenAddress::Unix(_) => Socket::Unix(socket.into()),
+                ListenAddress::Packets(_) => continue,
+            };
+            handles.push((socket, passed.socket.address.clone()));
+        }
+        Ok(handles)
+    }
+
+    /// Names of sockets that no listener uses.
+    pub fn unused(&self) -> BTreeSet<String> {
+        let left = self.sockets.iter().filter(|passed| passed.asked_for == AskedFor::NotYet);
+        left.map(|passed| passed.socket.name.clone()).collect()
+    }
+}
+
+fn listens_on(socket: &Inherited, bind: &BindAddress) -> bool {
+    match (&socket.address, bind) {
+        (ListenAddress::Tcp(address) | ListenAddress::Udp(address), BindAddress::Ip(wanted)) => {
+            address == wanted
+        }
+        (ListenAddress::Tcp(address) | ListenAddress::Udp(address), BindAddress::AnyIp(port)) => {
+            address.port() == *port && address.ip().is_unspecified()
+        }
+        (ListenAddress::Unix(path), BindAddress::Unix(wanted)) => path == wanted,
+        _ => false,
+    }
+}
 
 /// What identifies an address in both processes, whose versions may differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
