@@ -180,6 +180,8 @@ struct Server {
     batch: FrameBatch,
     /// `None` while it is gone.
     interface: Option<Interface>,
+    /// The interface before the socket is bound anew.
+    earlier: Option<Interface>,
     /// The group of questions about an IPv6 address.
     group: Option<UdpSocket>,
     /// Whether the address is announced and answered for.
@@ -232,6 +234,7 @@ async fn serve(
         kernel,
         batch: FrameBatch::default(),
         interface: None,
+        earlier: None,
         group: None,
         holding: Holding::default(),
         link: Link::Up,
@@ -273,11 +276,16 @@ impl Server {
         loop {
             let (probing, tracing) = (self.probes.socket(), self.tracer.socket());
             let tarpit = self.tarpit.socket();
+            let answered = self.neighbours.answered();
             tokio::select! {
                 biased;
                 () = close_signal.closed() => return Ok(()),
                 () = &mut given_up => return Ok(()),
                 _ = tick.tick() => self.tick(Instant::now()),
+                () = answered.notified() => {
+                    self.take_neighbours(Instant::now());
+                    self.tell_program();
+                }
                 // This has a sender of its own.
                 Some(question) = self.questions.recv() => self.answer(question),
                 guard = sockets::replies(&probing) => self.take_replies(guard, Instant::now()),
@@ -339,7 +347,7 @@ impl Server {
             self.director.set_quic_id(self.settings().and_then(|settings| settings.quic_id));
             if before != (service, known(self)) {
                 // Bound again with another filter, or to another interface.
-                self.interface = None;
+                self.earlier = self.interface.take();
                 self.director.set_room(tunnels::room_of(&self.plan, service.vip));
             }
         }

@@ -47,8 +47,10 @@ impl Server {
                 if self.is_owner() {
                     self.holding.begin(Begin::Ask, Instant::now());
                 }
-                // Machines of another network may have the same addresses.
-                self.forget_neighbours();
+                if self.earlier.take() != Some(interface) {
+                    // Machines of another network may have the same addresses.
+                    self.forget_neighbours();
+                }
                 self.join(&name, interface.index);
             }
             Err(error) => {

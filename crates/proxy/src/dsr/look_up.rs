@@ -34,11 +34,16 @@ const LONG_PAUSE: Duration = Duration::from_secs(10);
 const SLOW: Duration = Duration::from_secs(10);
 
 impl Server {
-    /// Takes what was looked up, and looks up what is due.
-    pub(super) fn look_up_neighbours(&mut self, round: Round, now: Instant) {
+    /// Takes what was looked up.
+    pub(super) fn take_neighbours(&mut self, now: Instant) {
         for found in self.neighbours.take() {
             self.settle(&found, now);
         }
+    }
+
+    /// Takes what was looked up, and looks up what is due.
+    pub(super) fn look_up_neighbours(&mut self, round: Round, now: Instant) {
+        self.take_neighbours(now);
         self.all_due |= round != Round::Usual;
         let Some(interface) = self.interface else { return };
         let changed = self.neighbours.changed(interface.index);

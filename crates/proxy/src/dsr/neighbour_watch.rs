@@ -10,6 +10,7 @@ use logic::dsr::Mac;
 use logic::dsr::tunnel::Tunnel;
 use state::lock::lock;
 use sys::neighbour::{Changed, Neighbour, Neighbours, Notices};
+use tokio::sync::Notify;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::next_hop::{Next, Travel, next};
@@ -46,6 +47,7 @@ pub(super) struct NeighbourWatch {
     notices: Notices,
     question: Option<(JoinHandle<()>, Instant)>,
     answer: Arc<Mutex<Vec<Found>>>,
+    answered: Arc<Notify>,
 }
 
 impl NeighbourWatch {
@@ -55,6 +57,7 @@ impl NeighbourWatch {
             notices: Notices::open()?,
             question: None,
             answer: Arc::default(),
+            answered: Arc::default(),
         })
     }
 
@@ -76,11 +79,18 @@ impl NeighbourWatch {
     /// Asks about these backends. To be called while none waits.
     pub(super) fn ask(&mut self, wanted: Vec<Wanted>, travel: Travel, interface: u32, now: Instant) {
         let (neighbours, answer) = (self.neighbours.clone(), self.answer.clone());
+        let answered = self.answered.clone();
         let task = spawn_blocking(move || {
             let found = look_up(&mut lock(&neighbours), wanted, travel, interface);
             lock(&answer).extend(found);
+            answered.notify_one();
         });
         self.question = Some((task, now));
+    }
+
+    /// Wakes who waits for an answer.
+    pub(super) fn answered(&self) -> Arc<Notify> {
+        self.answered.clone()
     }
 
     /// Answers that have come.
