@@ -278,6 +278,7 @@ fn wrong_arguments(command: &str) -> &'static [&'static str] {
         "log-level" => {
             &["loud", "debug for", "debug for x", "debug for 0s", "debug for 25h", "debug 5m", "default now"]
         }
+        "upgrade" => &["a b", "check a b", "drain-for x", "drain-for 8d", "a b drain-for 5s"],
         other => panic!("{other} has no line here"),
     }
 }

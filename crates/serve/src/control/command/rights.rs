@@ -70,7 +70,7 @@ mod tests {
         }
         let admin = [
             "show", "set", "add", "remove", "begin", "diff", "commit", "confirm", "abort", "undo", "save",
-            "capture", "reload", "stop",
+            "capture", "reload", "stop", "upgrade",
         ];
         for name in admin {
             assert_eq!((role(name, &[]), role(name, &["a", "b"])), (Role::Admin, Role::Admin), "{name}");
