@@ -83,8 +83,11 @@ fn what_a_name_server_refuses_is_said_with_what_to_do() {
     let closed = SocketAddr::from(([127, 0, 0, 1], testing::port::free()));
     let stranger = names.key("penstock").with_file_name("stranger.key");
     let known = fs::read_to_string(names.key("penstock")).unwrap();
+    // The mode is copied, too: a key that others can read is refused.
+    fs::copy(names.key("penstock"), &stranger).unwrap();
     fs::write(&stranger, known.replace("\"penstock\"", "\"stranger\"")).unwrap();
     let empty = stranger.with_file_name("empty.key");
+    fs::copy(&stranger, &empty).unwrap();
     fs::write(&empty, "").unwrap();
     let (key, reader) = (names.key("penstock"), names.key("reader"));
     let cases: [(&str, SocketAddr, &Path, &str); 8] = [
