@@ -43,6 +43,7 @@ need knotd knot
 need unbound unbound
 need kdig knot-dnsutils
 need named bind9
+need nsupdate bind9-dnsutils
 need faketime faketime
 need gpg gnupg
 need dirmngr dirmngr
