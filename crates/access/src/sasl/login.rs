@@ -146,7 +146,7 @@ impl Login {
             }
             // Nothing is expected, and nothing that is sent could mean anything.
             State::Confirm(identity) if message.is_empty() => Ok(Step::Done(identity)),
-            // Whatever the client says: it was refused.
+            // It was refused, and no answer of the client changes that.
             State::Refused(why) => Err(why),
             _ => Err(Refusal::Unexpected),
         }

@@ -27,7 +27,7 @@ pub struct Otp {
     pub sync_timeout: Duration,
     /// File of users whose passwords PAM modules may ask about.
     pub users: Option<PathBuf>,
-    /// What a log-in through PAM must prove, whatever the module asks for; `None`: that.
+    /// What a log-in through PAM must prove at least; `None`: what the module asks for.
     pub log_in: Option<LogIn>,
 }
 

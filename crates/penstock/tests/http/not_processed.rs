@@ -1,4 +1,4 @@
-//! Requests that an HTTP/2 backend did not process (RFC 9113 sections 6.8 and 8.7): they go again, whatever their method,
+//! Requests that an HTTP/2 backend did not process (RFC 9113 sections 6.8 and 8.7): they go again by every method,
 //! while their body is kept. And backends that violate HTTP/2, which is not the loss of a connection.
 
 use std::sync::Arc;

@@ -267,7 +267,7 @@ impl Factor {
 }
 
 impl Judges {
-    /// Every factor that came is checked, whatever became of the others: the answer does not tell which one was wrong.
+    /// Every factor that came is checked, also after a wrong one: the answer does not tell which one was wrong.
     async fn judge(&self, wanted: LogIn, question: LogInQuestion) -> Judged {
         let LogInQuestion { user, otp, password, keys, source } = question;
         let is_whole = match wanted {
