@@ -16,10 +16,10 @@ fn traces(server: &Server) -> u64 {
     services.as_array().unwrap().iter().map(|one| one["traces"].as_u64().unwrap()).sum::<u64>()
 }
 
-/// Starts a trace, and waits until the services give it their packets.
+/// Starts a trace, and waits until the services give it their packets, or it has ended with those that it asked for.
 pub(super) fn trace(server: &Server, file: &Path, more: &[&str]) -> Child {
     let before = traces(server);
-    let child = Command::new(binary())
+    let mut child = Command::new(binary())
         .args(["ctl", "--socket"])
         .arg(server.control_socket())
         .args(["dsr", "trace", "--to"])
@@ -30,7 +30,9 @@ pub(super) fn trace(server: &Server, file: &Path, more: &[&str]) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    eventually("the trace begins", secs(20), || (traces(server) > before).then_some(()));
+    eventually("the trace begins", secs(20), || {
+        (traces(server) > before || child.try_wait().unwrap().is_some()).then_some(())
+    });
     child
 }
 
