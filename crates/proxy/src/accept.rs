@@ -56,6 +56,8 @@ pub struct CloseSignal {
     cut: Cell<bool>,
     left: Cell<bool>,
     notify: Notify,
+    has_ended: Cell<bool>,
+    ended: Notify,
 }
 
 impl CloseSignal {
@@ -100,6 +102,19 @@ impl CloseSignal {
     pub(crate) async fn closed(&self) {
         while !self.closing.get() {
             self.notify.notified().await;
+        }
+    }
+
+    /// The loop has ended, and its socket is closed.
+    pub(crate) fn note_end(&self) {
+        self.has_ended.set(true);
+        self.ended.notify_one();
+    }
+
+    /// Waits for [`Self::note_end`]. Only one task may wait at a time.
+    pub(crate) async fn has_ended(&self) {
+        while !self.has_ended.get() {
+            self.ended.notified().await;
         }
     }
 }

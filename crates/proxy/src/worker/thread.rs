@@ -65,6 +65,31 @@ enum Ends {
     AfterReplies,
 }
 
+/// The loops that a change ends.
+struct Ending {
+    tasks: Vec<(JoinHandle<()>, Ends)>,
+    /// Of an earlier change, which waited for replies. They would go on to take datagrams that are for new sockets.
+    cut: Vec<Rc<accept::CloseSignal>>,
+}
+
+impl Ending {
+    /// Waits for their ends, but for replies no longer than [`CHANGE_WAITS`].
+    async fn wait(self) {
+        let until = tokio::time::Instant::now() + CHANGE_WAITS;
+        for signal in self.cut {
+            // A loop that panicked tells no end: its socket is closed.
+            let _ = tokio::time::timeout_at(until, signal.has_ended()).await;
+        }
+        for (task, ends) in self.tasks {
+            // A task that panicked has closed its socket too.
+            let _ = match ends {
+                Ends::AtOnce => Ok(task.await),
+                Ends::AfterReplies => tokio::time::timeout_at(until, task).await,
+            };
+        }
+    }
+}
+
 /// The accept loops of a worker by address. systemd may pass several sockets for one address.
 #[derive(Default)]
 struct Loops {
@@ -74,14 +99,9 @@ struct Loops {
 }
 
 impl Loops {
-    /// Starts and stops accept loops. Returns the tasks that are ending; each closes its socket at its end.
-    fn change(
-        &mut self,
-        worker: &Rc<Worker>,
-        open: Vec<(BoundKey, Socket)>,
-        close: Vec<BoundKey>,
-    ) -> Vec<(JoinHandle<()>, Ends)> {
-        let mut ending = Vec::new();
+    /// Starts and stops accept loops. Returns those that are ending; each closes its socket at its end.
+    fn change(&mut self, worker: &Rc<Worker>, open: Vec<(BoundKey, Socket)>, close: Vec<BoundKey>) -> Ending {
+        let (mut ending, mut cut) = (Vec::new(), Vec::new());
         // A task that has ended has dropped its signal.
         self.ending.retain(|(_, signal)| Rc::strong_count(signal) > 1);
         let earlier = self.ending.len();
@@ -100,14 +120,21 @@ impl Loops {
             let same = self.ending[..earlier]
                 .iter()
                 .filter(|(closed, _)| closed.transport == key.transport && closed.bind.may_share(&key.bind));
-            same.for_each(|(_, signal)| signal.cut());
+            for (_, signal) in same {
+                signal.cut();
+                cut.push(signal.clone());
+            }
             let close_signal = Rc::new(accept::CloseSignal::default());
             let (worker, signal) = (worker.clone(), close_signal.clone());
             let ends = if matches!(socket, Socket::Udp(_)) { Ends::AfterReplies } else { Ends::AtOnce };
             let number = socket.number();
             let task = match socket {
                 Socket::Udp(socket) => {
-                    tokio::task::spawn_local(udp::run(worker, key.clone(), socket, signal))
+                    let served = udp::run(worker, key.clone(), socket, signal.clone());
+                    tokio::task::spawn_local(async move {
+                        served.await;
+                        signal.note_end();
+                    })
                 }
                 Socket::Packet(socket, path) => {
                     tokio::task::spawn_local(dsr::run(worker, key.clone(), socket, *path, signal))
@@ -119,7 +146,7 @@ impl Loops {
             };
             self.open.entry(key).or_default().push(Accepting { close_signal, task, ends, number });
         }
-        ending
+        Ending { tasks: ending, cut }
     }
 
     /// Descriptors for another process. A task closes its socket at its end, so the number of one that runs is still that
@@ -185,14 +212,7 @@ pub fn run(
                         worker.adopt(snapshot);
                         let ending = loops.change(&worker, open, close);
                         tokio::task::spawn_local(async move {
-                            let until = tokio::time::Instant::now() + CHANGE_WAITS;
-                            for (task, ends) in ending {
-                                // A task that panicked has closed its socket too.
-                                let _ = match ends {
-                                    Ends::AtOnce => Ok(task.await),
-                                    Ends::AfterReplies => tokio::time::timeout_at(until, task).await,
-                                };
-                            }
+                            ending.wait().await;
                             // The send fails if the supervisor has stopped waiting.
                             let _ = done.send(());
                         });
