@@ -95,9 +95,11 @@ impl PidFile {
     /// Writes the number of this process.
     pub fn write(&mut self) -> Result<(), PidFileError> {
         let result = (|| {
-            self.file.set_len(0)?;
+            // The first line is a number at all times: a supervisor may read the file while an upgrade writes it.
+            let line = format!("{}\n", std::process::id());
             self.file.rewind()?;
-            self.file.write_all(format!("{}\n", std::process::id()).as_bytes())
+            self.file.write_all(line.as_bytes())?;
+            self.file.set_len(line.len() as u64)
         })();
         result.map_err(|source| PidFileError::Io { path: self.path.clone(), source })
     }
