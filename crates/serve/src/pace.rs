@@ -176,15 +176,19 @@ mod tests {
         let (start, step) = (Instant::now(), Duration::from_millis(2));
         let tasks: Vec<_> =
             (0..50).map(|_| tokio::spawn(Paced::new(pace.client(), flood(step, worked.clone())))).collect();
-        tokio::time::sleep(Duration::from_millis(1000)).await;
-        let asked = Instant::now();
+        // Each has had two turns: before its first one, all began at the same place in the line.
+        while *lock(&worked) < step * 125 {
+            assert!(start.elapsed() < Duration::from_secs(60), "{:?}", *lock(&worked));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let before = *lock(&worked);
         Paced::new(pace.client(), async {}).await;
-        // Two steps of 2 ms cost 40 ms; 500 ms allows for a busy machine. Behind all 50 clients it would be one second.
-        assert!(asked.elapsed() < Duration::from_millis(500), "{:?}", asked.elapsed());
+        let meanwhile = *lock(&worked) - before;
+        // One or two on an idle machine, some more where steps last differently long. Behind all 50 clients it would be 50.
+        assert!(meanwhile <= step * 20, "{meanwhile:?}");
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
         let (worked, time) = (*lock(&worked), start.elapsed());
         assert!(worked <= (time + Duration::from_millis(500)) / 10 + step * 2, "{worked:?} of {time:?}");
-        assert!(worked >= Duration::from_millis(50), "{worked:?}");
     }
 
     #[tokio::test]
