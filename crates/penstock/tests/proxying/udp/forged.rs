@@ -310,8 +310,12 @@ fn clients_lose_no_exchange_beside_a_flood_of_forged_sources_that_are_answered_a
                         let ask = |at: usize| {
                             let client = Client::from(Ipv4Addr::new(127, 0, 1, number + 1).into(), address);
                             client.0.set_read_timeout(Some(secs(3))).unwrap();
-                            client.send(format!("exchange {at}").as_bytes());
-                            client.0.recv(&mut [0; 100]).is_err()
+                            // As clients of DNS do, it asks again once: a busy machine loses datagrams too. Where each is
+                            // lost to the flood, so is the second one.
+                            (0..2).all(|_| {
+                                client.send(format!("exchange {at}").as_bytes());
+                                client.0.recv(&mut [0; 100]).is_err()
+                            })
                         };
                         (0..350).filter(|at| ask(*at)).count()
                     })
