@@ -238,7 +238,7 @@ fn script_with_a_killed_tunnel(place: &Place, lead: &str, job: &str, then: &str)
     place.script("job.sh", job);
     let script = place.script(
         "script.sh",
-        &format!("{lead} {} tunnel with t -- $D/job.sh &\nt=$!\nwhile [ ! -e $D/works ] || ! grep -qs '^job ' $D/run/penstock/*/processes; do sleep 0.02; done\n{then}\nkill -9 $t", testing::binary()),
+        &format!("{lead} {} tunnel with t -- $D/job.sh &\nt=$!\nwhile [ ! -e $D/works ] || ! grep -qs '^job ' $D/run/penstock/*/processes; do sleep 0.02; done\n{then}\nkill -9 $t\nwait $t || :", testing::binary()),
     );
     let command = place.command(&[]);
     let environment = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
