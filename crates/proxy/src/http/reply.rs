@@ -83,6 +83,8 @@ struct Shared {
     request_sent: Cell<bool>,
     /// The backend no longer reads the request body.
     request_cut: Cell<bool>,
+    /// The backend took no byte of it for the time limit of bodies.
+    has_stalled: Cell<bool>,
     /// When the body was sent whole or cut off. `None` meanwhile, and without a body.
     body_ended: Cell<Option<Instant>>,
     /// Bytes of bodies that were read so far, from the client and from the backend. Only messages with a body that is not
@@ -176,9 +178,12 @@ impl Attempt<'_, '_> {
                 shared.body_ended.set(Some(Instant::now()));
                 match sent {
                     Ok(()) => shared.request_sent.set(true),
-                    // The backend may have answered early and stopped reading: its response is on the way.
-                    Err(Broken::DestinationClosed | Broken::DestinationTimeout) => {
-                        shared.request_cut.set(true)
+                    // The backend may have answered early and closed: its response is on the way.
+                    Err(Broken::DestinationClosed) => shared.request_cut.set(true),
+                    // One that answers early and reads no more has had all of that time to answer.
+                    Err(Broken::DestinationTimeout) => {
+                        shared.request_cut.set(true);
+                        shared.has_stalled.set(true);
                     }
                     // The client has received at least a part of the response: the rest of the request is not needed.
                     Err(_) if shared.answered.get() => shared.request_cut.set(true),
@@ -187,6 +192,10 @@ impl Attempt<'_, '_> {
             }
             if let Poll::Ready(responded) = responding.as_mut().poll(cx) {
                 return Poll::Ready(responded);
+            }
+            if shared.has_stalled.get() && !shared.answered.get() {
+                let after = self.pool.settings.timeouts.body;
+                return Poll::Ready(Err(Failure::TimedOut { after, progress: self.progress(shared) }));
             }
             if !shared.answered.get()
                 && let Poll::Ready(lost) = self.moving.poll_lost(cx, self.timer, || self.progress(shared))
