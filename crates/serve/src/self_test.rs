@@ -82,7 +82,7 @@ fn user(config: Option<&Config>) -> User {
         Some(name) => (name, NamedBy::Configuration),
         None => (DEFAULT_USER, NamedBy::Default),
     };
-    let standing = match unistd::User::from_name(name) {
+    let standing = match privilege::user(name) {
         Ok(None) => Standing::Missing,
         Ok(Some(_)) | Err(_) => Standing::Exists,
     };

@@ -10,8 +10,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nix::unistd::User;
-
 use crate::confinement::DEFAULT_USER;
 
 const UNIT: &str = include_str!("../../../packaging/penstock.service");
@@ -120,7 +118,7 @@ pub fn install(machine: &Machine, binary: &Path) -> Result<Vec<Step>, ServiceErr
     }
     let unit = unit(binary);
     let mut steps = Vec::new();
-    if matches!(User::from_name(DEFAULT_USER), Ok(None)) {
+    if matches!(sys::privilege::user(DEFAULT_USER), Ok(None)) {
         let words = [
             "useradd",
             "--system",

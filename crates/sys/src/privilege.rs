@@ -171,6 +171,30 @@ fn reduce_bounding(keep: &[Capability]) {
     }
 }
 
+/// Looks a user up by name. A machine without /etc/passwd, such as an image that holds one program, has no users.
+///
+/// # Errors
+/// The databases of users cannot be asked.
+pub fn user(name: &str) -> nix::Result<Option<User>> {
+    none_without_database(User::from_name(name))
+}
+
+/// Looks a group up by name, as [`user`] does.
+///
+/// # Errors
+/// The databases of groups cannot be asked.
+pub fn group(name: &str) -> nix::Result<Option<Group>> {
+    none_without_database(Group::from_name(name))
+}
+
+/// The C library says "no such entry" by these errors, too (getpwnam(3)).
+fn none_without_database<T>(found: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+    match found {
+        Err(Errno::ENOENT | Errno::ESRCH) => Ok(None),
+        found => found,
+    }
+}
+
 struct Target {
     name: CString,
     uid: Uid,
@@ -181,12 +205,12 @@ impl Target {
     fn find(user: &str, group: Option<&str>) -> Result<Self, PrivilegeError> {
         let no_user = || PrivilegeError::NoSuchUser { user: user.to_owned() };
         let name = CString::new(user).map_err(|_| no_user())?;
-        let found = User::from_name(user).map_err(errno("looking the user up"))?.ok_or_else(no_user)?;
+        let found = self::user(user).map_err(errno("looking the user up"))?.ok_or_else(no_user)?;
         let gid = match group {
             None => found.gid,
             Some(group) => {
                 let no_group = || PrivilegeError::NoSuchGroup { group: group.to_owned() };
-                Group::from_name(group).map_err(errno("looking the group up"))?.ok_or_else(no_group)?.gid
+                self::group(group).map_err(errno("looking the group up"))?.ok_or_else(no_group)?.gid
             }
         };
         if found.uid.is_root() || gid.as_raw() == 0 {

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use config::{Loaded, MachineFault, Severity};
-use nix::unistd::{Group, User};
 use serde_json::json;
 use text::units;
 use tls::sticky_key::StickyKey;
@@ -178,8 +177,9 @@ fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
             format!("there is no {kind} named \"{name}\" on this machine: the start would be refused");
         fault(key.to_owned(), &message)
     };
-    let user = config.process.user.as_deref().filter(|name| matches!(User::from_name(name), Ok(None)));
-    let group = config.process.group.as_deref().filter(|name| matches!(Group::from_name(name), Ok(None)));
+    let user = config.process.user.as_deref().filter(|name| matches!(sys::privilege::user(name), Ok(None)));
+    let group =
+        config.process.group.as_deref().filter(|name| matches!(sys::privilege::group(name), Ok(None)));
     certificates
         .chain(backends)
         .chain(keys)

@@ -101,6 +101,29 @@ fn root_without_a_user_becomes_penstock_where_it_exists_in_each_thread_of_each_p
     assert_eq!(server.stderr.count("stays root"), 0, "{:#?}", server.stderr.all());
 }
 
+#[test]
+fn a_machine_without_etc_passwd_has_no_user_penstock_and_root_serves_on() {
+    if tools::root("hides /etc in a mount namespace") == Root::LeftOut {
+        return;
+    }
+    let backend = Scripted::answering("x");
+    // As in an image that holds one program. A user that the configuration names is missing all the same.
+    let hide = "mount -t tmpfs none /etc && exec \"$@\"";
+    let through = ["unshare", "--mount", "sh", "-ec", hide, "sh"];
+    let setup = || {
+        let setup = Setup::new("");
+        fs::create_dir(setup.dir().join("state")).unwrap();
+        setup.through(through)
+    };
+    let server = setup().configured(&config(&backend.address, "")).start();
+    assert_eq!(get(&server.address("web"), "/").status, 200);
+    server.stderr.wait_for("there is no user \"penstock\"", secs(20));
+    let named = config(&backend.address, "").replace("workers = 2", "workers = 2\nuser = \"nobody\"");
+    let output = setup().configured(&named).output();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("no user named \"nobody\""), "{said}");
+}
+
 /// A certificate that only root may read.
 struct Certificates(PathBuf);
 

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use config::{Config, MachineFault};
-use nix::unistd::User;
 use serde_json::{Value, json};
 use serve::confinement::{self, DEFAULT_USER};
 use serve::paths::{self, Access};
@@ -53,7 +52,7 @@ fn rows(config: &Config, file: Option<&Path>) -> Vec<Row> {
         None if paths::starts_programs(config) => {
             row("user root, if root starts it", "backends behind SSH use root's keys; set process.user", END)
         }
-        None if matches!(User::from_name(DEFAULT_USER), Ok(Some(_))) => match (stays, foreseen.is_some()) {
+        None if matches!(sys::privilege::user(DEFAULT_USER), Ok(Some(_))) => match (stays, foreseen.is_some()) {
             (Some(why), _) => row("user root, if root starts it: it stays root", &why, END),
             (None, true) => row(
                 &format!("user {DEFAULT_USER}, if root starts it"),
