@@ -14,6 +14,7 @@ use crate::quote::quote;
 use crate::schema::{branch, branches, named, properties, words};
 use crate::tree::{Node, NodeId, Nodes, Origin, Spans, Step, Table, Value};
 use text::nearest::nearest;
+pub(crate) use wording::is_too_large;
 use wording::{alternatives, example, expected, found, homes, listed, mismatch_hint};
 
 /// Reports mismatches and removes their values.
@@ -193,6 +194,9 @@ impl Checker<'_> {
         if known.is_empty() || known.contains(&text) {
             return true;
         }
+        if self.is_number_too_large(id, text, schema) {
+            return false;
+        }
         let shown = self.nodes.show(id, text);
         if words(schema, "x-later").contains(&text) {
             let message = format!("{shown} is not available in this version");
@@ -214,6 +218,16 @@ impl Checker<'_> {
             drop(draft.hint_from_value(near));
         }
         false
+    }
+
+    /// Reports a number that is too large: the environment and flags have texts alone, so it is no number in the tree.
+    fn is_number_too_large(&mut self, id: NodeId, text: &str, schema: &Json) -> bool {
+        let is_outside = !matches!(self.nodes.origin(id), Origin::File | Origin::Default);
+        let is_one = is_outside && branch(schema, "integer").is_some() && is_too_large(text);
+        if is_one {
+            drop(self.report.at(self.nodes, id, "this number is too large"));
+        }
+        is_one
     }
 
     /// Returns a hint with the word that was probably intended.
@@ -264,6 +278,11 @@ impl Checker<'_> {
     fn mismatch(&mut self, node: &Node, schema: &Json) {
         if self.report.is_full() {
             drop(self.report.whole(""));
+            return;
+        }
+        if let Value::Text(text) = &node.value
+            && self.is_number_too_large(node.id, text, schema)
+        {
             return;
         }
         let message = format!("{} is expected here, not {}", expected(schema), found(&node.value));

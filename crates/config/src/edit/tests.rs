@@ -242,6 +242,8 @@ fn what_cannot_be_changed_is_said() {
         (set("pool.app.balance.x", "5"), "pool.app.balance is a single value"),
         (set("pool.app.backends.7.weight", "5"), "pool.app.backends has no entry \"7.weight\""),
         (set("pool.app.balance", "\"x"), "\"\\\"x\" is not a TOML value"),
+        (set("process.workers", "99999999999999999999"), "99999999999999999999 is too large"),
+        (set("pool.app.queue", "-99999999999999999999"), "-99999999999999999999 is too large"),
         (remove("pool.ap"), "pool.ap is not in the configuration\n  hint: did you mean \"app\"?"),
         (remove("pool.app.weight"), "pool.app.weight is not in the configuration"),
         (

@@ -6,6 +6,7 @@ use toml_edit::Value;
 use super::error::EditError;
 use crate::quote::quote;
 use crate::schema::branch;
+use crate::shape::is_too_large;
 
 /// Reads a value. A word that is not TOML, such as `10.0.0.11:8000` or `2s`, is a text, and so is a number where the
 /// schema of the key has texts alone.
@@ -23,6 +24,9 @@ pub(super) fn parse(text: &str, schema: Option<&Json>) -> Result<Value, EditErro
     }
     if begins.is_empty() {
         return Err(EditError::new("the value is empty").hint("write '\"\"' for an empty text"));
+    }
+    if is_too_large(begins) && schema.is_some_and(|schema| branch(schema, "integer").is_some()) {
+        return Err(EditError::new(format!("{} is too large", begins.trim_end())));
     }
     Ok(Value::from(text))
 }

@@ -320,6 +320,9 @@ fn ip(host: &str) -> Result<Option<IpAddr>, Refused> {
     if let Some(inside) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         return match inside.parse::<Ipv6Addr>() {
             Ok(ip) => Ok(Some(ip.into())),
+            Err(_) if inside.contains('%') => {
+                Err(Refused::new("holds an IPv6 address with a zone (%), which cannot be used here"))
+            }
             Err(_) => Err(Refused::new("holds no IPv6 address between [ and ]")),
         };
     }

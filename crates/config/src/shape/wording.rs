@@ -77,6 +77,13 @@ pub(super) fn found(value: &Value) -> &'static str {
     }
 }
 
+/// Tests whether a text is a whole number that no key can hold.
+pub(crate) fn is_too_large(text: &str) -> bool {
+    let text = text.trim();
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<i64>().is_err()
+}
+
 pub(super) fn mismatch_hint(value: &Value, schema: &Json) -> Option<String> {
     if let Some(instead) = schema.get("x-instead").and_then(|kinds| kinds.get(value.kind())?.as_str()) {
         let number = if let Value::Integer(number) = value { number.to_string() } else { String::new() };
