@@ -370,13 +370,20 @@ impl Live {
     /// Compares the file with what is served, after a client wrote it.
     pub(crate) fn written(&mut self, file: Result<Vec<u8>, String>) -> Result<Said, Denied> {
         let name = self.file.as_deref().map(|file| file.display().to_string()).unwrap_or_default();
-        let cannot =
-            |why: String| Denied { message: format!("{name} was not saved: {why}"), details: String::new() };
-        let bytes = file.map_err(|error| cannot(format!("it cannot be read: {error}")))?;
-        let source = Source::from_bytes(name.clone(), bytes).map_err(|faults| cannot(faults.render()))?;
-        let text = config::join(&source, &self.environment).map_err(|faults| cannot(faults.render()))?;
+        let cannot = |why: &str, details: String| Denied { message: format!("{name}: {why}"), details };
+        let refused = |faults: config::Faults| {
+            let why =
+                "its changes are in the file, which the server cannot load: its next start would be refused";
+            cannot(why, faults.render())
+        };
+        let unreadable =
+            |error: String| cannot(&format!("the server cannot read it: {error}"), String::new());
+        let source = Source::from_bytes(name.clone(), file.map_err(unreadable)?).map_err(refused)?;
+        let text = config::join(&source, &self.environment).map_err(refused)?;
         if text != **self.ledger.served() {
-            return Err(cannot("it does not have the configuration that is served".to_owned()));
+            let hint = "  hint: a file was added, removed or changed that is none of those to be saved: `penstock ctl \
+                        reload` serves what the files have";
+            return Err(cannot("its files have another configuration than the served one", hint.to_owned()));
         }
         let saved = self.unsaved();
         self.ledger.saved();

@@ -144,6 +144,27 @@ fn live_changes_are_saved_into_the_file_that_has_the_key() {
 }
 
 #[test]
+fn save_says_what_the_server_cannot_load_in_lines_and_that_the_files_have_more_than_is_served() {
+    let backend = Scripted::answering("one");
+    let server = setup(&backend.address).start();
+    let directory = server.dir.path();
+    good(server.ctl(&["set", "pool.app.retries", "1"]));
+    write(directory, "conf.d/broken.toml", "x = [\n");
+    let said = bad(server.ctl(&["save"]));
+    assert!(said.contains("its changes are in the file, which the server cannot load"), "{said}");
+    assert!(said.contains("broken.toml:1:5: not TOML: ") && said.contains("\n  1 | x = [\n"), "{said}");
+    assert!(!said.contains("\\n"), "{said}");
+    assert!(text(&server, "conf.d/app.toml").contains("retries = 1"));
+
+    write(directory, "conf.d/broken.toml", &pool("more", &backend.address));
+    let said = bad(server.ctl(&["save"]));
+    assert!(said.contains("another configuration than the served one\n  hint: a file was added"), "{said}");
+    good(server.ctl(&["reload"]));
+    assert_eq!(server.ctl_json(&["status"])["unsaved_changes"], 0);
+    assert!(good(server.ctl(&["save"])).contains("has the configuration that is served"));
+}
+
+#[test]
 fn ctl_finds_the_control_socket_in_an_included_file() {
     let backend = Scripted::answering("one");
     let setup = Setup::new("include = \"conf.d/*\"\n[access-log]\ntarget = \"off\"\n");
