@@ -343,13 +343,15 @@ impl fmt::Display for ClientError {
             }
             Self::Timeout(path, after) => write!(
                 f,
-                "no answer on {} within {} s\n  hint: the server may be stopped or overloaded; --timeout waits longer",
+                "no answer on {} within {} s\n  hint: the server may be stopped or overloaded; --timeout waits longer; a change \
+                 may still be made: look before you ask for it again",
                 path.display(),
                 after.as_secs_f32()
             ),
             Self::ClosedEarly(path) => write!(
                 f,
-                "the server closed {} before the end of its answer\n  hint: it may have ended just now; its log says why",
+                "the server closed {} before the end of its answer\n  hint: it may have ended just now; its log says why, and \
+                 whether a change was made",
                 path.display()
             ),
             Self::NotUnderstood(path, line) => {

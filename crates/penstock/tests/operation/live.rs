@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Output;
 
+use nix::sys::signal::Signal;
 use testing::client::get;
 use testing::server::{Setup, binary};
 use testing::tools::{self, Root};
@@ -135,6 +136,18 @@ fn wrong_commands_change_nothing_and_say_why() {
     assert!(faults.contains("penstock.toml with this change:"), "it names the line and column: {faults}");
     assert_eq!(server.ctl_json(&["status"])["generation"], 1);
     assert_eq!(body(&server), "one");
+}
+
+#[test]
+fn a_change_that_a_stopped_server_may_make_later_is_not_told_as_one_that_failed() {
+    let backend = Scripted::answering("one");
+    let server = Server::start(&config(&backend.address));
+    server.signal(Signal::SIGSTOP);
+    let output = server.ctl(&["--timeout", "300ms", "set", "pool.app.queue", "5"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    server.signal(Signal::SIGCONT);
+    assert!(!output.status.success() && said.contains("no answer on "), "{said}");
+    assert!(said.contains("a change may still be made: look before you ask for it again"), "{said}");
 }
 
 #[test]
