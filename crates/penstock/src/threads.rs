@@ -32,8 +32,8 @@ pub(crate) fn single() -> Result<Runtime, Failure> {
 /// Failure of a program that the kernel gives no more threads.
 pub(crate) fn refused(needed: usize, error: &io::Error) -> Failure {
     Failure::runtime(format_args!(
-        "cannot start {}: {error}\n  hint: this user has too many processes (ulimit -u), or the service has too many tasks \
-         (TasksMax)",
+        "cannot start {}: {error}\n  hint: this user has too many processes (ulimit -u), the service has too many tasks \
+         (TasksMax), or this process has too little address space (ulimit -v)",
         units::count(needed, "thread")
     ))
 }

@@ -157,7 +157,7 @@ pub enum StartError {
     #[error(transparent)]
     Descriptors(#[from] TooFew),
     #[error(
-        "cannot start {threads} threads: {source}; this user has too many processes (ulimit -u), or the service has too many tasks (TasksMax)"
+        "cannot start {threads} threads: {source}; this user has too many processes (ulimit -u), the service has too many tasks (TasksMax), or this process has too little address space (ulimit -v)"
     )]
     Threads { threads: usize, source: io::Error },
     /// The system refused a thread, a runtime or a signal handler.
@@ -206,7 +206,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
     let pid_file = pid_file.filter(|path| !take_over.is_some_and(|it| it.has_pid_file(path)));
     let mut pid_file = pid_file.map(PidFile::take).transpose()?;
     let limit = sys::descriptors::raise_limit().map_err(system("raise the limit of descriptors"))?;
-    let base = sys::descriptors::open_count().map_err(system("count open descriptors"))?;
+    let base = sys::descriptors::open_count().map_err(system("count open descriptors in /proc/self/fd"))?;
     let workers = match config.process.workers {
         Workers::Auto => sys::cpu::count(),
         Workers::Count(count) => count.get(),

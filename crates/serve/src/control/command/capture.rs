@@ -176,7 +176,7 @@ pub(super) fn run(front: &Front, who: &str, arguments: &[&str]) -> Result<Runnin
 
 /// Longest time and largest size, as they were written.
 pub(super) fn limits(time: &str, size: &str) -> Result<(Duration, u64), Option<String>> {
-    let time = config::duration(time).map_err(|why| format!("for {time}: {why}"))?;
+    let time = config::duration(time).map_err(|why| format!("--for {time}: {why}"))?;
     let size = size.parse::<u64>().ok().filter(|size| (1..=LARGEST).contains(size));
     let Some(size) = size else { return Err(None) };
     if time.is_zero() || time > LONGEST {

@@ -23,10 +23,10 @@ pub(super) fn run(state: &Arc<State>, who: &str, arguments: &[&str]) -> Result<S
         ["default"] => return reset(state, who).map_err(Some),
         [level] => (level, USUAL),
         [level, "for" | "--for", time] => {
-            let read = config::duration(time).map_err(|why| format!("for {time}: {why}"))?;
+            let read = config::duration(time).map_err(|why| format!("--for {time}: {why}"))?;
             if read.is_zero() || read > LONGEST {
                 return Err(Some(format!(
-                    "for {time}: a level is changed for 24h at most, and for longer than 0"
+                    "--for {time}: a level is changed for 24h at most, and for longer than 0"
                 )));
             }
             (level, read)
