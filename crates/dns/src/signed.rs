@@ -62,8 +62,8 @@ impl SignedServer {
         self.address
     }
 
-    /// Signs and sends a message. An answer that says success has a good signature; a refusal may have none (RFC 8945 section
-    /// 5.3.2).
+    /// Signs and sends a message. What an answer says has a good signature, also that there is no such name. Of a refusal without
+    /// one (RFC 8945 section 5.3.2) no more than its code counts.
     ///
     /// # Errors
     /// There is no answer in time, or none that counts.
@@ -74,17 +74,26 @@ impl SignedServer {
         let bytes = message.to_vec().map_err(|error| not_made(&error))?;
         let sent = tokio::time::timeout(limit, send(self.address, &bytes)).await;
         let answer = sent.map_err(|_| SignedFault::TimedOut(limit))??;
-        let parsed = Message::from_vec(&answer).map_err(|error| SignedFault::Malformed(error.to_string()))?;
+        let mut parsed =
+            Message::from_vec(&answer).map_err(|error| SignedFault::Malformed(error.to_string()))?;
         if parsed.metadata.id != message.metadata.id {
             return Err(SignedFault::OtherQuestion);
         }
         if let Some(fault) = key_fault(&parsed) {
             return Err(SignedFault::Key(fault));
         }
-        let verified = verifier.map(|mut verifier| verifier.verify(&answer));
-        match (verified, parsed.metadata.response_code) {
-            (Some(Err(error)), ResponseCode::NoError) => Err(SignedFault::Unsigned(error.to_string())),
-            _ => Ok(parsed),
+        let verified = match verifier {
+            Some(mut verifier) => verifier.verify(&answer).map(drop).map_err(|error| error.to_string()),
+            None => Err("the message had no signature".to_owned()),
+        };
+        match verified {
+            Ok(()) => Ok(parsed),
+            Err(_) if is_refusal(parsed.metadata.response_code) => {
+                parsed.metadata.authoritative = false;
+                parsed.answers.clear();
+                Ok(parsed)
+            }
+            Err(why) => Err(SignedFault::Unsigned(why)),
         }
     }
 }
@@ -98,6 +107,15 @@ pub(crate) async fn send(server: SocketAddr, message: &[u8]) -> io::Result<Vec<u
     let mut answer = vec![0; usize::from(length)];
     stream.read_exact(&mut answer).await?;
     Ok(answer)
+}
+
+/// Whether an answer says no more than that the server does not do what it was asked. Other codes say what is in the zone.
+fn is_refusal(code: ResponseCode) -> bool {
+    use ResponseCode as Code;
+    matches!(
+        code,
+        Code::FormErr | Code::ServFail | Code::NotImp | Code::Refused | Code::NotAuth | Code::NotZone
+    )
 }
 
 /// What the server says of our signature (RFC 8945 section 5.2).

@@ -156,3 +156,43 @@ fn primary_that_takes_an_update_without_a_signature_is_not_believed() {
     assert!(refused.contains("its answer is not signed with the key"), "{refused}");
     assert!(liar.over_tcp.load(Relaxed) > 0);
 }
+
+#[test]
+fn what_a_primary_says_of_the_zone_without_a_signature_is_not_believed_for_any_code() {
+    let domain = Domain::with(&Settings { signing: false, ..Settings::default() });
+    let home = Home::new();
+    let file = certificate(&home, "www", "www.example.test");
+    let key = domain.key("penstock").display().to_string();
+    let data = home.said(&["dns", "records", "--next", &file, "--form", "generic"]);
+    let hex = data.split_whitespace().last().unwrap();
+    let data: Vec<u8> =
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
+    // Each question has its answer: an SOA record of the name, or the very record that is to be pushed.
+    let answer = move |question: &[u8], code: u8| {
+        let end = 12 + question[12..].iter().position(|byte| *byte == 0).unwrap() + 5;
+        let (asked, kind) = (&question[12..end], question[end - 3]);
+        let data = if kind == 6 { vec![0; 22] } else { data.clone() };
+        let length = u8::try_from(data.len()).unwrap();
+        let record = [&[0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 60, 0, length][..], &data].concat();
+        [&[AUTHORITATIVE | question[2] & 0x78, code, 0, 1, 0, 1, 0, 0, 0, 0][..], asked, &record].concat()
+    };
+    let push = |code: u8| {
+        let answer = answer.clone();
+        let liar = Liar::start(Arc::new(move |question: &[u8]| answer(question, code)));
+        let place = liar.address.to_string();
+        home.refused(&["dns", "push", "--next", &file, "--server", &place, "--tsig", &key], 1)
+    };
+    // NOERROR, NXDOMAIN, YXDOMAIN, YXRRSET, NXRRSET: what is in the zone.
+    for code in [0, 3, 6, 7, 8] {
+        let refused = push(code);
+        assert!(refused.contains("its answer is not signed with the key"), "{code}: {refused}");
+    }
+    // REFUSED, NOTAUTH: a refusal, whose records do not count.
+    for code in [5, 9] {
+        let refused = push(code);
+        assert!(
+            refused.contains("it is not authoritative for _443._tcp.www.example.test"),
+            "{code}: {refused}"
+        );
+    }
+}
