@@ -107,6 +107,10 @@ impl Authorities {
                                 let has =
                                     name::matching(&answer.answers, &name, RecordType::SOA).next().is_some();
                                 found |= answer.metadata.authoritative && has;
+                                let code = answer.metadata.response_code;
+                                if !matches!(code, ResponseCode::NoError | ResponseCode::NXDomain) {
+                                    why = Some(format!("{}: it answers {}", server.shown(), code.to_str()));
+                                }
                             }
                             Err(error) => why = Some(format!("{}: {error}", server.shown())),
                         }

@@ -196,3 +196,17 @@ fn what_a_primary_says_of_the_zone_without_a_signature_is_not_believed_for_any_c
         );
     }
 }
+
+#[test]
+fn what_the_servers_of_a_zone_answer_is_told_if_none_of_them_has_it() {
+    let home = Home::new();
+    let file = certificate(&home, "www", "www.example.test");
+    let failing = Liar::start(Arc::new(|question: &[u8]| {
+        let asked = &question[12..question.len() - 11];
+        [&[0x80, 2, 0, 1, 0, 0, 0, 0, 0, 0][..], asked].concat()
+    }));
+    let place = failing.address.to_string();
+    let check = ["dns", "check", "--next", &file, "--server", &place, "--dns-server", &place];
+    let refused = home.refused(&check, 1);
+    assert!(refused.contains(&format!("{place}: it answers Server Failure")), "{refused}");
+}
