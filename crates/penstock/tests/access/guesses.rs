@@ -3,6 +3,9 @@
 use std::net::TcpStream;
 use std::time::Instant;
 
+use access::sasl::gs2::BindingFlag;
+use access::sasl::scram::Client;
+use base64ct::{Base64, Encoding};
 use testing::{Server, secs};
 
 use super::peer::Peer;
@@ -85,4 +88,29 @@ fn silent_clients_of_one_address_are_bounded() {
         Peer::try_connect(&site).map(|mut peer| peer.scram("SCRAM-SHA-256", "ann", "pencil"))
     });
     assert!(answer.starts_with("235 "), "{answer}");
+}
+
+#[test]
+fn an_address_that_guesses_over_many_connections_at_once_waits_all_the_same() {
+    let site = Site::start("");
+    // All are let begin before the first one is wrong.
+    let begun: Vec<_> = (0..30)
+        .map(|_| {
+            let mut peer = Peer::connect(&site, None);
+            let client =
+                Client::new("ann", None, BindingFlag::Cannot, b"", "fyko+d2lbbFgONRv9qkxdawL").unwrap();
+            let first = Base64::encode_string(client.first.as_bytes());
+            let challenge = peer.challenge(&format!("AUTH SCRAM-SHA-256 {first}")).unwrap();
+            (peer, client.respond(&challenge, "wrong").unwrap())
+        })
+        .collect();
+    let mut wrong = 0;
+    for (mut peer, awaiting) in begun {
+        match &*peer.ask(&Base64::encode_string(awaiting.last.as_bytes())) {
+            "535 5.7.8 authentication failed" => wrong += 1,
+            other => assert_eq!(other, "454 4.7.0 too many wrong log-ins: try again later"),
+        }
+    }
+    // It waits for a second then: a slow machine may come later.
+    assert!((6..=12).contains(&wrong), "{wrong} were tried");
 }

@@ -188,9 +188,8 @@ impl Gate {
         let Some((name, password)) = text.split_once(':') else { return malformed() };
         let Ok(name) = prepare(name) else { return malformed() };
         let subject = Subject::User(name.into_owned());
-        match self.logins.wait(door.from, &subject) {
-            Some(Wait::OfSource(wait) | Wait::OfName(wait)) => return Said::MustWait(wait),
-            None => {}
+        if let Some(Wait::OfSource(wait) | Wait::OfName(wait)) = self.logins.wait(door.from, &subject) {
+            return Said::MustWait(wait);
         }
         let users = match self.logins.users(admin.users.as_deref()).await {
             Ok(users) => users,
@@ -204,6 +203,10 @@ impl Gate {
             return Said::Subject(subject);
         }
         let Ok(_permit) = self.computing.acquire().await else { return malformed() };
+        // Its address may have guessed over other connections while this one waited.
+        if let Some(Wait::OfSource(wait)) = self.logins.wait(door.from, &subject) {
+            return Said::MustWait(wait);
+        }
         let password = Zeroizing::new(password.to_owned());
         // An unknown user costs what a known one does.
         let is_known = credential.is_ok();

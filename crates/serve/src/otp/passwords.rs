@@ -19,6 +19,9 @@ use crate::logins::Logins;
 /// Checks at once.
 const AT_ONCE: usize = 2;
 
+/// Characters that count of where the user comes from.
+const LONGEST: usize = 256;
+
 pub(super) struct Passwords {
     logins: Arc<Logins>,
     /// By where the user comes from, which a module says.
@@ -54,28 +57,34 @@ impl Passwords {
             let why = "[otp] names no users, so no password is good (users = \"/etc/penstock/users\")";
             return Password::Unable(why.to_owned());
         };
-        let (source, now) = (source.to_owned(), Instant::now());
-        let subject = Subject::User(user.to_owned());
-        let wait = {
-            let backoff = lock(&self.backoff);
-            backoff.source(&source, now).or_else(|| backoff.subject(&source, &subject, now))
-        };
-        if let Some(Wait::OfSource(wait) | Wait::OfName(wait)) = wait {
-            return Password::Wrong(format!(
-                "after wrong passwords the next one must wait {} s",
-                wait.as_secs() + 1
-            ));
+        let guess = (source.chars().take(LONGEST).collect(), Subject::User(user.to_owned()));
+        if let Some(wait) = self.wait(&guess) {
+            return wait;
         }
         let Ok(_slot) = self.slots.acquire().await else {
             return Password::Unable("the server ends".to_owned());
         };
+        // Other questions may have been answered while this one waited.
+        if let Some(wait) = self.wait(&guess) {
+            return wait;
+        }
         let checked = self.compare(&file, user, password).await;
+        let ((source, subject), now) = (&guess, Instant::now());
         match &checked {
-            Password::Right => lock(&self.backoff).right(&source, &subject, now),
-            Password::Wrong(_) | Password::None => lock(&self.backoff).wrong(&source, Some(&subject), now),
+            Password::Right => lock(&self.backoff).right(source, subject, now),
+            Password::Wrong(_) | Password::None => lock(&self.backoff).wrong(source, Some(subject), now),
             Password::Unable(_) => {}
         }
         checked
+    }
+
+    /// Says that a question must wait, if it must.
+    fn wait(&self, (source, subject): &(String, Subject)) -> Option<Password> {
+        let (backoff, now) = (lock(&self.backoff), Instant::now());
+        let wait = backoff.source(source, now).or_else(|| backoff.subject(source, subject, now));
+        let (Wait::OfSource(wait) | Wait::OfName(wait)) = wait?;
+        let why = format!("after wrong passwords the next one must wait {} s", wait.as_secs() + 1);
+        Some(Password::Wrong(why))
     }
 
     async fn compare(&self, file: &Path, name: &str, password: Zeroizing<String>) -> Password {

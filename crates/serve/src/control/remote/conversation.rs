@@ -299,6 +299,14 @@ impl Conversation<'_> {
                     }
                     let line = self.wire.line().await?;
                     self.slot.set(ClientActivity::Working);
+                    // Its address may have guessed over other connections while this one waited.
+                    if let Some(subject) = &claimed
+                        && let Some(wait @ Wait::OfSource(_)) =
+                            self.shared.logins.wait(self.peer.ip(), subject)
+                    {
+                        self.tell_wait(subject, wait);
+                        return Ok(Err(NotIn::MustWait));
+                    }
                     smtp::response(&line).and_then(|message| login.response(&message))
                 }
                 Ok(Step::NeedsCredential(user)) => {
