@@ -16,6 +16,7 @@ use access::policy::{Granted, Policy, Subject};
 use access::sasl::Credential;
 use access::users::{User, Users};
 use logic::client_slots::Party;
+use state::events::RateLimitedEvent;
 use state::lock::lock;
 use tokio::task::spawn_blocking;
 
@@ -33,6 +34,8 @@ pub struct Logins {
     /// Key of the credentials of users that do not exist, if the file has none.
     secret: [u8; 32],
     backoff: Mutex<Backoff<Party>>,
+    /// Limits events about a file of users that cannot be used: each client causes one.
+    pub(crate) unusable: RateLimitedEvent,
     files: Arc<Mutex<HashMap<PathBuf, Read>>>,
 }
 
@@ -81,7 +84,8 @@ type Stamp = (u64, u64, u64, u32, (i64, i64), (i64, i64));
 impl Logins {
     pub fn new() -> io::Result<Self> {
         let secret = access::random().ok_or_else(|| io::Error::other("the system gives no random bytes"))?;
-        Ok(Self { secret, backoff: Mutex::default(), files: Arc::default() })
+        let (backoff, unusable) = (Mutex::default(), RateLimitedEvent::default());
+        Ok(Self { secret, backoff, unusable, files: Arc::default() })
     }
 
     /// Returns the users, or why there are none: then no operator logs in with a password or a token.

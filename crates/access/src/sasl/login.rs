@@ -61,6 +61,9 @@ pub enum Refusal {
     NoRandom,
     #[error("GSSAPI: {0}")]
     Gssapi(String),
+    /// Not for anything that the client has done.
+    #[error("{0}")]
+    NotJudged(String),
 }
 
 /// What to do next.

@@ -1,5 +1,7 @@
 //! The admin listener with log-ins: bearer tokens, and passwords over TLS, with curl as the client.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
 use testing::server::run_to_end;
@@ -112,4 +114,21 @@ fn guesses_that_come_at_once_are_not_all_tried() {
     assert!(answers.iter().all(|status| status == "401" || status == "429"), "{answers:?}");
     // Two are computed at once, and it waits for a second then: a slow machine may come later.
     assert!((6..=14).contains(&wrong), "{wrong} were tried");
+}
+
+#[test]
+fn a_file_of_users_that_cannot_be_used_is_not_held_against_a_monitor() {
+    let site = Site::with("", &format!("{ACCESS}{TLS}"), &[]);
+    let secret = token(&site, "prometheus", &["--role", "view"]);
+    let bearer = format!("Authorization: Bearer {secret}");
+    let mode = |mode| fs::set_permissions(site.file("users"), fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o644);
+    for _ in 0..10 {
+        let (status, text) = get(&site, "https", "/metrics", &["--header", &bearer]);
+        assert!(status == "503" && text.contains("log-ins cannot be judged now"), "{text}");
+        assert_eq!(get(&site, "https", "/metrics", &["--user", "ann:pencil"]).0, "503");
+    }
+    site.logged("admin: no log-in can be judged: the file of users cannot be used: ");
+    mode(0o600);
+    assert_eq!(get(&site, "https", "/metrics", &["--header", &bearer]).0, "200");
 }

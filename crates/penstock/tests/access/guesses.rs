@@ -1,6 +1,8 @@
 //! Clients that guess passwords wait, and keep no other client out.
 
+use std::fs;
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
 use access::sasl::gs2::BindingFlag;
@@ -113,4 +115,25 @@ fn an_address_that_guesses_over_many_connections_at_once_waits_all_the_same() {
     }
     // It waits for a second then: a slow machine may come later.
     assert!((6..=12).contains(&wrong), "{wrong} were tried");
+}
+
+#[test]
+fn a_file_of_users_that_cannot_be_used_is_not_held_against_those_who_log_in() {
+    let site = Site::start("");
+    let log_in = || Peer::connect(&site, None).scram("SCRAM-SHA-256", "ann", "pencil");
+    let mode = |mode| fs::set_permissions(site.file("users"), fs::Permissions::from_mode(mode)).unwrap();
+    assert_eq!(log_in(), "235 2.7.0 user:ann, role operate");
+    mode(0o644);
+    for _ in 0..10 {
+        assert_eq!(log_in(), "535 5.7.8 authentication failed");
+        let mut peer = Peer::connect(&site, None);
+        assert!(peer.mechanisms().contains("OAUTHBEARER"), "who has a token learns the same");
+        let token = "AUTH OAUTHBEARER biwsAWF1dGg9QmVhcmVyIHBzdF9BQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBAQE=";
+        assert!(peer.challenge(token).is_ok());
+        assert_eq!(peer.ask("AQ=="), "535 5.7.8 authentication failed");
+    }
+    site.logged("no log-in can be judged: the file of users cannot be used: ");
+    assert!(site.server.stderr.count("the file of users cannot be used") <= 2, "clients fill no log");
+    mode(0o600);
+    assert_eq!(log_in(), "235 2.7.0 user:ann, role operate");
 }

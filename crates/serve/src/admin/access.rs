@@ -74,6 +74,8 @@ enum Said {
     Nothing,
     Wrong(Option<Subject>, String),
     MustWait(Duration),
+    /// The file of users cannot be used: nothing is known of the client, and it is not held against it.
+    Unable(String),
 }
 
 impl Gate {
@@ -113,6 +115,17 @@ impl Gate {
             Said::Subject(subject) => subject,
             Said::Nothing => return Err(challenge(door, "log in")),
             Said::MustWait(wait) => return Err(later(wait)),
+            Said::Unable(why) => {
+                let state = &self.front.state;
+                if self.logins.unusable.may(state.started.elapsed()) {
+                    let message = format!(
+                        "{}: admin: no log-in can be judged: {why}; more of these are not told for a minute",
+                        door.from
+                    );
+                    state.events.record(Level::Error, "access", message);
+                }
+                return Err(unable());
+            }
             Said::Wrong(subject, why) => {
                 self.logins.wrong(door.from, subject.as_ref());
                 let who = subject.as_ref().map_or("a client".to_owned(), |it| line(&it.to_string()));
@@ -170,7 +183,7 @@ impl Gate {
         };
         let users = match self.logins.users(admin.users.as_deref()).await {
             Ok(users) => users,
-            Err(why) => return Said::Wrong(None, why),
+            Err(why) => return Said::Unable(why),
         };
         match users.token(&secret) {
             None => Said::Wrong(None, "the token is not known".to_owned()),
@@ -193,7 +206,7 @@ impl Gate {
         }
         let users = match self.logins.users(admin.users.as_deref()).await {
             Ok(users) => users,
-            Err(why) => return Said::Wrong(None, why),
+            Err(why) => return Said::Unable(why),
         };
         let credential = self.logins.credential(&users, subject.name());
         let digest = self.digest(subject.name(), password);
@@ -270,6 +283,11 @@ fn challenge(door: Door, why: &str) -> Response {
         headers.append(WWW_AUTHENTICATE, HeaderValue::from_static(basic));
     }
     response
+}
+
+fn unable() -> Response {
+    let text = "log-ins cannot be judged now: the server's log says why\n";
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
 }
 
 fn later(wait: Duration) -> Response {

@@ -104,8 +104,11 @@ async fn log_in(
     };
     let replays = kerberos::replays(snapshot.config.process.state_directory.as_deref());
     let known = if replays.is_some() { Replays::Known } else { Replays::Unknown };
-    let users = shared.logins.users(remote.users.as_deref()).await.unwrap_or_default();
-    let tokens = if users.has_tokens() { Tokens::Some } else { Tokens::None };
+    let tokens = match shared.logins.users(remote.users.as_deref()).await {
+        Ok(users) if !users.has_tokens() => Tokens::None,
+        // Of a file that cannot be used it is not known: who has a token learns what is wrong by using it.
+        _ => Tokens::Some,
+    };
     let offer = offer(shared, remote, channel, name, (known, tokens));
     let wire = Wire { stream, input: Vec::new() };
     let mut conversation = Conversation { shared, remote, peer, slot, offer, replays, wire };
@@ -348,23 +351,23 @@ impl Conversation<'_> {
 
     /// Counts a log-in that went wrong, and records why.
     fn refused(&self, claimed: Option<&Subject>, mechanism: &str, why: &Refusal) {
+        if let Refusal::NotJudged(why) = why {
+            return self.tell_unusable(why);
+        }
         self.shared.logins.wrong(self.peer.ip(), claimed);
         let name = claimed.map(Subject::name);
         let who = name.map_or("a client".to_owned(), |name| format!("\"{}\"", line(name)));
         self.record(Level::Warning, &format!("{who} refused ({mechanism}): {}", line(&why.to_string())));
     }
 
-    async fn users(&self) -> Arc<Users> {
-        self.shared.logins.users(self.remote.users.as_deref()).await.unwrap_or_else(|why| {
-            self.record(Level::Error, &why);
-            Arc::default()
-        })
+    async fn users(&self) -> Result<Arc<Users>, Refusal> {
+        self.shared.logins.users(self.remote.users.as_deref()).await.map_err(Refusal::NotJudged)
     }
 
     /// The name of a token, if it is known and has not ended.
     async fn token(&self, text: &str) -> Result<String, Refusal> {
         let secret: Secret = text.parse().map_err(|_| Refusal::UnknownToken)?;
-        let users = self.users().await;
+        let users = self.users().await?;
         let token = users.token(&secret).ok_or(Refusal::UnknownToken)?;
         match token.has_ended(unix_time()) {
             true => Err(Refusal::EndedToken(token.name.clone())),
@@ -373,7 +376,7 @@ impl Conversation<'_> {
     }
 
     async fn credential(&self, login: &mut Login, user: &str) -> Result<Step, Refusal> {
-        let users = self.users().await;
+        let users = self.users().await?;
         let credential = self.shared.logins.credential(&users, user);
         let random = access::random::<NONCE>().ok_or(Refusal::NoRandom)?;
         login.credential(credential.as_ref(), &Base64::encode_string(&random))
@@ -393,7 +396,10 @@ impl Conversation<'_> {
         let how = format!("{subject} logged in ({}, {bound})", identity.mechanism);
         let Some(role) = granted.role else {
             self.record(Level::Warning, &format!("{how} and was refused: {}", granted.reason));
-            self.shared.logins.wrong(self.peer.ip(), Some(&subject));
+            // Without the file of users it is not known what it may do.
+            if self.users().await.is_ok() {
+                self.shared.logins.wrong(self.peer.ip(), Some(&subject));
+            }
             return Err(NotIn::Wrong);
         };
         self.shared.logins.right(self.peer.ip(), &subject);
@@ -419,6 +425,13 @@ impl Conversation<'_> {
                 "\"{user}\" must wait for {wait:.0} s: too many wrong log-ins of {whose}; more of these are not told for a minute"
             );
             self.record(Level::Warning, &message);
+        }
+    }
+
+    fn tell_unusable(&self, why: &str) {
+        if self.shared.logins.unusable.may(self.shared.front.state.started.elapsed()) {
+            let message = format!("no log-in can be judged: {why}; more of these are not told for a minute");
+            self.record(Level::Error, &message);
         }
     }
 
