@@ -2,13 +2,14 @@
 //! by a rule of the server.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use testing::secs;
 use testing::server::penstock;
 use testing::tools::{Root, root};
 
-use crate::pam::{Daemon, Sshd, daemon, daemon_with, expect};
+use crate::pam::{Daemon, Sshd, asked_by, daemon, daemon_with, expect};
 
 const PASSWORD: &str = "correct horse";
 
@@ -40,6 +41,33 @@ fn with_users(more: &str) -> Daemon {
 
 fn options(daemon: &Daemon, auth: &str) -> String {
     format!("socket={} auth={auth}", daemon.socket().display())
+}
+
+#[test]
+fn an_ordinary_user_cannot_make_the_host_of_another_wait() {
+    if root("asks as another user") == Root::LeftOut {
+        return;
+    }
+    let daemon = with_users("");
+    fs::set_permissions(daemon.server.dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    let user = testing::sshd::ordinary_user();
+    let ask = |by: &str, about: &str, password: &str| {
+        let question = format!(
+            "{{\"user\":\"{about}\",\"from\":\"192.0.2.7\",\"auth\":\"password\",\"password\":\"{password}\"}}"
+        );
+        asked_by(by, &daemon.socket(), &question)
+    };
+    for _ in 0..7 {
+        let said = ask(&user, &user, "wrong");
+        assert!(["bad", "no-token"].iter().any(|word| said.contains(word)), "{said}");
+    }
+    assert_eq!(ask("root", "alice", PASSWORD), "{\"result\":\"good\"}", "alice comes from there");
+    daemon.server.stderr.wait_for("from 192.0.2.7, asked by user ", secs(10));
+    // What root says of a host counts: sshd asks.
+    for _ in 0..7 {
+        ask("root", "dave", "wrong");
+    }
+    assert_eq!(ask("root", "alice", PASSWORD), "{\"result\":\"bad\"}");
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn without_a_daemon_or_with_a_slow_one_nobody_is_let_in_and_nothing_waits_long()
 }
 
 /// What the daemon says to a question of another user.
-fn asked_by(user: &str, socket: &Path, question: &str) -> String {
+pub(crate) fn asked_by(user: &str, socket: &Path, question: &str) -> String {
     let script = "printf '%s\\n' \"$2\" | socat -t 5 - \"UNIX-CONNECT:$1\"";
     let mut command = Command::new("setpriv");
     command.args(["--reuid", user, "--regid", user, "--clear-groups", "sh", "-c", script, "sh"]);

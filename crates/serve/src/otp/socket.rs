@@ -52,6 +52,10 @@ const LONGEST: u64 = 8192;
 const CONNECTIONS: usize = 128;
 const OF_ONE_USER: usize = 8;
 
+/// Of all, those that ordinary users may have together: one of them may have many names (user namespaces), and must not keep sshd
+/// and sudo out.
+const OF_ORDINARY_USERS: usize = 64;
+
 /// A socket with its task. Dropping it ends the task and removes the socket's file.
 #[derive(Debug)]
 pub(super) struct AuthSocket {
@@ -88,8 +92,41 @@ pub(super) struct Judges {
 
 struct Door {
     judges: Judges,
-    /// Open connections of each user.
-    open: Mutex<HashMap<u32, usize>>,
+    open: Mutex<Open>,
+}
+
+/// Open connections of each user.
+#[derive(Debug, Default)]
+struct Open(HashMap<u32, usize>);
+
+impl Open {
+    /// Counts one more connection of a user, if there may be one.
+    fn take(&mut self, user: u32, trust: Trust) -> Option<()> {
+        let (most, most_of_all) = match trust {
+            Trust::All => (CONNECTIONS, CONNECTIONS),
+            Trust::Own => (OF_ONE_USER, OF_ORDINARY_USERS),
+        };
+        let all: usize = self.0.values().sum();
+        let own = self.0.get(&user).copied().unwrap_or(0);
+        (own < most && all < most_of_all).then(|| *self.0.entry(user).or_default() += 1)
+    }
+
+    fn give_back(&mut self, user: u32) {
+        if let Some(count) = self.0.get_mut(&user) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&user);
+            }
+        }
+    }
+}
+
+/// About whom a user may ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    All,
+    /// About himself.
+    Own,
 }
 
 /// A place among the connections of a user.
@@ -100,13 +137,7 @@ struct Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut open = lock(&self.door.open);
-        if let Some(count) = open.get_mut(&self.user) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.user);
-            }
-        }
+        lock(&self.door.open).give_back(self.user);
     }
 }
 
@@ -163,24 +194,13 @@ async fn accept(acceptor: Acceptor, door: Arc<Door>) {
 }
 
 fn slot(door: &Arc<Door>, peer: Credentials) -> Option<Slot> {
-    let mut open = lock(&door.open);
-    let all: usize = open.values().sum();
-    let own = open.entry(peer.uid).or_default();
-    let most = if is_trusted(peer) { CONNECTIONS } else { OF_ONE_USER };
-    if *own >= most || all >= CONNECTIONS {
-        if *own == 0 {
-            open.remove(&peer.uid);
-        }
-        return None;
-    }
-    *own += 1;
-    drop(open);
+    lock(&door.open).take(peer.uid, trust(peer))?;
     Some(Slot { door: door.clone(), user: peer.uid })
 }
 
 /// Root, and the user of this process, may ask about every user.
-fn is_trusted(peer: Credentials) -> bool {
-    peer.uid == 0 || peer.uid == geteuid().as_raw()
+fn trust(peer: Credentials) -> Trust {
+    if peer.uid == 0 || peer.uid == geteuid().as_raw() { Trust::All } else { Trust::Own }
 }
 
 async fn serve(stream: UnixStream, peer: Credentials, door: &Door) -> io::Result<()> {
@@ -198,11 +218,19 @@ async fn serve(stream: UnixStream, peer: Credentials, door: &Door) -> io::Result
 async fn answer(question: Question, peer: Credentials, door: &Door) -> Said {
     let Question { user, service, from, auth, otp, password, keys, keys_of } = question;
     let (otp, password) = (otp.map(Zeroizing::new), password.map(Zeroizing::new));
-    let source = if from.is_empty() { format!("user {user}") } else { from.clone() };
-    let place = if from.is_empty() { String::new() } else { format!(" from {}", plain(&from)) };
+    // What an ordinary user says of a host counts for no guesses at that host: they would keep others out.
+    let trust = trust(peer);
+    let source = match trust {
+        Trust::All if !from.is_empty() => from.clone(),
+        Trust::All | Trust::Own => format!("user {user}"),
+    };
+    let mut place = if from.is_empty() { String::new() } else { format!(" from {}", plain(&from)) };
+    if trust == Trust::Own {
+        place = format!("{place}, asked by user {}", peer.uid);
+    }
     let who = format!("{} ({}{place})", plain(&user), plain(&service));
     let asker = Asker::Module { who, user: user.clone() };
-    if !is_trusted(peer) {
+    if trust == Trust::Own {
         let name = user.clone();
         // It may ask a directory service.
         let own = tokio::task::spawn_blocking(move || User::from_name(&name)).await;
@@ -391,5 +419,32 @@ impl Judges {
             let _ = tell.send(verdict);
         });
         told.await.unwrap_or(Verdict::TooFew(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_users_with_many_names_leave_places_for_root() {
+        let mut open = Open::default();
+        let mut taken = 0;
+        for user in 100_000..100_100 {
+            while open.take(user, Trust::Own).is_some() {
+                taken += 1;
+            }
+        }
+        assert_eq!((taken, open.0[&100_000]), (OF_ORDINARY_USERS, OF_ONE_USER));
+        for _ in OF_ORDINARY_USERS..CONNECTIONS {
+            assert!(open.take(0, Trust::All).is_some());
+        }
+        assert!(open.take(0, Trust::All).is_none(), "all have a limit");
+        open.give_back(100_000);
+        assert!(open.take(100_000, Trust::Own).is_none() && open.take(0, Trust::All).is_some());
+        for _ in 1..OF_ONE_USER {
+            open.give_back(100_000);
+        }
+        assert!(!open.0.contains_key(&100_000));
     }
 }
