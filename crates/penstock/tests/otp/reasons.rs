@@ -21,6 +21,7 @@ fn each_refusal_of_the_validation_server_has_its_reason_in_the_log() {
     verifier.status(&broken, NONCE);
     verifier.ask(&format!("id=1&otp={}&nonce={NONCE}&h=AAAA", otp(3)));
     verifier.ask(&format!("id=99&otp={}&nonce={NONCE}", otp(3)));
+    verifier.ask(&format!("id=1&otp={}&nonce=short", otp(3)));
     verifier.tokens.said(&["revoke", "cccccccccccb"], "");
     verifier.status(&otp(4), NONCE);
     for reason in [
@@ -29,6 +30,7 @@ fn each_refusal_of_the_validation_server_has_its_reason_in_the_log() {
         "refused: BAD_OTP: token cccccccccccb: ",
         "refused: BAD_SIGNATURE: it is not signed with the key of this API client",
         "API client 99 at 127.0.0.1: refused: NO_SUCH_CLIENT",
+        "a client at 127.0.0.1: refused: MISSING_PARAMETER: a parameter is absent, stands twice, or has no value",
         "refused: BAD_OTP: token cccccccccccb is revoked (if it was found again: penstock otp restore cccccccccccb)",
     ] {
         verifier.server.stderr.wait_for(reason, secs(10));

@@ -22,6 +22,8 @@ const EVERY: Duration = Duration::from_millis(100);
 pub(super) enum Asker {
     /// A client of the validation server.
     Client { id: u32, from: Option<IpAddr> },
+    /// A client that does not say which one it is in a form that can be read.
+    Unnamed { from: Option<IpAddr> },
     /// Another validation server.
     Server { from: Option<IpAddr> },
     /// A PAM module, about a user.
@@ -33,6 +35,7 @@ impl fmt::Display for Asker {
         let from = |from: &Option<IpAddr>| from.map_or("a Unix socket".to_owned(), |ip| ip.to_string());
         match self {
             Self::Client { id, from: ip } => write!(f, "API client {id} at {}", from(ip)),
+            Self::Unnamed { from: ip } => write!(f, "a client at {}", from(ip)),
             Self::Server { from: ip } => write!(f, "the server at {}", from(ip)),
             Self::Module { who, .. } => f.write_str(who),
         }
@@ -42,6 +45,8 @@ impl fmt::Display for Asker {
 /// Why it was refused.
 #[derive(Clone, Debug)]
 pub(super) enum Why {
+    /// It is no request as the protocol has it.
+    NoQuestion,
     NoClient,
     /// The key of the API client does not open.
     SealedClient,
@@ -119,6 +124,10 @@ impl Refusals {
 
 fn reason(asker: &Asker, why: &Why) -> String {
     match why {
+        Why::NoQuestion => {
+            "MISSING_PARAMETER: a parameter is absent, stands twice, or has no value that it may have"
+                .to_owned()
+        }
         Why::NoClient => "NO_SUCH_CLIENT: no API client has this number (penstock otp client add)".to_owned(),
         Why::SealedClient => {
             "BACKEND_ERROR: the key of this API client does not open (penstock otp client add)".to_owned()
@@ -157,7 +166,7 @@ fn reason(asker: &Asker, why: &Why) -> String {
 fn of_store(asker: &Asker, token: Option<&str>, why: &Refusal) -> String {
     let (bad, user) = match asker {
         Asker::Module { user, .. } => ("", user.as_str()),
-        Asker::Client { .. } | Asker::Server { .. } => ("BAD_OTP: ", "USER"),
+        Asker::Client { .. } | Asker::Unnamed { .. } | Asker::Server { .. } => ("BAD_OTP: ", "USER"),
     };
     match why {
         Refusal::UnknownToken => match token {

@@ -89,7 +89,10 @@ impl Verifier {
         let (echo, asked) = validation::read(query);
         let asked = match asked {
             Ok(asked) => asked,
-            Err(status) => return give(reply, &Answer::only(status).text(&echo, now(), None)),
+            Err(status) => {
+                self.refusals.tell(&Asker::Unnamed { from }, &Why::NoQuestion);
+                return give(reply, &Answer::only(status).text(&echo, now(), None));
+            }
         };
         let percent = match asked.level {
             Wanted::Usual => self.settings.sync_level,
@@ -149,8 +152,11 @@ impl Verifier {
             self.refusals.tell(&Asker::Server { from }, &Why::OtherServer);
             return refuse(reply, Status::OperationNotAllowed);
         }
-        let Ok(told) = sync::read(query) else { return refuse(reply, Status::MissingParameter) };
-        let Some(last) = told.last else { return refuse(reply, Status::MissingParameter) };
+        let told = sync::read(query).ok().and_then(|told| Some((told.last.clone()?, told)));
+        let Some((last, told)) = told else {
+            self.refusals.tell(&Asker::Server { from }, &Why::NoQuestion);
+            return refuse(reply, Status::MissingParameter);
+        };
         let (tokens, refusals, name) = (self.tokens.clone(), self.refusals.clone(), told.name.clone());
         let decide = move |ledger: &mut Ledger, now: u64| {
             let modified = ledger.token(&told.name).and_then(|token| token.used).unwrap_or(0);
