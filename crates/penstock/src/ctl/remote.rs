@@ -59,6 +59,8 @@ pub(crate) enum LogInError {
     },
     Refused(String, String),
     Scram(String, ScramError),
+    /// It says yes where it would have to prove that it knows the password, or its key of Kerberos.
+    NotProved(String),
     Kerberos(String),
     NoUser,
     Password(String),
@@ -78,6 +80,16 @@ impl fmt::Display for LogInError {
                 write!(
                     f,
                     "{why}\n  hint: after several wrong log-ins a server closes at once for a time; its log says why"
+                )
+            }
+            // `openssl req -x509` makes such a certificate, if it is not asked for another one.
+            Self::Tls(ConnectError::Handshake { name, source })
+                if source.to_string().contains("CaUsedAsEndEntity") =>
+            {
+                write!(
+                    f,
+                    "TLS with {name}: the server shows the certificate of a CA as its own\n  hint: let that CA sign a certificate for \
+                     the server, or make the server's own one with `-addext basicConstraints=critical,CA:FALSE`"
                 )
             }
             Self::Tls(why @ ConnectError::Handshake { .. }) => write!(
@@ -109,6 +121,12 @@ impl fmt::Display for LogInError {
             Self::Refused(host, said) => {
                 write!(f, "{host} refused the log-in: {said}\n  hint: the server's log has the reason")
             }
+            Self::NotProved(host) => {
+                write!(
+                    f,
+                    "{host} lets this user in without a proof of who it is itself: it may be an impostor"
+                )
+            }
             Self::Scram(host, why) => write!(f, "the log-in at {host} failed: {why}"),
             Self::Kerberos(why) => {
                 write!(f, "Kerberos: {why}\n  hint: kinit gets a ticket; klist shows it")
@@ -137,7 +155,7 @@ impl Remote {
         password: &mut dyn FnMut() -> Result<String, String>,
     ) -> Result<Client, LogInError> {
         let tcp = self.connect(timeout)?;
-        let mut answers = Answers { link: tcp, buffer: Vec::new(), host: self.shown() };
+        let mut answers = Answers { link: tcp, buffer: Vec::new(), host: self.shown(), limit: timeout };
         if self.start == Start::StartTls {
             answers.expect("220")?;
             answers.ask("EHLO ctl", "250")?;
@@ -145,7 +163,7 @@ impl Remote {
         }
         let tls = Connection::shake_hands(answers.link, &self.tls)?;
         let exporter = tls.exporter();
-        let mut answers = Answers { link: tls, buffer: Vec::new(), host: self.shown() };
+        let mut answers = Answers { link: tls, buffer: Vec::new(), host: self.shown(), limit: timeout };
         if self.start == Start::Implicit {
             answers.expect("220")?;
         }
@@ -335,6 +353,8 @@ struct Answers<L> {
     link: L,
     buffer: Vec<u8>,
     host: String,
+    /// Time of an answer, however many reads it takes.
+    limit: Duration,
 }
 
 impl<L: Read + Write> Answers<L> {
@@ -345,7 +365,12 @@ impl<L: Read + Write> Answers<L> {
     }
 
     fn challenge(&mut self, line: &str) -> Result<Vec<u8>, LogInError> {
-        let answer = self.ask(line, "334")?;
+        let answer = match self.ask(line, "334") {
+            Err(LogInError::Refused(host, said)) if said.starts_with("235") => {
+                return Err(LogInError::NotProved(host));
+            }
+            answer => answer?,
+        };
         let text = answer.first().and_then(|line| line.get(4..)).unwrap_or_default();
         Base64::decode_vec(text).map_err(|_| LogInError::Other(self.host.clone(), text.to_owned()))
     }
@@ -358,8 +383,9 @@ impl<L: Read + Write> Answers<L> {
     /// Reads an answer, of one line or of several.
     fn expect(&mut self, code: &str) -> Result<Vec<String>, LogInError> {
         let mut lines = Vec::new();
+        let until = Instant::now() + self.limit;
         loop {
-            let line = self.line()?;
+            let line = self.line(until)?;
             let has_more = line.as_bytes().get(3) == Some(&b'-');
             let has_code = line.len() >= 3 && line.as_bytes()[..3].iter().all(u8::is_ascii_digit);
             if !has_code || lines.len() > 100 {
@@ -379,7 +405,7 @@ impl<L: Read + Write> Answers<L> {
         }
     }
 
-    fn line(&mut self) -> Result<String, LogInError> {
+    fn line(&mut self, until: Instant) -> Result<String, LogInError> {
         let ended = |error| LogInError::Ended(self.host.clone(), error);
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -389,6 +415,9 @@ impl<L: Read + Write> Answers<L> {
             if self.buffer.len() > LONGEST {
                 return Err(LogInError::Other(self.host.clone(), "a line without an end".to_owned()));
             }
+            if Instant::now() >= until {
+                return Err(ended(io::ErrorKind::TimedOut.into()));
+            }
             let mut chunk = [0; 4096];
             match self.link.read(&mut chunk) {
                 Ok(0) => return Err(ended(io::ErrorKind::UnexpectedEof.into())),
@@ -397,5 +426,56 @@ impl<L: Read + Write> Answers<L> {
                 Err(error) => return Err(ended(error)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    enum Server {
+        Says(&'static [u8]),
+        /// It sends a byte now and then, and never ends its line.
+        NeverEnds,
+    }
+
+    impl Read for Server {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            match self {
+                Self::Says(said) => said.read(into),
+                Self::NeverEnds => (&b"2"[..]).read(into),
+            }
+        }
+    }
+
+    impl Write for Server {
+        fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+            Ok(from.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn answers(link: Server, limit: Duration) -> Answers<Server> {
+        Answers { link, buffer: Vec::new(), host: "gw1".to_owned(), limit }
+    }
+
+    #[test]
+    fn an_answer_that_does_not_end_in_time_is_given_up_though_bytes_come() {
+        let error = answers(Server::NeverEnds, Duration::ZERO).expect("220").unwrap_err().to_string();
+        assert!(error.starts_with("no answer from gw1 in time"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_says_yes_without_a_proof_is_told_as_an_impostor() {
+        let challenge =
+            |said: &'static [u8]| answers(Server::Says(said), Duration::from_secs(60)).challenge("AUTH x");
+        let error = challenge(b"235 2.7.0 user:ann\r\n").unwrap_err().to_string();
+        assert!(error.contains("may be an impostor"), "{error}");
+        let error = challenge(b"535 5.7.8 no\r\n").unwrap_err().to_string();
+        assert!(error.contains("refused the log-in: 535 5.7.8 no"), "{error}");
+        assert_eq!(challenge(b"334 YWJj\r\n").ok(), Some(b"abc".to_vec()));
     }
 }
