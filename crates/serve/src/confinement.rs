@@ -105,6 +105,12 @@ fn why_root(config: &Config, needs: &[Need]) -> Result<Option<String>, Privilege
             "backends behind SSH use the keys of root; set process.user to log in as another user than root or {DEFAULT_USER}"
         )));
     }
+    if !privilege::may_change_user() && matches!(unistd::User::from_name(DEFAULT_USER), Ok(Some(_))) {
+        return Ok(Some(format!(
+            "this process may not become user \"{DEFAULT_USER}\": it has no CAP_SETUID and CAP_SETGID, as in some containers \
+             and after an upgrade; a start by root with them does"
+        )));
+    }
     let asked = asked(needs);
     let asked = asked.iter().map(|(path, reach)| (&**path, *reach));
     let refused = match privilege::unreachable(DEFAULT_USER, asked) {

@@ -292,6 +292,14 @@ pub fn can_be_given() -> Vec<Capability> {
     among(caps::read(None, CapSet::Bounding))
 }
 
+/// Whether this process may become another user. Root may lack that right: in a container, and in the next process after an
+/// upgrade.
+pub fn may_change_user() -> bool {
+    let effective = caps::read(None, CapSet::Effective).unwrap_or_default();
+    let needed = [caps::Capability::CAP_SETGID, caps::Capability::CAP_SETUID];
+    needed.iter().all(|one| effective.contains(one))
+}
+
 /// The capabilities of [`Capability`] that another process has.
 pub fn of_process(process: u32) -> Vec<Capability> {
     among(caps::read(Some(process.cast_signed()), CapSet::Permitted))

@@ -20,6 +20,11 @@ const SECOND_GROUP: u32 = 64_988;
 
 /// A server whose machine has a user `penstock`. Its directory belongs to root and to that user's group.
 fn setup() -> Setup {
+    setup_with("")
+}
+
+/// The same, started by `before`.
+fn setup_with(before: &str) -> Setup {
     let setup = Setup::new("");
     let directory = setup.dir().to_owned();
     for (name, more) in [
@@ -38,7 +43,7 @@ fn setup() -> Setup {
     }
     let directory = directory.to_str().unwrap();
     let script = format!(
-        "mount --bind {directory}/passwd /etc/passwd && mount --bind {directory}/group /etc/group && exec \"$@\""
+        "mount --bind {directory}/passwd /etc/passwd && mount --bind {directory}/group /etc/group && exec {before} \"$@\""
     );
     setup.through(["unshare", "--mount", "sh", "-ec", &script, "sh"])
 }
@@ -122,6 +127,21 @@ fn a_machine_without_etc_passwd_has_no_user_penstock_and_root_serves_on() {
     let output = setup().configured(&named).output();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("no user named \"nobody\""), "{said}");
+}
+
+/// A container without capabilities, and the next process after an upgrade, are root and may not become another user.
+#[test]
+fn root_that_may_not_become_another_user_serves_and_says_so() {
+    if tools::root("drops capabilities and makes a mount namespace") == Root::LeftOut {
+        return;
+    }
+    let backend = Scripted::answering("x");
+    let setup = setup_with("setpriv --bounding-set=-all --inh-caps=-all");
+    let server = setup.configured(&config(&backend.address, "")).start();
+    let said = server.stderr.wait_for("the user stays root, without its capabilities", secs(10));
+    assert!(said.contains("may not become user \"penstock\": it has no CAP_SETUID"), "{said}");
+    assert_eq!(get(&server.address("web"), "/").status, 200);
+    each_thread_is(&server, 0, &HashSet::new());
 }
 
 /// A certificate that only root may read.
