@@ -86,6 +86,11 @@ fn user(user: &User) -> Finding {
     )];
     match (standing, named_by) {
         (Standing::Exists, _) => Finding::ok("user", format!("a server that root starts runs as {name}")),
+        (Standing::StaysRoot(why), _) => Finding::fault(
+            "user",
+            format!("a server that root starts stays root: {why}"),
+            vec!["penstock check --privileges FILE   # lists the files that it uses".to_owned()],
+        ),
         (Standing::Missing, NamedBy::Configuration) => Finding::fault(
             "user",
             format!("process.user is {name}, and there is no such user: the start is refused"),

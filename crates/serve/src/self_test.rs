@@ -44,7 +44,7 @@ pub fn facts(
     Facts {
         binary: binary(version),
         configuration: file.map(|file| Configuration { file: file.display().to_string(), faults }),
-        user: user(config),
+        user: user(config, file),
         capabilities: config.map(|config| needed(config, server.as_ref())).unwrap_or_default(),
         kernel: kernel(config),
         limits: limits(config, server.as_ref()),
@@ -77,14 +77,17 @@ fn binary(version: &'static str) -> Binary {
     Binary { path: path.display().to_string(), version, open_to }
 }
 
-fn user(config: Option<&Config>) -> User {
+fn user(config: Option<&Config>, file: Option<&Path>) -> User {
     let (name, named_by) = match config.and_then(|config| config.process.user.as_deref()) {
         Some(name) => (name, NamedBy::Configuration),
         None => (DEFAULT_USER, NamedBy::Default),
     };
     let standing = match privilege::user(name) {
         Ok(None) => Standing::Missing,
-        Ok(Some(_)) | Err(_) => Standing::Exists,
+        Ok(Some(_)) | Err(_) => {
+            let at_start = config.and_then(|config| confinement::at_start_by_root(config, file));
+            at_start.and_then(|it| it.stays_root).map_or(Standing::Exists, Standing::StaysRoot)
+        }
     };
     User { name: name.to_owned(), standing, named_by }
 }

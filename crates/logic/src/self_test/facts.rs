@@ -57,10 +57,12 @@ pub struct User {
     pub named_by: NamedBy,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     Exists,
     Missing,
+    /// A server that root starts would stay root, and why.
+    StaysRoot(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -76,6 +76,8 @@ fn each_fault_is_told_alone_with_what_mends_it() {
     let told = only_fault(|facts| facts.server = Some(Server { process: 7, version: "1.1.0".into() }));
     assert!(told.1.contains("process 7 serves with version 1.1.0") && told.2.contains("restart"), "{told:?}");
     let told = only_fault(|facts| facts.user.standing = Standing::Missing);
+    let told = only_fault(|facts| facts.user.standing = Standing::StaysRoot("it may not use /run/x".into()));
+    assert_eq!(told.1, "a server that root starts stays root: it may not use /run/x");
     assert!(told.1.contains("the start is refused") && told.2.starts_with("useradd --system"), "{told:?}");
     let told = only_fault(|facts| facts.capabilities[0].given = Given::Bounded);
     assert!(told.2.contains("--cap-add NET_BIND_SERVICE"), "{told:?}");

@@ -207,3 +207,24 @@ fn a_key_that_only_root_may_read_keeps_it_root_without_capabilities_and_is_serve
     each_thread_is(&server, USER, &groups.iter().map(String::as_str).collect());
     assert_eq!(served(&server, "site.example"), Some(pair.der));
 }
+
+#[test]
+fn doctor_says_the_same_of_the_user_as_the_start() {
+    if tools::root("drops privileges and makes a mount namespace") == Root::LeftOut {
+        return;
+    }
+    let secure =
+        "[listener.secure]\nbind = \"127.0.0.1:0\"\npool = \"app\"\ntls = { certificates = \"@DIR@/certs\" }";
+    let said = |more: &str| {
+        let setup = setup();
+        drop(Certificates::new(setup.dir()).renew());
+        let file = setup.dir().join("penstock.toml").display().to_string();
+        let setup = setup.configured(&config("127.0.0.1:1", more)).arguments(&["doctor", "--config", &file]);
+        String::from_utf8_lossy(&setup.output().stdout).into_owned()
+    };
+    let text = said("");
+    assert!(text.contains("ok       a server that root starts runs as penstock\n"), "{text}");
+    let text = said(secure);
+    let why = "fault    a server that root starts stays root: user \"penstock\" may not use ";
+    assert!(text.contains(why) && text.contains("/certs/site.key"), "{text}");
+}
