@@ -167,6 +167,8 @@ pub struct Port {
     pub number: u16,
     /// A process that has the address, or one that overlaps it; `None` if it is free.
     pub holder: Option<Holder>,
+    /// Why this machine does not let a program have the address, whether it is taken or not.
+    pub refused: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,15 @@ use super::facts::{Holder, Port, Server};
 use crate::finding::Finding;
 
 pub(super) fn judge(port: &Port, server: Option<&Server>) -> Finding {
-    let Port { key, address, protocol, number, holder } = port;
+    let Port { key, address, protocol, number, holder, refused } = port;
     let what = format!("{key}: {protocol} {address}");
+    if let Some(why) = refused {
+        return Finding::fault(
+            "port",
+            format!("{what} cannot be had, so a start is refused: {why}"),
+            vec![format!("ip -brief address   # the addresses of this machine; {key} needs one of them")],
+        );
+    }
     match holder {
         None => Finding::ok("port", format!("{what} is free")),
         Some(Holder::Process { process, .. }) if server.is_some_and(|server| server.process == *process) => {

@@ -46,6 +46,7 @@ fn good() -> Facts {
             protocol: "tcp",
             number: 443,
             holder: Some(Holder::Process { name: "penstock".into(), process: 7 }),
+            refused: None,
         }],
         gssapi: Gssapi { fault: Some("it is missing".into()), use_: Use::NotNeeded },
     }
@@ -75,9 +76,9 @@ fn each_fault_is_told_alone_with_what_mends_it() {
     assert_eq!((told.0, &*told.2), ("binary", "chmod go-w /usr/bin/penstock"));
     let told = only_fault(|facts| facts.server = Some(Server { process: 7, version: "1.1.0".into() }));
     assert!(told.1.contains("process 7 serves with version 1.1.0") && told.2.contains("restart"), "{told:?}");
-    let told = only_fault(|facts| facts.user.standing = Standing::Missing);
     let told = only_fault(|facts| facts.user.standing = Standing::StaysRoot("it may not use /run/x".into()));
     assert_eq!(told.1, "a server that root starts stays root: it may not use /run/x");
+    let told = only_fault(|facts| facts.user.standing = Standing::Missing);
     assert!(told.1.contains("the start is refused") && told.2.starts_with("useradd --system"), "{told:?}");
     let told = only_fault(|facts| facts.capabilities[0].given = Given::Bounded);
     assert!(told.2.contains("--cap-add NET_BIND_SERVICE"), "{told:?}");
@@ -145,6 +146,10 @@ fn a_port_of_another_process_is_named_with_that_process() {
     assert!(told.1.contains("taken by penstock (process 7)"), "{told:?}");
     let told = only_fault(|facts| (facts.server, facts.ports[0].holder) = (None, Some(Holder::Hidden)));
     assert!(told.2.contains("sport = :443"), "{told:?}");
+    let told = only_fault(|facts| {
+        (facts.ports[0].holder, facts.ports[0].refused) = (None, Some("no such address".into()));
+    });
+    assert!(told.1.contains("tcp :443 cannot be had") && told.1.ends_with("no such address"), "{told:?}");
     let mut facts = good();
     facts.ports[0].holder = Some(Holder::Hidden);
     let states: Vec<_> =

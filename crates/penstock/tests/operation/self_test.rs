@@ -97,6 +97,15 @@ fn a_port_that_another_process_has_is_told_with_its_name() {
 }
 
 #[test]
+fn an_address_of_another_machine_is_not_free() {
+    for bind in ["192.0.2.55:8079", "[2001:db8::55]:8079"] {
+        let (state, text, mend) = Machine::new(&format!("bind = \"{bind}\"")).only(&[], "port");
+        assert!(state == "fault" && text.contains(bind) && text.contains("cannot be had"), "{text}");
+        assert!(mend[0].as_str().unwrap().starts_with("ip -brief address"), "{mend}");
+    }
+}
+
+#[test]
 fn a_server_that_runs_is_known_with_its_ports_and_its_limits() {
     let server = Server::start(
         "[control]\nsocket = \"@DIR@/control.sock\"\n[listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\

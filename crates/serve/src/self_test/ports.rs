@@ -68,9 +68,16 @@ pub(super) fn of(config: &Config, held: &[Socket]) -> Vec<Port> {
             let owners = owners.get_or_insert_with(owners_of_sockets);
             owners.get(&socket.inode).map_or(Holder::Hidden, |process| named(*process))
         });
-        Some(Port { key, address: bind.to_string(), protocol, number, holder })
+        let refused = sys::socket::probe_source(ip).err().filter(is_of_the_address);
+        let refused = refused.map(|error| error.to_string());
+        Some(Port { key, address: bind.to_string(), protocol, number, holder, refused })
     };
     listeners.chain(admin).filter_map(port).collect()
+}
+
+/// Whether the address is the cause, not that this process may open no socket.
+fn is_of_the_address(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::AddrNotAvailable
 }
 
 fn named(process: u32) -> Holder {
