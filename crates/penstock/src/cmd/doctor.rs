@@ -29,6 +29,9 @@ pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     /// The configuration; without it the one that PENSTOCK_CONFIG names, or /etc/penstock/penstock.toml
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    file: Option<PathBuf>,
+    /// The same as FILE
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print the findings as JSON
@@ -48,6 +51,7 @@ const EXAMPLES: &str = "\
 Examples:
   penstock doctor
   penstock doctor --quiet && echo all is well
+  penstock doctor penstock.toml
   penstock doctor --json --config /etc/penstock/penstock.toml
   penstock doctor dsr --config /etc/penstock/penstock.toml
 
@@ -57,7 +61,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
         Some(Command::Dsr(arguments)) => dsr::run(arguments),
         None => {
-            report(arguments, &self_test::judge(&facts(load::usual(arguments.config.as_deref()).as_deref())))
+            let named = arguments.file.as_deref().or(arguments.config.as_deref());
+            report(arguments, &self_test::judge(&facts(load::usual(named).as_deref())))
         }
     }
 }

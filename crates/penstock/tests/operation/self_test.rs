@@ -188,3 +188,18 @@ fn names_that_do_not_resolve_and_users_that_do_not_exist_are_told() {
     assert!(state == "fault" && text.contains("process.user is no-such-user"), "{text}");
     assert!(mend[0].as_str().unwrap().starts_with("useradd --system"), "{mend}");
 }
+
+#[test]
+fn the_configuration_is_named_as_for_check_and_serve() {
+    let machine = Machine::new("bind = \"127.0.0.1:0\"");
+    let run =
+        |words: &[&str]| std::process::Command::new(binary()).arg("doctor").args(words).output().unwrap();
+    let file = machine.file();
+    let file = file.to_str().unwrap();
+    let output = run(&[file]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains(&format!("{file} is good")), "{output:?}");
+    assert_eq!(run(&[file, "--config", file]).status.code(), Some(2));
+    let dsr = run(&["dsr", "--help"]);
+    assert!(String::from_utf8_lossy(&dsr.stdout).contains("penstock doctor dsr"), "{dsr:?}");
+}
