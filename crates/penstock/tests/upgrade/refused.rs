@@ -49,6 +49,7 @@ fn a_configuration_that_the_next_process_refuses_is_told_with_its_line() {
     front.server.write_config(&config("nonsense = 1\n", &backend.address));
     let said = front.refused(&[]);
     assert!(said.contains("penstock.toml:") && said.contains("nonsense"), "{said}");
+    assert!(!said.contains(": error: "), "{said}");
     serves_on(&front);
 }
 

@@ -15,6 +15,7 @@ use super::change;
 use super::client::PeerCredentials;
 use super::sessions;
 use super::words::{Quotes, Word, split};
+use crate::report::older::OlderReport;
 use crate::report::{self, Status, tables};
 
 use call::{Call, did_you_mean, has_part, lines, to_json};
@@ -491,7 +492,12 @@ fn list_sessions(call: &Call<'_>) -> Result<Step, Refusal> {
     let (front, format) = (call.front.clone(), call.format);
     let answer = async move {
         let report = sessions::list(&front, wanted).await?;
-        Ok(format.of(|| report::sessions::text(&report), || to_json(&report)))
+        let text = || {
+            let older = OlderReport::read(&front.state).and_then(|older| older.not_shown());
+            let shown = report::sessions::text(&report);
+            older.map_or_else(|| shown.clone(), |older| format!("{}\n{older}", shown.trim_end()))
+        };
+        Ok(format.of(text, || to_json(&report)))
     };
     Ok(Step::Later(Later(Box::pin(answer))))
 }

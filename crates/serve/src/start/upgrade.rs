@@ -118,6 +118,7 @@ impl FrontDoor {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(Failed { why, steps })) => {
                 let (message, hint) = why.split_once('\n').unwrap_or((&why, ""));
+                let message = message.strip_prefix("error: ").unwrap_or(message);
                 let steps: String = steps.iter().map(|step| format!("  {step}\n")).collect();
                 let message = format!("upgrade refused, this process serves on: {message}");
                 let details = if hint.is_empty() { steps } else { format!("{hint}\n{steps}") };
@@ -149,7 +150,7 @@ impl FrontDoor {
                     "not upgraded: the file lacks {changes}, which the next process would not serve"
                 ),
                 details:
-                    "hint: `penstock ctl save` writes them to the file, `penstock ctl undo` takes them back\n"
+                    "  hint: `penstock ctl save` writes them to the file, `penstock ctl undo` takes them back\n"
                         .to_owned(),
             });
         }
@@ -250,7 +251,10 @@ impl FrontDoor {
             open => format!("{} go on in the old process", units::count(open, "session")),
         };
         let own = std::process::id();
-        steps.push(format!("{left} (pid {own}), for {} at most", text::units::duration(limit)));
+        steps.push(match open {
+            0 => format!("{left} (pid {own}): it ends"),
+            _ => format!("{left} (pid {own}), for {} at most", text::units::duration(limit)),
+        });
         let sentence = format!("upgraded: version {version} (pid {pid}) serves");
         front.state.events.record(Level::Info, "upgrade", format!("{sentence}; {left}"));
         self.handed_over = Some(HandedOver { newer, limit, counted: None, told: None });
