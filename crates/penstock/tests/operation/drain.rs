@@ -35,6 +35,7 @@ fn a_second_drain_keeps_who_and_when_and_unclear_names_are_listed() {
     );
     let json = server.ctl_json(&["drain", &one.address]);
     assert_eq!(json["already_drained"]["at"], first["at"], "{json}");
+    assert!(!again.contains("`ready`"), "no time was asked for: {again}");
     assert_eq!((&by()["by"], &by()["at"]), (&first["by"], &first["at"]));
     let unclear = server.refused(&["drain", "127.0.0.1"]);
     for part in [
@@ -101,6 +102,10 @@ fn a_drain_gets_longer_by_another_one_and_shorter_only_by_ready() {
     let again = server.said(&["drain", &one.address, "--for", "30m"]);
     assert!(
         again.contains("already drained by ") && again.contains(" min ") && again.contains(" more"),
+        "{again}"
+    );
+    assert!(
+        again.contains("; it does not end after 30 min 0 s: only `ready` ends a drain earlier"),
         "{again}"
     );
     assert!(left().unwrap() > 3500);

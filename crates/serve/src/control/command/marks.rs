@@ -101,7 +101,7 @@ pub(super) fn drain(call: &Call<'_>) -> Result<Step, Refusal> {
     if let Some(earlier) = &earlier
         && lasts_as_long(earlier, until)
     {
-        return Ok(already_drained(call, &backend, earlier));
+        return Ok(already_drained(call, &backend, earlier, time));
     }
     backend.note_drain(Drain { by: call.who.to_string(), at: SystemTime::now(), until });
     marked(call);
@@ -159,8 +159,14 @@ fn gets_packets(call: &Call<'_>, backend: &BackendState) -> bool {
     services.iter().any(|(report, _)| *report.pool == *backend.pool)
 }
 
-/// Answers the second operator who drains a backend: the first operator and the time of that drain are kept.
-fn already_drained(call: &Call<'_>, backend: &BackendState, earlier: &Drain) -> Step {
+/// Answers the second operator who drains a backend: the first operator and the time of that drain are kept, also if
+/// the second one `asked` for a shorter time.
+fn already_drained(
+    call: &Call<'_>,
+    backend: &BackendState,
+    earlier: &Drain,
+    asked: Option<Duration>,
+) -> Step {
     let ago = text::units::ago(earlier.at.elapsed().unwrap_or_default());
     let left = earlier.until.map(|until| until.saturating_duration_since(Instant::now()));
     let open = backend.in_flight.load(Relaxed);
@@ -171,8 +177,12 @@ fn already_drained(call: &Call<'_>, backend: &BackendState, earlier: &Drain) -> 
             let left =
                 left.map_or(String::new(), |left| format!(", for {} more", text::units::duration(left)));
             let open = text::units::count(open as usize, "session");
+            let asked = asked.map_or(String::new(), |time| {
+                let time = text::units::duration(time);
+                format!("; it does not end after {time}: only `ready` ends a drain earlier")
+            });
             format!(
-                "{name} of pool {pool}: already drained by {by}, {ago}{left}: no new sessions, {open} open"
+                "{name} of pool {pool}: already drained by {by}, {ago}{left}: no new sessions, {open} open{asked}"
             )
         },
         || {
