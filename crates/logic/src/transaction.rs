@@ -122,7 +122,15 @@ pub struct Ledger {
     lineage: Lineage,
     history: History,
     transaction: Option<Transaction>,
+    /// The last transaction that another user has aborted, until its owner is told.
+    aborted: Option<Aborted>,
     trial: Option<Trial>,
+}
+
+#[derive(Debug)]
+struct Aborted {
+    owner: Operator,
+    by: Operator,
 }
 
 /// Time between two undos of a commit that was not confirmed in time, while they fail.
@@ -146,6 +154,7 @@ impl Ledger {
             lineage: Lineage::default(),
             history: History::default(),
             transaction: None,
+            aborted: None,
             trial: None,
         }
     }
@@ -195,6 +204,7 @@ impl Ledger {
         if let Some(transaction) = &self.transaction {
             return Err(if transaction.by.is(&by) { transaction.own() } else { transaction.others() });
         }
+        self.aborted.take_if(|aborted| aborted.owner.is(&by));
         let text = self.served.clone();
         let changes = Names::default();
         self.transaction = Some(Transaction { by, since: now.wall, base: text.clone(), text, changes });
@@ -254,7 +264,20 @@ impl Ledger {
         if whose == Whose::Own {
             self.own(by)?;
         }
-        self.transaction.take().ok_or(Refused::None)
+        let transaction = self.transaction.take().ok_or(Refused::None)?;
+        if !transaction.by.is(by) {
+            self.aborted = Some(Aborted { owner: transaction.by.clone(), by: by.clone() });
+        }
+        Ok(transaction)
+    }
+
+    /// Refuses once what the owner of a transaction does after another user has aborted it: it was meant to be collected,
+    /// and would be served at once.
+    pub fn still_has_what_it_began(&mut self, by: &Operator) -> Result<(), Refused> {
+        match self.aborted.take_if(|aborted| aborted.owner.is(by)) {
+            Some(Aborted { by, .. }) => Err(Refused::Aborted { by }),
+            None => Ok(()),
+        }
     }
 
     /// An undo is served. `by` is `None` if no confirmation came. Returns its number.

@@ -156,7 +156,9 @@ impl Live {
             Ask::Confirm => self.confirm().map(Step::said),
             Ask::Abort { whose } => self.abort(&by, whose).map(Step::said),
             Ask::Undo { number, extent } => {
-                self.ledger.to_undo(number, extent, &by).map_err(denied).and_then(|target| {
+                let may = self.ledger.still_has_what_it_began(&by);
+                let target = may.and_then(|()| self.ledger.to_undo(number, extent, &by));
+                target.map_err(denied).and_then(|target| {
                     self.undo_plan(Some(by), target).map(|plan| Step::Serve(Box::new(plan)))
                 })
             }
@@ -171,6 +173,7 @@ impl Live {
     }
 
     fn edit(&mut self, by: Operator, path: &str, edit: impl FnOnce(Path) -> Edit) -> Result<Step, Denied> {
+        self.ledger.still_has_what_it_began(&by).map_err(denied)?;
         let goes = self.ledger.goes(&by).map_err(denied)?;
         let path = Path::parse(path).map_err(unusable)?;
         let edit = edit(path);
@@ -233,6 +236,7 @@ impl Live {
         let transaction = self.ledger.to_commit(by).map_err(denied)?;
         if transaction.text == transaction.base {
             return self.commit_nothing(by).map(Step::said);
+        self.ledger.still_has_what_it_began(by).map_err(denied)?;
         }
         let text = transaction.text.to_string();
         let loaded = self.load(&text).map_err(|faults| Denied {

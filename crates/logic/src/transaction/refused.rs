@@ -21,6 +21,10 @@ pub enum Refused {
     },
     /// There is no transaction.
     None,
+    /// There is none any more: another user has aborted it.
+    Aborted {
+        by: Operator,
+    },
     /// The configuration served is not that at `begin` any more.
     Overtaken {
         since: SystemTime,
@@ -84,6 +88,10 @@ impl Refused {
                 "`diff` shows it; `commit` or `abort` ends it",
             ),
             Self::None => ("there is no transaction".to_owned(), "`begin` starts one"),
+            Self::Aborted { by } => (
+                format!("there is no transaction: {by} has aborted yours, so nothing was changed"),
+                "`begin` starts another one; without it the next change is served at once",
+            ),
             Self::Overtaken { since } => (
                 format!("the configuration was changed after this transaction began at {}", time(*since)),
                 "`diff` shows the changes of the transaction, `history` the others; `abort`, then make them again",

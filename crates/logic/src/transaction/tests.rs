@@ -345,3 +345,25 @@ fn what_is_undone_is_not_undone_again_and_the_way_back_is_named() {
     assert_eq!(nothing, Refused::LastUndone { number: 1, by: 2 });
     assert_eq!(undo(&mut ledger, Some(2)), "b");
 }
+
+#[test]
+fn the_owner_of_a_transaction_that_another_user_aborted_is_told_once() {
+    let mut ledger = Ledger::new("a");
+    ledger.begin(operator(5), now(1)).unwrap();
+    ledger.abort(&operator(0), Whose::Any).unwrap();
+    assert_eq!(ledger.still_has_what_it_began(&operator(0)), Ok(()));
+    let refused = ledger.still_has_what_it_began(&operator(5)).unwrap_err();
+    assert_eq!(
+        words(&refused),
+        "there is no transaction: root (uid 0, pid 7) has aborted yours, so nothing was changed"
+    );
+    assert_eq!(ledger.still_has_what_it_began(&operator(5)), Ok(()));
+    // One's own, also by force, and one after which another was begun, need no word.
+    ledger.begin(operator(5), now(2)).unwrap();
+    ledger.abort(&operator(5), Whose::Any).unwrap();
+    assert_eq!(ledger.still_has_what_it_began(&operator(5)), Ok(()));
+    ledger.begin(operator(5), now(3)).unwrap();
+    ledger.abort(&operator(0), Whose::Any).unwrap();
+    ledger.begin(operator(5), now(4)).unwrap();
+    assert_eq!(ledger.still_has_what_it_began(&operator(5)), Ok(()));
+}

@@ -422,7 +422,12 @@ fn a_second_operator_is_told_who_has_a_transaction_and_since_when() {
     }
     let (done, _, output) = theirs(&["abort", "--force"]);
     assert!(done, "{output:?}");
-    assert!(server.refused(&["commit"]).contains("there is no transaction"));
+    // What the owner means for the transaction is not served at once, and once he knows, it may be.
+    let refused = server.refused(&["set", "pool.app.balance", "maglev"]);
+    assert!(refused.contains("there is no transaction: nobody (uid 65534, pid "), "{refused}");
+    assert!(refused.contains(") has aborted yours, so nothing was changed"), "{refused}");
+    let refused = server.refused(&["commit"]);
+    assert!(refused.contains("there is no transaction") && !refused.contains("aborted"), "{refused}");
     let (done, _, output) = theirs(&["set", "pool.app.balance", "hash"]);
     assert!(done, "{output:?}");
     assert!(server.said(&["history"]).contains("nobody (uid 65534, pid "));
