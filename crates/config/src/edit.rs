@@ -70,6 +70,15 @@ pub fn apply(joined: &str, edit: &Edit) -> Result<String, EditError> {
     Ok([&joined[..start], &text, &joined[start + files[at].text.len()..]].concat())
 }
 
+/// Returns what the operator probably meant, if the path of the change leads through a table that the text does not have.
+#[must_use]
+pub fn meant(joined: &str, edit: &Edit) -> Option<String> {
+    let files = files::split(joined);
+    let text = files[several::file_of(&files, edit.path()).ok()?].text;
+    let document: DocumentMut = text.trim_start_matches('\u{feff}').parse().ok()?;
+    find::meant(document.as_table(), edit.path())
+}
+
 fn apply_to(text: &str, edit: &Edit) -> Result<String, EditError> {
     let (mark, text) = match text.strip_prefix('\u{feff}') {
         Some(text) => ("\u{feff}", text),

@@ -180,7 +180,9 @@ impl Live {
         let (Goes::Served(before) | Goes::Collected(before)) = &goes;
         let text = edit::apply(before, &edit).map_err(unusable)?;
         let what = edit.summary();
-        match (self.load(&text), goes) {
+        let loaded = self.load(&text);
+        let meant = loaded.as_ref().err().and_then(|_| edit::meant(before, &edit));
+        match (loaded, goes) {
             (Ok(loaded), goes) => {
                 if let Some(variable) = loaded.overridden(&edit) {
                     return Err(overridden(&edit, variable));
@@ -193,7 +195,8 @@ impl Live {
                 }
             }
             (Err(faults), Goes::Served(_)) => {
-                Err(Denied { message: format!("{what}: refused, nothing changed"), details: faults })
+                let meant = meant.map_or(String::new(), |meant| format!("; {meant}"));
+                Err(Denied { message: format!("{what}: refused, nothing changed{meant}"), details: faults })
             }
             // The next changes may make it valid; `commit` decides.
             (Err(faults), Goes::Collected(_)) => {
@@ -233,10 +236,10 @@ impl Live {
                 details: "  hint: 1s to 24h, as in `commit --confirm 60s`".to_owned(),
             });
         }
+        self.ledger.still_has_what_it_began(by).map_err(denied)?;
         let transaction = self.ledger.to_commit(by).map_err(denied)?;
         if transaction.text == transaction.base {
             return self.commit_nothing(by).map(Step::said);
-        self.ledger.still_has_what_it_began(by).map_err(denied)?;
         }
         let text = transaction.text.to_string();
         let loaded = self.load(&text).map_err(|faults| Denied {

@@ -17,6 +17,12 @@ pub(super) enum Step {
     Entry(usize),
 }
 
+impl Step {
+    fn is_key(&self) -> bool {
+        matches!(self, Self::Key(_))
+    }
+}
+
 /// A path as far as the document has it.
 #[derive(Debug)]
 pub(super) struct Found {
@@ -96,6 +102,16 @@ pub(super) fn find_existing(root: &Table, path: &Path) -> Result<Vec<Step>, Edit
         Some(near) => error.hint(format!("did you mean {}?", quote(&near))),
         None => error.hint("`show` has what is there; a key that is not there has its default"),
     })
+}
+
+/// A table on the way to a value that is not there, with the name that was probably meant: `set` makes a new table of it.
+pub(super) fn meant(root: &Table, path: &Path) -> Option<String> {
+    let Found { steps, existing } = find(root, path).ok()?;
+    let (above, missing) = (steps.get(..existing)?, steps.get(existing..)?);
+    let [Step::Key(missing), _, ..] = missing else { return None };
+    let near = nearest(missing, reach_view(root, above)?.keys())?;
+    let names = path.segments().get(..=existing).filter(|_| above.iter().all(Step::is_key))?;
+    Some(format!("there is no {}: did you mean {}?", display(names), quote(near)))
 }
 
 pub(super) fn reach_view<'a>(root: &'a Table, steps: &[Step]) -> Option<View<'a>> {

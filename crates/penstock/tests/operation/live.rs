@@ -111,6 +111,11 @@ fn wrong_commands_change_nothing_and_say_why() {
         (&["show", "pool.app.backends.9"], "pool.app.backends has no entry \"9\""),
         (&["set", "pool.app.balance", "fastest"], "set pool.app.balance: refused, nothing changed"),
         (&["set", "pool.app.balanse", "hash"], "balanse"),
+        (
+            &["set", "pool.ap.balance", "hash"],
+            "set pool.ap.balance: refused, nothing changed; there is no pool.ap: did you mean \"app\"?",
+        ),
+        (&["set", "listener.wb.bind", ":9"], "there is no listener.wb: did you mean \"web\"?"),
         (&["set", "pool.app.balance", "\"hash"], "is not a TOML value"),
         (&["set", "pool.app.balance", ""], "it must not be empty"),
         (&["set", "pool.app.balance", "a\nb"], "control characters"),
