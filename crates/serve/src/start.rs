@@ -124,6 +124,13 @@ pub struct Options {
     pub take_over: Option<Arc<TakeOver>>,
 }
 
+/// What to do about a path that the variable names for every server of this environment.
+fn unset(variable: Option<&str>) -> String {
+    variable.map_or(String::new(), |name| {
+        format!("; without {name} the path is that of this server's own configuration")
+    })
+}
+
 /// Reason why the front door did not start, or ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -138,7 +145,7 @@ pub enum StartError {
     #[error("take-over: {0}")]
     TakeOver(#[from] TakeOverError),
     /// `variable` is that of the environment, if the path came from there.
-    #[error("{}control.{}: {}", .variable.iter().map(|name| format!("environment {name}: ")).collect::<String>(), .error.key(), causes(.error))]
+    #[error("{}control.{}: {}{}", .variable.iter().map(|name| format!("environment {name}: ")).collect::<String>(), .error.key(), causes(.error), unset(.variable.as_deref()))]
     Control { error: control::ControlError, variable: Option<String> },
     #[error("admin.bind: {}", causes(.0))]
     Admin(#[from] admin::AdminError),

@@ -33,6 +33,8 @@ fn a_file_of_the_command_line_is_before_the_variable_and_serve_says_that_the_pat
         said.contains("environment PENSTOCK_CONTROL_SOCKET: control.socket: listen on control socket"),
         "{said}"
     );
+    let advice = "; without PENSTOCK_CONTROL_SOCKET the path is that of this server's own configuration";
+    assert!(said.contains(advice), "{said}");
     assert!(run("ctl", &["stop"]).status.success());
     other.wait_end(secs(20));
     one.assert_running();
