@@ -29,7 +29,7 @@ pub(super) fn emit(name: &str, file: File, keys: fn(NewKey) -> State) -> Result<
         document.title(format!("{}: {}", note.place, note.text));
     }
     let (listeners, bound) = (BTreeSet::new(), BTreeMap::new());
-    let mut emitter = Emitter { notes, keys, pools, listeners, bound };
+    let mut emitter = Emitter { notes, told: BTreeSet::new(), keys, pools, listeners, bound };
     let section = document.section("process");
     if let Some(most) = &max_connections {
         section.put("max-connections", most.value.max(1).to_string(), &[]);
@@ -106,6 +106,14 @@ impl Emitter {
             self.note(Effect::Missing, &proxy.place, "it has no `bind`");
         }
         let pool = self.pool_of(proxy);
+        let is_empty =
+            proxy.servers.is_empty() && proxy.rules.is_empty() && proxy.settings.default_backend.is_none();
+        if proxy.statistics && is_empty && proxy.redirect.is_none() {
+            let text =
+                "nothing but a page of statistics is there: `[admin]` has one, at an address of its own";
+            self.note(Effect::Dropped, &proxy.place, text);
+            return;
+        }
         if pool.is_none() && proxy.mode() == Mode::Tcp {
             self.note(Effect::Missing, &proxy.place, "it has no backend with servers, and is left out");
             return;

@@ -9,6 +9,8 @@ use crate::{Effect, Note};
 
 pub(super) struct Emitter {
     pub(super) notes: Vec<Note>,
+    /// Places and texts of the notes of this writer: a frontend with and without TLS has two listeners.
+    pub(super) told: BTreeSet<(String, String)>,
     pub(super) keys: fn(NewKey) -> State,
     /// Names of the pools, by those of the backends.
     pub(super) pools: BTreeMap<String, String>,
@@ -26,7 +28,9 @@ pub(super) const YEAR: u64 = 366 * DAY;
 impl Emitter {
     /// Records a note, and returns it as a comment.
     pub(super) fn note(&mut self, effect: Effect, place: &str, text: &str) -> String {
-        self.notes.push(Note { effect, place: place.to_owned(), text: text.to_owned() });
+        if self.told.insert((place.to_owned(), text.to_owned())) {
+            self.notes.push(Note { effect, place: place.to_owned(), text: text.to_owned() });
+        }
         format!("{place}: {text}")
     }
 

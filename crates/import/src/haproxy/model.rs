@@ -88,6 +88,8 @@ pub(super) struct Proxy {
     pub(super) rules: Vec<At<Rule>>,
     /// Clients without TLS are sent to https.
     pub(super) redirect: Option<At<()>>,
+    /// A page of statistics is served there.
+    pub(super) statistics: bool,
 }
 
 impl Proxy {

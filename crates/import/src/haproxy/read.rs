@@ -181,6 +181,7 @@ impl Reader {
             acls: Acls::new(),
             rules: Vec::new(),
             redirect: None,
+            statistics: false,
         });
         Section::Proxy(self.file.proxies.len() - 1)
     }
@@ -299,6 +300,10 @@ impl Reader {
                 self.redirect(proxy, &words[1..], words, place);
             }
             "redirect" => self.redirect(proxy, words, words, place),
+            "stats" => {
+                proxy.statistics = true;
+                self.other(words, place);
+            }
             _ => self.other(words, place),
         }
     }

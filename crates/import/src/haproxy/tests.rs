@@ -199,3 +199,19 @@ fn names_and_certificates_take_a_form_that_we_have() {
     }
     parse(&translation.toml);
 }
+
+#[test]
+fn a_page_of_statistics_alone_is_dropped_and_each_note_is_told_once() {
+    let text = format!("{USUAL}listen stats\n bind :8404\n stats enable\n stats uri /\n")
+        .replace(" option forwardfor\n", "");
+    let translation = good(&text);
+    assert_eq!(notes(&translation, Effect::Missing), [""; 0]);
+    let dropped = notes(&translation, Effect::Dropped);
+    assert!(dropped.iter().any(|note| note.contains("nothing but a page of statistics")), "{dropped:#?}");
+    let changed = notes(&translation, Effect::Changed);
+    assert_eq!(changed.iter().filter(|note| note.contains("X-Forwarded-*")).count(), 1, "{changed:#?}");
+    // The comment is at both listeners.
+    assert_eq!(translation.toml.matches("backends get X-Forwarded-*").count(), 2, "{}", translation.toml);
+    assert!(!translation.toml.contains("8404"), "{}", translation.toml);
+    parse(&translation.toml);
+}
