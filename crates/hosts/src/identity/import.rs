@@ -255,8 +255,10 @@ impl<'i> Work<'i> {
             // An address with the port of the host becomes a hint: an alias would remain when the host moves.
             let (place, port) = name.split_port();
             let address = place.parse().ok().filter(|_| port.is_none() || port == host.port());
+            // Also a later import finds the name without its port, which is the hint.
+            let is_itself = place == id.as_str() && port.is_none_or(|port| host.port() == Some(port));
             match address {
-                _ if name == id => {}
+                _ if name == id || is_itself => {}
                 Some(address) => host.add_address(address),
                 None => host.add_alias(name.clone()),
             }

@@ -115,6 +115,20 @@ fn address_with_the_port_of_its_host_is_a_hint_and_no_alias() {
 }
 
 #[test]
+fn a_second_import_of_names_with_ports_changes_nothing() {
+    let text = format!("[10.0.0.9]:2222 {}\n[web1]:2200 {}\n", key(1), key(2));
+    let first = take(&text, &Index::default());
+    let names: Vec<&str> = first.hosts.iter().map(|host| host.name().as_str()).collect();
+    assert_eq!(names, ["10.0.0.9", "web1"]);
+    let again = take(&text, &Index::new(first.hosts, Vec::new(), Vec::new(), []));
+    assert_eq!((again.hosts, again.known), (vec![], 2));
+    // Another port of the name stays another place.
+    let text = format!("[web1]:2200,[web1]:2299 {}\n", key(2));
+    let other = take(&text, &Index::new(take(&text, &Index::default()).hosts, Vec::new(), Vec::new(), []));
+    assert_eq!(other.hosts, vec![]);
+}
+
+#[test]
 fn line_with_a_key_of_before_is_out_of_date_and_no_reason_to_replace_the_one_of_now() {
     let text = format!("id web1\npin {} from=console 2026-02-02\nretired {} 2026-02-02\n", key(1), key(2));
     let known = HostFile::parse(&"web1".parse().unwrap(), &text).unwrap();
