@@ -209,7 +209,10 @@ impl<'a> Put<'a> {
         match self.changing(sftp.raw.mkdir(remote, mode)).await {
             Ok(_) => Ok(Directory::New),
             Err(_) if sftp.is_directory(remote).await => Ok(Directory::Old),
-            Err(fault) => Err(there("make the directory", remote, &fault)),
+            Err(fault) => {
+                Err(missing_around(remote, &fault)
+                    .unwrap_or_else(|| there("make the directory", remote, &fault)))
+            }
         }
     }
 
@@ -279,7 +282,7 @@ impl<'a> Put<'a> {
                 if matches!(fault, Error::Status(_)) {
                     self.begun = None;
                 }
-                Err(there("create", &temporary, &fault))
+                Err(missing_around(remote, &fault).unwrap_or_else(|| there("create", &temporary, &fault)))
             }
         }
     }
@@ -324,6 +327,25 @@ impl<'a> Put<'a> {
     }
 }
 
+/// The directory of a remote path.
+fn around(remote: &str) -> &str {
+    match remote.trim_end_matches('/').rsplit_once('/') {
+        Some(("", _)) => "/",
+        Some((directory, _)) => directory,
+        None => ".",
+    }
+}
+
+/// A new entry for which the server has no such file: its directory is what is missing, or is none.
+fn missing_around(remote: &str, fault: &Error) -> Option<TransferError> {
+    let Error::Status(status) = fault else { return None };
+    (status.status_code == StatusCode::NoSuchFile).then(|| TransferError::There {
+        doing: "copy into",
+        path: quoted(around(remote)),
+        said: "no such directory".to_owned(),
+    })
+}
+
 impl Sftp {
     /// Returns the path to write instead of `remote`, if there is one: a symbolic link to a file stays, and its target
     /// gets the new content, as with `cp` and `scp`. An error if the existing path is not a file.
@@ -344,11 +366,7 @@ impl Sftp {
             return Err(occupied(remote, &format!("a symbolic link to {what}")));
         }
         // A user who may write to the directory could make a link to any file that the logged-in user may write.
-        let directory = match remote.rsplit_once('/') {
-            Some(("", _)) => "/",
-            Some((directory, _)) => directory,
-            None => ".",
-        };
+        let directory = around(remote);
         let around = self.raw.stat(directory).await.map_err(|fault| there("look at", directory, &fault))?;
         if around.attrs.permissions.is_none_or(|mode| mode & 0o002 != 0) {
             return Err(occupied(

@@ -87,6 +87,10 @@ async fn a_file_that_cannot_be_written_leaves_the_old_one_and_says_why() {
     fs::write(&from, "new").unwrap();
     let failure = put(&sftp, &from, "/proc/nothing").await.unwrap_err();
     assert!(matches!(&failure, TransferError::There { .. }), "{failure}");
+    for (to, directory) in [("/no/such/file", "/no/such"), ("/etc/passwd/file", "/etc/passwd")] {
+        let failure = put(&sftp, &from, to).await.unwrap_err();
+        assert_eq!(failure.to_string(), format!("copy into \"{directory}\" there: no such directory"));
+    }
     let failure = get(&sftp, "/no/such/file", &here.path().join("to")).await.unwrap_err();
     assert_eq!(failure.to_string(), "look at \"/no/such/file\" there: no such file or directory");
     let failure = Tree::read(&[here.path().join("missing")]).unwrap_err();
