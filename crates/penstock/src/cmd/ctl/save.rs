@@ -255,7 +255,12 @@ fn write_other(path: &Path, text: &str, existing: Existing) -> Result<(), Failur
 
 fn unwritable(path: &Path, error: &io::Error) -> Failure {
     let shown = plain(&path.display().to_string());
-    Failure::runtime(format_args!("{shown} cannot be written: {error}\n  hint: nothing has changed"))
+    let advice = if error.kind() == io::ErrorKind::PermissionDenied {
+        "; the file is written with your rights, not the server's: root or its owner can save"
+    } else {
+        ""
+    };
+    Failure::runtime(format_args!("{shown} cannot be written: {error}\n  hint: nothing has changed{advice}"))
 }
 
 /// A new file beside the one that it is to replace. It is removed if an error comes first.

@@ -194,7 +194,7 @@ const BACKEND: &[Column] = &[
 ];
 
 const SESSION: &[Column] = &[
-    Column { title: "ID", width: 7, side: Side::Right, from: 0, cell: |row| count(&row["id"]) },
+    Column { title: "ID", width: 7, side: Side::Right, from: 0, cell: number },
     Column { title: "CLIENT", width: 21, side: Side::Left, from: 0, cell: |row| line(text(row, "client")) },
     Column {
         title: "LISTENER",
@@ -257,6 +257,15 @@ fn retransmits(row: &Value) -> String {
 
 fn count(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".to_owned(), |number| number.to_string())
+}
+
+/// The number of a session; of a long one, as flows of UDP have it, the end, in which they differ.
+fn number(row: &Value) -> String {
+    let number = count(&row["id"]);
+    match number.len().checked_sub(6) {
+        Some(cut @ 2..) => format!("~{}", &number[cut..]),
+        _ => number,
+    }
 }
 
 fn decimal(value: &Value) -> String {
@@ -401,6 +410,13 @@ mod tests {
         assert!(lines[23].starts_with("2 of 7 sessions by age  q end"), "{lines:#?}");
         let text = picture(&view, SMALL);
         assert!(text.lines().count() == 8 && !text.contains("q end"), "{text}");
+    }
+
+    #[test]
+    fn long_numbers_of_sessions_are_told_apart() {
+        let number = |id: u64| number(&json!({ "id": id }));
+        let all = [9_999_999, 10_000_000_000_001, 10_000_000_000_023].map(number);
+        assert_eq!(all, ["9999999", "~000001", "~000023"]);
     }
 
     #[test]
