@@ -78,6 +78,7 @@ fn main() -> ExitCode {
             if let Some(text) = usage::negative(&error, &words) {
                 return Failure::usage(text).report();
             }
+            usage::suggest_command(&mut error, &Cli::command(), &words);
             usage::suggest(&mut error, Cli::command(), words.into_iter());
             return usage::answer(&error).report();
         }

@@ -27,6 +27,27 @@ pub(crate) fn suggest(error: &mut clap::Error, mut command: Command, words: impl
     }
 }
 
+/// Names the command of `penstock ctl` that was meant by one that is not there, and no command that is hidden.
+pub(crate) fn suggest_command(error: &mut clap::Error, command: &Command, words: &[String]) {
+    let Some(ContextValue::String(written)) = error.get(ContextKind::InvalidSubcommand) else { return };
+    let of_ctl = command.find_subcommand("ctl").and_then(|ctl| ctl.find_subcommand(written));
+    let meant = match of_ctl.filter(|_| words.first() == Some(written)) {
+        Some(found) => vec![format!("ctl {}", found.get_name())],
+        None => match error.get(ContextKind::SuggestedSubcommand) {
+            Some(ContextValue::Strings(names)) => {
+                let is_hidden = |name: &str| command.find_subcommand(name).is_some_and(Command::is_hide_set);
+                names.iter().filter(|name| !is_hidden(name)).cloned().collect()
+            }
+            _ => return,
+        },
+    };
+    if meant.is_empty() {
+        error.remove(ContextKind::SuggestedSubcommand);
+    } else {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(meant));
+    }
+}
+
 /// Refuses a private key on the command line without a word of it: the parser would print it as an unknown argument.
 pub(crate) fn private_key(words: &[String]) -> Option<&'static str> {
     words.iter().any(|word| word.contains("PRIVATE KEY-----")).then_some(
@@ -100,6 +121,23 @@ mod tests {
         assert_eq!(first(&["--timeout", "-10m"]), "--timeout -10m: a value here is never negative");
         assert_eq!(first(&["-.5"]), "-.5: a value here is never negative");
         assert_eq!(told(&["--tim", "5"]), None);
+    }
+
+    #[test]
+    fn a_command_of_ctl_is_found_and_a_hidden_one_is_not() {
+        let ctl = || Command::new("ctl").subcommand(Command::new("reload"));
+        let command = || {
+            let all = Command::new("penstock").subcommands([ctl(), Command::new("serve")]);
+            all.subcommand(Command::new("bench-load").hide(true))
+        };
+        let told = |word: &str| {
+            let mut error = command().try_get_matches_from(["penstock", word]).unwrap_err();
+            suggest_command(&mut error, &command(), &[word.to_owned()]);
+            error.to_string()
+        };
+        assert!(told("reload").contains("a similar subcommand exists: 'ctl reload'"), "{}", told("reload"));
+        assert!(told("serv").contains("'serve'"), "{}", told("serv"));
+        assert!(!told("bench-loa").contains("bench-load'"), "{}", told("bench-loa"));
     }
 
     #[test]
