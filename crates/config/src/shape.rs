@@ -254,6 +254,7 @@ impl Checker<'_> {
         };
         Some(match self.nodes.origin(id) {
             Origin::Flag(flag) => format!("a path begins with /: {flag} /{path}"),
+            _ if text == "dns" => "health = { dns = \"example.org\" }, with a name to ask for".to_owned(),
             _ => format!("health = {{ http = {} }}", quote(&format!("/{path}"))),
         })
     }
