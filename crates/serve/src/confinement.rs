@@ -123,9 +123,21 @@ fn why_root(config: &Config, needs: &[Need]) -> Result<Option<String>, Privilege
     };
     Ok(refused.map(|path| {
         let by = named_by(needs, path).map_or("", |need| &*need.key);
-        let path = path.display();
-        format!("user \"{DEFAULT_USER}\" may not use {path} ({by}): give it to that user (chown {DEFAULT_USER} {path})")
+        format!("user \"{DEFAULT_USER}\" may not use {} ({by}): {}", path.display(), how_to_give(path))
     }))
+}
+
+/// How an operator gives the default user a path. A directory may hold what other programs write, as `/var/log` does.
+fn how_to_give(path: &Path) -> String {
+    let named = path.display();
+    match path.is_dir() {
+        true => format!(
+            "name a directory of that user (install -d -o {DEFAULT_USER} {}), or give it this one if no other program uses it \
+             (chown {DEFAULT_USER} {named})",
+            path.join(DEFAULT_USER).display()
+        ),
+        false => format!("give it to that user (chown {DEFAULT_USER} {named})"),
+    }
 }
 
 /// What the needs ask of the user of the process: paths, and files in directories that are read.
