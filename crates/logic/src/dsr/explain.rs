@@ -19,6 +19,8 @@ pub struct Explanation {
     /// Backend of the flow in the table as it is: that of a new flow.
     pub table: Option<String>,
     pub decision: Decision,
+    /// Why no packet comes to that decision, in a sentence.
+    pub no_packets: Option<String>,
     /// Backends that are configured or have flows.
     pub backends: Vec<BackendView>,
 }
@@ -142,7 +144,8 @@ impl Director {
             phase: if found.class == Class::Closing { Phase::Closing } else { Phase::Open },
             silent: found.silent,
         });
-        Explanation { known, home, table: from_table.map(name), decision, backends: self.views() }
+        let (table, backends) = (from_table.map(name), self.views());
+        Explanation { known, home, table, decision, no_packets: None, backends }
     }
 
     /// The decision about the next packet of a flow.

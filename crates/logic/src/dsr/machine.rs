@@ -8,6 +8,8 @@ use text::shell::word;
 /// Why nothing arrives at the interface of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoLink {
+    /// There is no such interface.
+    Missing,
     /// The interface is switched off.
     Down,
     NoCarrier,
@@ -26,12 +28,28 @@ pub enum Forwarder {
 
 pub fn no_link(interface: &str, why: NoLink) -> String {
     match why {
+        NoLink::Missing => format!(
+            "there is no network interface {interface}, and nothing is known of its backends: `ip link` shows them all"
+        ),
         NoLink::Down => format!(
             "{interface} is down, and nothing is known of its backends: `ip link set {} up`",
             word(interface)
         ),
         NoLink::NoCarrier => format!(
             "{interface} is up and has no link, and nothing is known of its backends: its cable, or the port at the other end, is out"
+        ),
+    }
+}
+
+/// What becomes of a packet of a client meanwhile.
+pub fn no_packets(interface: &str, why: NoLink) -> String {
+    match why {
+        NoLink::Missing => format!("no packet comes in: there is no network interface {interface}"),
+        NoLink::Down => {
+            format!("no packet comes in: {interface} is down: `ip link set {} up`", word(interface))
+        }
+        NoLink::NoCarrier => format!(
+            "no packet comes in: {interface} is up and has no link: its cable, or the port at the other end, is out"
         ),
     }
 }
@@ -74,6 +92,10 @@ mod tests {
         for (text, parts) in [
             (no_link("eth0", NoLink::Down), ["eth0 is down", "`ip link set eth0 up`"]),
             (no_link("eth0", NoLink::NoCarrier), ["has no link", "cable"]),
+            (no_link("eth0", NoLink::Missing), ["no network interface eth0", "`ip link`"]),
+            (no_packets("eth0", NoLink::Missing), ["no packet comes in", "no network interface eth0"]),
+            (no_packets("e'0", NoLink::Down), ["no packet comes in", "`ip link set 'e'\\''0' up`"]),
+            (no_packets("eth0", NoLink::NoCarrier), ["no packet comes in", "cable"]),
             (
                 own_address(v4, Some(("lo", 32)), Forwarder::Process),
                 ["with resets", "`ip address del 192.0.2.10/32 dev lo`"],

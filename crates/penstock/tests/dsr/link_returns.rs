@@ -18,6 +18,43 @@ fn known(network: &Network) -> Option<String> {
     Some(entry.split_once("lladdr ")?.1.split_whitespace().next()?.to_owned())
 }
 
+/// What would become of a packet of the client.
+fn explained(server: &Server) -> (String, String) {
+    let said = server.ctl_json(&["dsr", "explain", "10.77.0.12:40000", &format!("{VIP}:80"), "tcp"]);
+    let word = |key: &str| said[key].as_str().unwrap().to_owned();
+    (word("verdict"), word("reason"))
+}
+
+#[test]
+fn an_explanation_says_that_no_packet_comes_in_while_the_link_or_the_interface_is_missing() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    for path in ["tc", "af_packet"] {
+        let listener = format!("data-path = \"{path}\"");
+        let server = network.balancer(&config(&format!("\"{VIP}:80\""), &listener, "health = \"off\""));
+        let forwards = || (explained(&server).0 == "forward").then_some(());
+        eventually("it would be forwarded", secs(20), forwards);
+        let set = |change: &str| network.ip(BALANCER, &["link", "set", "eth0", change]);
+        set("down");
+        says(&server, "eth0 is down");
+        let down = "no packet comes in: eth0 is down: `ip link set eth0 up`";
+        assert_eq!(explained(&server), ("drop".to_owned(), down.to_owned()), "{path}");
+        set("up");
+        eventually("it would be forwarded again", secs(20), forwards);
+        network.set_link(BALANCER, "down");
+        says(&server, "eth0 is up and has no link");
+        assert!(explained(&server).1.contains("no packet comes in: eth0 is up and has no link"), "{path}");
+        network.unplug(BALANCER);
+        says(&server, "there is no network interface");
+        let gone = "no packet comes in: there is no network interface eth0";
+        assert_eq!(explained(&server), ("drop".to_owned(), gone.to_owned()), "{path}");
+        super::paths::stop(server);
+        network.plug(BALANCER);
+    }
+}
+
 #[test]
 fn a_machine_that_took_the_address_meanwhile_keeps_it_until_it_gives_it_up() {
     if tools::root("makes network namespaces") == Root::LeftOut {

@@ -36,15 +36,16 @@ impl Server {
             return;
         }
         let subject = format!("{}.link", self.subject());
-        let why = match link {
-            Link::Up => {
-                self.holding.resume(now);
-                return self.worker.front.state.restore(&subject);
-            }
-            Link::Down => NoLink::Down,
-            Link::NoCarrier => NoLink::NoCarrier,
+        let Some(why) = cause(link) else {
+            self.holding.resume(now);
+            return self.worker.front.state.restore(&subject);
         };
         self.worker.front.state.degrade(&subject, &machine::no_link(name, why));
+    }
+
+    /// Why no packet comes in, if none does.
+    pub(super) fn no_link(&self) -> Option<NoLink> {
+        if self.interface.is_none() { Some(NoLink::Missing) } else { cause(self.link) }
     }
 
     /// The kernel answers clients itself once it has the address of the service.
@@ -75,6 +76,14 @@ impl Server {
             return state.restore(&subject);
         }
         state.degrade(&subject, &machine::forwarding(self.director.service().vip, name));
+    }
+}
+
+fn cause(link: Link) -> Option<NoLink> {
+    match link {
+        Link::Up => None,
+        Link::Down => Some(NoLink::Down),
+        Link::NoCarrier => Some(NoLink::NoCarrier),
     }
 }
 

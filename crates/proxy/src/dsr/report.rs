@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use logic::dsr::Standing;
 use logic::dsr::explain::{Entry, Explanation};
+use logic::dsr::machine;
 use logic::dsr::packet::{Flow, shown};
 use logic::health::{State as HealthState, VerdictOutcome};
 use state::dsr::{BackendOfService, Question, ServiceReport, VipReport};
@@ -88,6 +89,15 @@ impl Server {
     }
 
     fn explain(&mut self, flow: &Flow) -> Explanation {
+        let interface = self.settings().map_or(String::new(), |it| it.interface.to_string());
+        let explained = self.explain_decision(flow);
+        Explanation {
+            no_packets: self.no_link().map(|why| machine::no_packets(&interface, why)),
+            ..explained
+        }
+    }
+
+    fn explain_decision(&mut self, flow: &Flow) -> Explanation {
         match &self.kernel {
             None => self.director.explain(flow, Instant::now()),
             Some(kernel) => {

@@ -229,6 +229,7 @@ impl ExplainReport {
     pub(crate) fn read(flow: &Flow, service: &ServiceReport, explained: Explanation) -> Self {
         let (verdict, reason) = reason(&explained);
         let (backend, ethernet) = match &explained.decision {
+            _ if explained.no_packets.is_some() => (None, None),
             Decision::Forward { backend, to, .. } => (Some(backend.clone()), Some(shown(*to))),
             Decision::NoEthernetAddress { backend } => (Some(backend.clone()), None),
             Decision::Drop(_) => (None, None),
@@ -323,6 +324,9 @@ impl ExplainReport {
 }
 
 fn reason(explained: &Explanation) -> (&'static str, String) {
+    if let Some(why) = &explained.no_packets {
+        return ("drop", why.clone());
+    }
     let verdict = match &explained.decision {
         Decision::Forward { .. } => "forward",
         Decision::NoEthernetAddress { .. } | Decision::Drop(_) => "drop",
