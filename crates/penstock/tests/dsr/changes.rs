@@ -1,9 +1,14 @@
 //! Backends and interfaces that go and come.
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Stdio;
+use std::time::Instant;
 
+use serde_json::Value;
 use testing::tools::{self, Root};
 use testing::{eventually, secs};
 
@@ -226,4 +231,47 @@ fn an_interface_that_is_renamed_is_missed_and_used_again_under_its_name() {
         (server.ctl_json(&["status"])["degraded"].as_array()?.is_empty()).then_some(())
     });
     (0..20).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(VIP))));
+}
+
+/// What the process says of its services, asked without a program in between.
+fn services(socket: &Path) -> Option<Vec<Value>> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream.write_all(b"dsr status json\n").ok()?;
+    stream.shutdown(Shutdown::Write).ok()?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said).ok()?;
+    let all: Value = serde_json::from_str(said.get(said.find('{')?..=said.rfind('}')?)?).ok()?;
+    all["services"].as_array().cloned()
+}
+
+#[test]
+fn a_new_service_is_told_of_once_it_knows_its_interface_and_its_backends() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let of = |binds: &str| config(binds, "data-path = \"af_packet\"\nmax-flows = 4096", "health = \"off\"");
+    let server = network.balancer(&of(&format!("\"{VIP}:80\"")));
+    let vips: Vec<_> = (100..124).map(|number| format!("\"10.77.0.{number}:80\"")).collect();
+    let socket = server.control_socket();
+    server.write_config(&of(&format!("[{}]", vips.join(", "))));
+    std::thread::scope(|scope| {
+        let watched = scope.spawn(|| {
+            let end = Instant::now() + secs(30);
+            while Instant::now() < end {
+                let Some(all) = services(&socket) else { continue };
+                let knows = |one: &Value| {
+                    one["ethernet"].is_string() && one["backends"].as_array().map(Vec::len) == Some(2)
+                };
+                assert!(all.iter().all(knows), "{all:#?}");
+                if all.len() == vips.len() {
+                    return;
+                }
+            }
+            panic!("they are not all there");
+        });
+        let reloaded = server.ctl(&["reload"]);
+        assert!(reloaded.status.success(), "{reloaded:?}");
+        watched.join().unwrap();
+    });
 }

@@ -17,6 +17,10 @@ use super::backends::missing_subject;
 impl Server {
     /// Tells operators how it stands.
     pub(super) fn publish(&self) {
+        // Before its first look the service knows neither its interface nor its backends.
+        if self.ticks == 0 {
+            return;
+        }
         let Some(settings) = self.settings() else { return };
         let report = ServiceReport {
             listener: self.key.listener.to_string(),
