@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use logic::dsr::path::Rung;
 use logic::dsr::trace::{Wanted, verdicts};
 use logic::pcapng::frames;
 use logic::peers::PeerSetEntry;
@@ -32,6 +33,9 @@ pub(in crate::control) fn run(
     let services: Vec<_> = front.state.services.all().into_iter().map(|(report, _)| report).collect();
     let wanted = wanted(&services, filters)?;
     let seen: Vec<_> = services.iter().filter(|it| wanted.has_service(&it.listener, &it.address)).collect();
+    if let Some(why) = no_packets(&seen) {
+        return Err(Some(why));
+    }
     let notes: Vec<String> = seen.iter().filter_map(|service| unseen(service)).collect();
     let tracing = front.state.services.traces().start(wanted, packets).ok_or_else(|| {
         format!("{MOST} traces run already: that is the limit; `ctl events` says whose they are")
@@ -100,8 +104,22 @@ fn known<'a>(
     Err(Some(format!("no {what} \"{shown}\"{near}; there are: {}", some.join(", "))))
 }
 
+/// Why a trace of these services would be empty, if none of them has packets.
+fn no_packets(seen: &[&ServiceReport]) -> Option<String> {
+    if seen.iter().any(|service| service.path != Rung::Proxy.as_str()) {
+        return None;
+    }
+    seen.first().and_then(|service| unseen(service))
+}
+
 /// What a trace does not see of a service. `None` if it sees all.
 fn unseen(service: &ServiceReport) -> Option<String> {
+    if service.path == Rung::Proxy.as_str() {
+        return Some(format!(
+            "no packet of {} is forwarded (data-path proxy): a trace has none of it; `penstock ctl sessions` shows its sessions",
+            service.address
+        ));
+    }
     service.path.starts_with("xdp").then(|| {
         format!(
             "{} is served by {}, which is before all packet sockets: what it forwards or drops is not in the trace, only \
@@ -163,5 +181,8 @@ mod tests {
         }
         assert!(wanted(&[], &[]).unwrap_err().unwrap().contains("no dsr listener is served"));
         assert!(unseen(&all[0]).is_none() && unseen(&service("xdp-generic")).is_some());
+        let (proxied, forwarded) = (service("proxy"), service("tc"));
+        assert!(no_packets(&[&proxied, &proxied]).unwrap().contains("a trace has none of it"));
+        assert_eq!((no_packets(&[&proxied, &forwarded]), no_packets(&[])), (None, None));
     }
 }
