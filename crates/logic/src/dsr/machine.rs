@@ -73,6 +73,15 @@ pub fn own_address(vip: IpAddr, on: Option<(&str, u8)>, forwarder: Forwarder) ->
     }
 }
 
+/// The machine does not have the address of a service that needs it (`data-path = "proxy"`).
+pub fn lost_address(vip: IpAddr, interface: &str) -> String {
+    let prefix = if vip.is_ipv4() { 32 } else { 128 };
+    format!(
+        "this machine does not have {vip} any more: no client reaches the service here: `ip address add {vip}/{prefix} dev {}`",
+        word(interface)
+    )
+}
+
 /// The kernel forwards packets of this family on the interface.
 pub fn forwarding(vip: IpAddr, interface: &str) -> String {
     let family = if vip.is_ipv4() { "ipv4" } else { "ipv6" };
@@ -105,6 +114,10 @@ mod tests {
                 ["the next start", "`ip address del 2001:db8::10/64 dev eth1`"],
             ),
             (own_address(v4, None, Forwarder::Process), ["this machine has 192.0.2.10", "table local"]),
+            (
+                lost_address(v6, "eth0"),
+                ["not have 2001:db8::10 any more", "`ip address add 2001:db8::10/128 dev eth0`"],
+            ),
             (forwarding(v4, "eth0"), ["no machine has", "sysctl -w net/ipv4/conf/eth0/forwarding=0"]),
             (forwarding(v6, "e'0"), ["no machine has", "sysctl -w net/ipv6/conf/'e'\\''0'/forwarding=0"]),
         ] {

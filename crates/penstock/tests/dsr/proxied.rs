@@ -184,3 +184,31 @@ fn a_reload_from_proxy_or_to_it_is_refused_and_the_service_goes_on() {
     assert!((0..10).all(|_| network.visit(VIP) == "3") && path(&server)["path"] == "proxy");
     stop(server);
 }
+
+#[test]
+fn a_machine_that_loses_the_address_says_so_and_there_is_no_packet_to_trace() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = network();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let server =
+        network.balancer(&config(&bind(&[VIP, VIP6], 80), "data-path = \"proxy\"", "health = \"off\""));
+    eventually("it serves", secs(20), || ["2", "3"].contains(&&*network.visit(VIP)).then_some(()));
+    let file = network.directory.path().join("none.pcapng");
+    let words = ["dsr", "trace", "--to", file.to_str().unwrap(), "--for", "20s"];
+    let refused = server.refused(&words);
+    assert!(refused.contains("no packet of 10.77.0.100:80 is forwarded (data-path proxy)"), "{refused}");
+    let degraded = || server.ctl_json(&["status"])["degraded"].to_string();
+    assert_eq!(degraded(), "[]");
+    network.set_vip(BALANCER, "del", VIP);
+    eventually("it is told", secs(20), || {
+        let part = "this machine does not have 10.77.0.100 any more";
+        (degraded().contains(part) && degraded().contains("`ip address add 10.77.0.100/32 dev eth0`"))
+            .then_some(())
+    });
+    assert!(!degraded().contains(VIP6), "{}", degraded());
+    network.set_vip(BALANCER, "add", VIP);
+    eventually("nothing is degraded", secs(20), || (degraded() == "[]").then_some(()));
+    stop(server);
+}

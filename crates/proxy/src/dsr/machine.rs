@@ -11,7 +11,7 @@ use sys::interfaces::{self, Link};
 use super::{Round, Server};
 
 /// Any port will do: nothing is sent.
-const DISCARD: u16 = 9;
+pub(super) const DISCARD: u16 = 9;
 
 impl Server {
     /// Looks at this machine: at its link each time, because backends would be blamed for it.

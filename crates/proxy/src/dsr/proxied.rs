@@ -1,16 +1,19 @@
 //! A service without packets: its connections and datagrams come to sockets of their own, as those of `tcp` and `udp`
 //! listeners. Here is what operators are told of it, in one worker.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use logic::balance::{Admission, Availability, Unhealthy};
+use logic::dsr::machine;
 use state::data_path::DataPath;
 use state::dsr::{BackendOfService, Question, ServiceReport};
 use state::listen::BoundKey;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
+use super::machine::DISCARD;
 use super::path::Path;
 use crate::accept::CloseSignal;
 use crate::upstream;
@@ -32,6 +35,7 @@ pub(crate) async fn run(worker: Rc<Worker>, key: BoundKey, path: DataPath, close
             biased;
             () = close_signal.closed() => break,
             _ = tick.tick() => {
+                look_for_address(&worker, &key);
                 if let Some(report) = report(&worker, &key, &path, Instant::now()) {
                     services.publish(report, &desk);
                 }
@@ -47,7 +51,30 @@ pub(crate) async fn run(worker: Rc<Worker>, key: BoundKey, path: DataPath, close
         }
     }
     services.withdraw(&key.listener, &key.bind.to_string(), &desk);
+    let subject = address_subject(&key);
+    worker.front.state.forget_degraded(|degraded| degraded == subject);
     path.close(&worker, &key);
+}
+
+fn address_subject(key: &BoundKey) -> String {
+    format!("listener.{}.{}.own-address", key.listener, key.bind)
+}
+
+/// The kernel gives connections to this process for addresses of this machine alone.
+fn look_for_address(worker: &Worker, key: &BoundKey) {
+    let (Some(vip), state) = (key.bind.vip(), &worker.front.state) else { return };
+    let current = worker.current();
+    let Some(settings) = current.listeners.get(&key.listener).and_then(|it| it.settings.dsr()) else {
+        return;
+    };
+    // What cannot be found out now stays as it was.
+    match sys::datagram::is_local(SocketAddr::new(vip.ip(), DISCARD)) {
+        Ok(true) => state.restore(&address_subject(key)),
+        Ok(false) => {
+            state.degrade(&address_subject(key), &machine::lost_address(vip.ip(), &settings.interface));
+        }
+        Err(_) => {}
+    }
 }
 
 fn report(worker: &Worker, key: &BoundKey, path: &Path, now: Instant) -> Option<ServiceReport> {
