@@ -257,6 +257,8 @@ struct Backend {
     target: Target,
     macs: BTreeSet<Mac>,
     tcp: Option<Answer>,
+    /// The longest TCP segment that it takes from clients, if it says so.
+    segment: Option<u16>,
     udp: Option<Answer>,
     /// Echo replies that have come: to a short request, and to one as long as the MTU.
     echo: [bool; 2],
@@ -303,7 +305,14 @@ const MOST_BY_PORT: usize = (u16::MAX - FIRST_PORT) as usize;
 impl Examination {
     /// `port` and `number` are chosen at random, so that no answer to an earlier examination is taken for one to this.
     pub fn new(service: Service, asker: Asker, mtu: u32, (port, number): (u16, u32)) -> Self {
-        let new = |target| Backend { target, macs: BTreeSet::new(), tcp: None, udp: None, echo: [false; 2] };
+        let new = |target| Backend {
+            target,
+            macs: BTreeSet::new(),
+            tcp: None,
+            segment: None,
+            udp: None,
+            echo: [false; 2],
+        };
         let most = if service.transports.has(Transport::Udp) { MOST_BY_PORT } else { MOST };
         let mut targets = service.backends;
         let left = targets.split_off(most.min(targets.len()));
@@ -404,11 +413,11 @@ impl Examination {
                     }
                 }
             }
-            Heard::Accepted { number, next } => {
+            Heard::Accepted { number, next, segment } => {
                 let (asker, ip, port) = (self.asker, self.vip.ip(), self.port);
                 let one = self.numbered(number)?;
                 let vip = SocketAddr::new(ip, one.target.port);
-                one.tcp = Some(Answer::Accepted);
+                (one.tcp, one.segment) = (Some(Answer::Accepted), segment);
                 let reset = frames::reset(&asker, *one.macs.first()?, vip, port, next)?;
                 return on_way(&one.target, reset);
             }

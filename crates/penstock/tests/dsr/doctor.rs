@@ -126,6 +126,12 @@ fn each_broken_leg_has_its_sentence_and_a_way_to_mend_it() {
         &[("backend-mtu", "answers a short packet to 10.77.0.100 and none of 1500 bytes")],
     );
     doctor.expect(
+        (BALANCER, "ip link set eth0 mtu 1300", "ip link set eth0 mtu 1500"),
+        &[14, 15].map(|_| {
+            ("backend-mtu", "clients send packets of 1500 bytes, and eth0 takes 1300: uploads stall\n[\"ip link set eth0 mtu 1500")
+        }),
+    );
+    doctor.expect(
         (BALANCER, &with_vip("add"), &with_vip("del")),
         &[("vip-not-local", "lo of this machine has 10.77.0.100: its kernel answers clients itself")],
     );

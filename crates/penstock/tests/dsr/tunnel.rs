@@ -389,6 +389,15 @@ fn the_doctor_proves_each_tunnel() {
         let all = services.iter().flat_map(|one| one["findings"].as_array().unwrap().clone());
         all.filter(|one| one["state"] == "fault").collect::<Vec<_>>()
     };
+    eventually("both servers announce segments for the whole MTU", secs(30), || {
+        let found = faults();
+        let is_told = |one: &Value| {
+            let mend = one["mend"][0].as_str().unwrap().contains("--mode ipip --apply   # on ");
+            mend && one["text"].as_str().unwrap().contains("clients send packets of 1500 bytes, and 14")
+        };
+        (found.len() == 4 && found.iter().all(is_told)).then_some(())
+    });
+    routed.limit_segments();
     eventually("all is well", secs(30), || faults().is_empty().then_some(()));
     routed.router.ip(&["link", "set", "eth1", "mtu", "1400"]);
     let found = faults();

@@ -26,6 +26,8 @@ pub enum Heard {
     Accepted {
         number: u32,
         next: u32,
+        /// The longest segment that it takes, if it says so.
+        segment: Option<u16>,
     },
     /// No process has the port.
     Refused {
@@ -180,7 +182,8 @@ pub fn heard(frame: &[u8], asker: &Asker, vip: SocketAddr) -> Option<Heard> {
             match flags & (SYN | RST | ACK) {
                 flags if flags & RST != 0 => Some(Heard::Refused { number: acknowledged }),
                 flags if flags == SYN | ACK => {
-                    Some(Heard::Accepted { number: acknowledged, next: number(8)? })
+                    let (next, segment) = (number(8)?, longest_segment(body));
+                    Some(Heard::Accepted { number: acknowledged, next, segment })
                 }
                 _ => None,
             }
@@ -203,6 +206,21 @@ pub fn heard(frame: &[u8], asker: &Asker, vip: SocketAddr) -> Option<Heard> {
             }
         }
         _ => None,
+    }
+}
+
+/// The option "maximum segment size" of a TCP header (RFC 9293 section 3.7.1).
+fn longest_segment(tcp: &[u8]) -> Option<u16> {
+    let end = usize::from(*tcp.get(12)? >> 4) * 4;
+    let mut options = tcp.get(20..end)?;
+    loop {
+        options = match options {
+            [] | [0, ..] => return None,
+            [1, further @ ..] => further,
+            [2, 4, high, low, ..] => return Some(u16::from_be_bytes([*high, *low])),
+            [_, length, ..] => options.get(usize::from(*length).max(2)..)?,
+            [_] => return None,
+        };
     }
 }
 

@@ -5,6 +5,9 @@ use crate::dsr::Mac;
 use crate::dsr::finding::Finding;
 use crate::dsr::packet::{Transport, shown};
 
+/// Longest packet of Ethernet without jumbo frames.
+const COMMON_MTU: usize = 1500;
+
 impl Examination {
     pub fn findings(&self) -> Vec<Finding> {
         let mut found = vec![self.owner()];
@@ -224,8 +227,46 @@ impl Examination {
         }
     }
 
+    /// Packets of clients are as long as the segments allow that a backend announces, and those of other networks have at most
+    /// [`COMMON_MTU`] bytes.
+    fn too_long(&self, one: &Backend) -> Option<Finding> {
+        let (name, vip, longest) = (&one.target.name, self.vip.ip(), self.longest(one));
+        let segment = one.segment?;
+        let headers = if vip.is_ipv4() { 40 } else { 60 };
+        let sent = (usize::from(segment) + headers).min(COMMON_MTU);
+        if sent <= longest {
+            return None;
+        }
+        let interface = &self.interface;
+        let begin = format!(
+            "{name} announces TCP segments of {segment} bytes for {vip}, so that clients send packets of {sent} bytes"
+        );
+        let (text, mend) = match one.target.leg {
+            Leg::Near | Leg::NoRoute => (
+                format!("{begin}, and {interface} takes {longest}: uploads stall"),
+                format!("ip link set {} mtu {sent}", ::text::shell::word(interface)),
+            ),
+            Leg::Tunnel { .. } => {
+                let of = if self.mtu == COMMON_MTU { String::new() } else { format!(" --mtu {}", self.mtu) };
+                (
+                    format!(
+                        "{begin}, and {longest} fit into its tunnel: uploads begin with packets that are refused"
+                    ),
+                    format!(
+                        "penstock backend setup --vip {vip} --mode ipip{of} --apply   # on {}",
+                        one.target.ip
+                    ),
+                )
+            }
+        };
+        Some(Finding::fault("backend-mtu", text, vec![mend]))
+    }
+
     fn mtu(&self, one: &Backend) -> Finding {
         let (name, vip, mtu) = (&one.target.name, self.vip.ip(), self.longest(one));
+        if let Some(too_long) = self.too_long(one).filter(|_| one.echo != [true, false]) {
+            return too_long;
+        }
         match one.echo {
             [_, true] => {
                 Finding::ok("backend-mtu", format!("{name} gets packets of {mtu} bytes, and they come back"))

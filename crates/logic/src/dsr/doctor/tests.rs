@@ -161,6 +161,54 @@ fn a_backend_that_answers_everything_is_well_and_its_connection_is_ended() {
     }
 }
 
+/// The answer to the first SYN, with these options.
+fn accepted(vip: SocketAddr, options: &[u8]) -> Vec<u8> {
+    let head = [vip.port().to_be_bytes(), PORT.to_be_bytes()].concat();
+    let mut body = [&head[..], &[0; 4], &NUMBER.wrapping_add(1).to_be_bytes()].concat();
+    body.extend([0x50 + (options.len() as u8 / 4) * 16, 0x12, 0, 0, 0, 0, 0, 0]);
+    from(vip, TCP, &[&body, options].concat())
+}
+
+#[test]
+fn segments_that_are_announced_and_do_not_fit_are_told() {
+    let said = |text: &str, mtu, options: &[u8]| {
+        let vip = vip(text);
+        let mut examination = examination(text, Transports::Tcp);
+        examination.mtu = mtu;
+        examination.handle(&claim("192.0.2.21", SERVER));
+        examination.handle(&accepted(vip, options));
+        (0..2).for_each(|sequence| drop(examination.handle(&echoed(vip, 0, sequence))));
+        let found = examination.findings();
+        let one = found.iter().find(|one| one.check == "backend-mtu").unwrap().clone();
+        (one.state, one.text, one.mend)
+    };
+    let [v4, v6] = VIPS;
+    for (text, mtu, options, state) in [
+        (v4, 1500, &[2, 4, 5, 0xb4][..], State::Ok),
+        (v4, 1499, &[2, 4, 5, 0xb4], State::Fault),
+        // Behind other options, of which one has a wrong length, and beside none.
+        (v4, 1499, &[1, 1, 4, 2, 2, 4, 5, 0xb4], State::Fault),
+        (v4, 1499, &[1, 0, 4, 2, 2, 4, 5, 0xb4], State::Ok),
+        (v4, 1499, &[9, 0, 2, 4, 5, 0xb4, 0, 0], State::Fault),
+        (v4, 1499, &[3, 90, 2, 4], State::Ok),
+        (v4, 1499, &[], State::Ok),
+        // 1400 bytes, which are announced by a server with that MTU.
+        (v4, 1400, &[2, 4, 5, 0x50], State::Ok),
+        // Jumbo frames of the servers alone: no client of another network sends any.
+        (v4, 1500, &[2, 4, 0x22, 0xd8], State::Ok),
+        (v4, 1300, &[2, 4, 0x22, 0xd8], State::Fault),
+        (v6, 1500, &[2, 4, 5, 0xa0], State::Ok),
+        (v6, 1499, &[2, 4, 5, 0xa0], State::Fault),
+    ] {
+        let (found, words, mend) = said(text, mtu, options);
+        assert_eq!(found, state, "{text} {mtu} {options:x?}: {words}");
+        if found == State::Fault {
+            assert!(words.contains(&format!("1500 bytes, and eth0 takes {mtu}: uploads stall")), "{words}");
+            assert_eq!(mend, ["ip link set eth0 mtu 1500"]);
+        }
+    }
+}
+
 #[test]
 fn silence_and_refusal_have_their_own_sentences() {
     for text in VIPS {
@@ -446,7 +494,7 @@ proptest! {
 fn an_answer_to_another_machine_or_of_another_port_is_none() {
     let at = vip(VIPS[0]);
     let frame = segment(at, PORT, 8, 0x12);
-    assert_eq!(heard(&frame, &own(at), at), Some(Heard::Accepted { number: 7, next: 8 }));
+    assert_eq!(heard(&frame, &own(at), at), Some(Heard::Accepted { number: 7, next: 8, segment: None }));
     let other = Asker { ip: "192.0.2.3".parse().unwrap(), ..own(at) };
     assert_eq!(heard(&frame, &other, at), None);
     assert_eq!(heard(&frame, &own(at), vip("192.0.2.10:81")), None);
