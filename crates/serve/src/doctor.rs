@@ -81,6 +81,11 @@ pub fn examine(config: &Config, running: &Running) -> Result<Vec<Report>, Doctor
                 backends: backends.collect(),
             };
             let mut findings = service_findings(service.clone(), paths, settings.owner_address)?;
+            if serving.is_none()
+                && let Some(why) = state::data_path::refusal(&listener.name, vip, settings)
+            {
+                findings.push(doctor::refused(settings.data_path, &settings.interface, &why));
+            }
             findings.extend(serving.and_then(|it| it.unpinned.as_deref()).map(doctor::unpinned));
             reports.push(Report {
                 listener: listener.name.to_string(),

@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use config::types::DsrSettings;
-use logic::dsr::path::{Card, LOST_BY_PROXY, OF_NAMESPACE, Refusal, Rung, ladder, without_packets};
+use logic::dsr::path::{
+    Card, DataPath as Asked, LOST_BY_PROXY, OF_NAMESPACE, Refusal, Rung, ladder, without_packets,
+};
 use sys::bpf::{AttachedProgram, BpfError, Hook, Pins, Program, Unpinned, end_with_namespace};
 use sys::interfaces::DriverFeatures;
 
@@ -129,6 +131,18 @@ pub fn open(listener: &str, vip: SocketAddr, settings: &DsrSettings, index: u32)
     let _ = Pins::open_existing(&name).map(|pins| pins.remove_unused());
     let reasons: Vec<_> = refused.iter().map(|one| format!("{}: {}", one.rung, one.reason)).collect();
     Err(format!("{}; data-path = \"auto\" takes what works", reasons.join("; ")))
+}
+
+/// Why a start would refuse the path that the configuration asks for, as far as that can be seen without attaching a program.
+pub fn refusal(listener: &str, vip: SocketAddr, settings: &DsrSettings) -> Option<String> {
+    let interface = &*settings.interface;
+    let rung = match settings.data_path {
+        Asked::Tc => Rung::Tc,
+        Asked::XdpGeneric => Rung::XdpGeneric,
+        Asked::Auto | Asked::Xdp | Asked::AfPacket | Asked::Proxy => return None,
+    };
+    let index = sys::packet::index_of(interface)?;
+    Beside::look(interface, index, &name_of(interface, listener, vip), None).refusal(rung, interface)
 }
 
 /// The last rung, which needs no packet. `why` no packet can be had; `None`: none is asked for.

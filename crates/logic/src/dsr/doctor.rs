@@ -180,6 +180,18 @@ fn forwarding_of(forwarding: Switch, forwarder: Option<Forwarder>, interface: &s
     }
 }
 
+/// A start would refuse the path that the configuration asks for.
+pub fn refused(asked: DataPath, interface: &str, why: &str) -> Finding {
+    Finding::fault(
+        "data-path",
+        format!("a start refuses data-path = \"{asked}\": {why}"),
+        vec![
+            format!("bpftool net show dev {}   # names the program", text::shell::word(interface)),
+            "# end it, or set data-path = \"auto\" for the listener: it takes what works".to_owned(),
+        ],
+    )
+}
+
 /// The program of a service ends with its process, for this reason.
 pub fn unpinned(why: &str) -> Finding {
     Finding::unknown("names", format!("a crash of the process ends the program and its flows: {why}"))

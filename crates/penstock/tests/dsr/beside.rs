@@ -38,6 +38,14 @@ fn path(server: &Server) -> (String, String) {
     (path["path"].as_str().unwrap().to_owned(), reason.to_owned())
 }
 
+/// What `penstock doctor dsr` says of a service that is not served.
+fn doctor(network: &Network, path: &str) -> String {
+    let file = network.directory.path().join("doctor.toml");
+    std::fs::write(&file, of(VIP, path, "").replace("@DIR@", "/nowhere")).unwrap();
+    let words = [binary(), "doctor", "dsr", "--config", file.to_str().unwrap()];
+    String::from_utf8(network.output(BALANCER, &words).stdout).unwrap()
+}
+
 fn two_addresses() -> (Network, [super::network::Running; 2]) {
     let network = Network::new();
     let servers = SERVERS.map(|server| network.nginx(server));
@@ -56,6 +64,11 @@ fn behind_a_program_of_another_owner_in_generic_mode_this_process_forwards_and_t
     // Without a service it lets all pass.
     network.ip(BALANCER, &["link", "set", "eth0", "xdpgeneric", "object", program, "section", "xdp.frags"]);
     is_refused(&network, &of(VIP, "tc", ""), "tc: eth0 has an XDP program in generic mode (program ");
+    assert!(
+        doctor(&network, "tc")
+            .contains("fault    a start refuses data-path = \"tc\": eth0 has an XDP program")
+    );
+    assert!(!doctor(&network, "auto").contains("fault    "));
     let server = network.balancer_with_all_files(&of(VIP, "auto", ""));
     serves(&network, VIP);
     let (path, reason) = path(&server);
