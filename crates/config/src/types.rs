@@ -92,11 +92,19 @@ pub struct Config {
 }
 
 impl Config {
-    /// TLS of all that clients connect to: listeners, and control over the network.
+    /// TLS of all that clients connect to: listeners, control over the network, and the admin listener.
     pub fn tls(&self) -> impl Iterator<Item = &TlsSettings> {
-        let listeners = self.listeners.iter().filter_map(|listener| listener.tls.as_ref());
-        let admin = self.admin.as_ref().and_then(|admin| admin.tls.as_ref());
-        listeners.chain(self.remote_control().map(|remote| &remote.tls)).chain(admin)
+        self.tls_sections().map(|(_, tls)| tls)
+    }
+
+    /// The same with the section of each: `listener.web`.
+    pub fn tls_sections(&self) -> impl Iterator<Item = (String, &TlsSettings)> {
+        let listeners = self.listeners.iter();
+        let listeners = listeners
+            .filter_map(|listener| Some((format!("listener.{}", listener.name), listener.tls.as_ref()?)));
+        let control = self.remote_control().map(|remote| ("control".to_owned(), &remote.tls));
+        let admin = self.admin.as_ref().and_then(|admin| Some(("admin".to_owned(), admin.tls.as_ref()?)));
+        listeners.chain(control).chain(admin)
     }
 
     pub fn remote_control(&self) -> Option<&RemoteControl> {

@@ -56,7 +56,7 @@ fn binary(facts: &Facts) -> Finding {
                 server.process, server.version
             ),
             vec![
-                "systemctl restart penstock   # open sessions have until process.drain-timeout to end"
+                "penstock ctl upgrade   # ends no connection; where it is refused: systemctl restart penstock"
                     .to_owned(),
             ],
         ),

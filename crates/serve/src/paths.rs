@@ -87,13 +87,7 @@ pub fn of(config: &Config, file: Option<&Path>) -> Vec<Need> {
             }
         }
     }
-    let listeners = config
-        .listeners
-        .iter()
-        .filter_map(|listener| Some((format!("listener.{}", listener.name), listener.tls.as_ref()?)));
-    let control = config.remote_control().map(|remote| ("control".to_owned(), &remote.tls));
-    let admin = config.admin.as_ref().and_then(|admin| Some(("admin".to_owned(), admin.tls.as_ref()?)));
-    for (section, tls) in listeners.chain(control).chain(admin) {
+    for (section, tls) in config.tls_sections() {
         let mut read = |key: &str, path: &Path| add(format!("{section}.tls.{key}"), path, Access::Read);
         read("certificates", &tls.certificates);
         tls.key_passphrase_file.iter().for_each(|path| read("key-passphrase-file", path));

@@ -201,11 +201,7 @@ fn ipv6(config: Option<&Config>) -> Ipv6 {
 }
 
 fn certificates(config: &Config) -> Vec<Certificate> {
-    let listeners = config.listeners.iter();
-    let with_tls = listeners
-        .filter_map(|listener| Some((format!("listener.{}", listener.name), listener.tls.as_ref()?)))
-        .chain(config.remote_control().map(|remote| ("control".to_owned(), &remote.tls)));
-    let certificates = with_tls.flat_map(|(section, tls)| {
+    let certificates = config.tls_sections().flat_map(|(section, tls)| {
         let of = move |validity: tls::Validity| Certificate {
             section: section.clone(),
             name: validity.name,

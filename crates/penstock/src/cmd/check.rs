@@ -152,12 +152,7 @@ pub(super) fn lacking(config: &config::Config, file: Option<&Path>) -> Vec<Machi
 
 /// Finds missing certificates, directories, users and groups that the configuration names.
 fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
-    let listeners = config.listeners.iter();
-    let with_tls = listeners
-        .filter_map(|listener| Some((format!("listener.{}", listener.name), listener.tls.as_ref()?)))
-        .chain(config.remote_control().map(|remote| ("control".to_owned(), &remote.tls)))
-        .chain(config.admin.as_ref().and_then(|admin| Some(("admin".to_owned(), admin.tls.as_ref()?))));
-    let certificates = with_tls.flat_map(|(section, tls)| {
+    let certificates = config.tls_sections().flat_map(|(section, tls)| {
         let faults = tls::check(tls);
         faults.into_iter().map(move |(key, message)| fault(format!("{section}.tls.{key}"), &message))
     });

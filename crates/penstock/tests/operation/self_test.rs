@@ -149,6 +149,31 @@ fn certificates_are_told_before_and_after_their_time() {
 }
 
 #[test]
+fn control_over_the_network_and_the_admin_listener_are_looked_at_like_listeners() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let machine = Machine::new("bind = \"127.0.0.1:0\"");
+    let certs = machine.dir.path().join("certs");
+    fs::create_dir(&certs).unwrap();
+    self_signed(&certs, "site", &["site.example"], Time::Over);
+    let (address, dir) = (taken.local_addr().unwrap(), machine.dir.path().display());
+    let tls = format!("tls = {{ certificates = \"{dir}/certs\", ocsp = \"off\" }}");
+    let sections = format!(
+        "[control]\nsocket = \"{dir}/control.sock\"\nlisten = \"{address}\"\nusers = \"{dir}/users\"\n{tls}\n\
+         [admin]\nbind = \"127.0.0.1:0\"\n{tls}\n"
+    );
+    let text = fs::read_to_string(machine.file()).unwrap();
+    fs::write(machine.file(), sections + &text).unwrap();
+    let (state, text, _) = machine.only(&[], "port");
+    assert!(
+        state == "fault" && text.starts_with(&format!("control.listen: tcp {address} is taken")),
+        "{text}"
+    );
+    let found = machine.found(&[], "certificate");
+    let sections: Vec<&str> = found.iter().map(|(_, text, _)| text.split(':').next().unwrap()).collect();
+    assert_eq!(sections, ["control", "admin"], "{found:?}");
+}
+
+#[test]
 fn a_clock_before_the_day_on_which_the_program_was_written_is_wrong() {
     let machine = Machine::new("bind = \"127.0.0.1:0\"");
     // faketime otherwise changes the times of files as well.

@@ -43,6 +43,8 @@ pub(super) fn of(config: &Config, held: &[Socket]) -> Vec<Port> {
         listener.binds.iter().map(move |bind| (format!("listener.{}.bind", listener.name), bind, transport))
     });
     let admin = config.admin.iter().map(|admin| ("admin.bind".to_owned(), &admin.bind, Transport::Stream));
+    let remote = config.remote_control().into_iter();
+    let remote = remote.map(|remote| ("control.listen".to_owned(), &remote.listen, Transport::Stream));
     let mut owners = None;
     let port = |(key, bind, transport): (String, &BindAddress, Transport)| {
         let (ip, number) = match bind {
@@ -72,7 +74,7 @@ pub(super) fn of(config: &Config, held: &[Socket]) -> Vec<Port> {
         let refused = refused.map(|error| error.to_string());
         Some(Port { key, address: bind.to_string(), protocol, number, holder, refused })
     };
-    listeners.chain(admin).filter_map(port).collect()
+    listeners.chain(admin).chain(remote).filter_map(port).collect()
 }
 
 /// Whether the address is the cause, not that this process may open no socket.
