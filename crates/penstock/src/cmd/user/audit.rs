@@ -13,7 +13,7 @@ use text::units;
 use super::file;
 use super::fleet::{Fleet, Host, Ran, folded};
 use super::owners::Owners;
-use crate::output::{Failure, complain, plain, print, print_failed, print_json};
+use crate::output::{Failure, plain, print, print_failed, print_json};
 
 /// Which SSH keys are on the hosts, whose are they, and do servers accept passwords?
 ///
@@ -53,11 +53,7 @@ Exit codes, a higher one hides those below it:
   130  Ctrl-C or SIGTERM";
 
 pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
-    let (text, users) = file::read(file)?;
-    if text.is_none() {
-        let file = plain(&file.display().to_string());
-        complain(&format!("note: there is no file {file}, so no key has an owner\n"));
-    }
+    let users = file::read_owners(file)?;
     let owners = Owners::of(&users)?;
     let mut fleet = arguments.fleet.clone();
     fleet.hosts.set.extend(arguments.sets.iter().cloned());

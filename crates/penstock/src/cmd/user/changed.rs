@@ -4,9 +4,16 @@ use std::fmt::Write as _;
 
 use hosts::authorized::report::{Change, Changed};
 use hosts::fleet::verdict::Status;
+use text::shell;
 
 use super::fleet::{Host, Ran, folded};
-use crate::output::plain;
+use crate::output::{Failure, complain, plain, print, print_failed};
+
+/// What Ctrl-C is answered with before anything has changed, and afterwards.
+pub(super) const LOOK_STOPS: &str =
+    "stopping: nothing has been changed; press Ctrl-C again to quit immediately";
+pub(super) const CHANGE_STOPS: &str =
+    "stopping: files are whole, old or new; press Ctrl-C again to quit immediately";
 
 /// A line about hosts, and whether it is about a failure.
 #[derive(Default)]
@@ -14,7 +21,7 @@ pub(super) struct Told {
     lines: Vec<(String, Vec<String>)>,
     /// Hosts on which not everything is as it should be.
     pub(super) failed: Vec<String>,
-    pub(super) status: Option<Status>,
+    status: Option<Status>,
 }
 
 impl Told {
@@ -56,15 +63,32 @@ impl Told {
         }
     }
 
-    pub(super) fn text(&self) -> String {
+    /// Prints all lines, then `summary` of how many hosts are as they should be and how many are not, and where some are not, the
+    /// command that `again` makes for these.
+    pub(super) fn finish(
+        &self,
+        ran: &Ran,
+        hosts: usize,
+        summary: impl FnOnce(usize, usize) -> String,
+        again: impl FnOnce(&str) -> String,
+    ) -> Result<(), Failure> {
+        let left = self.failed.len();
+        let text = self.text() + &summary(hosts.saturating_sub(left), left);
+        let finished = match self.status.unwrap_or(Status::Ok).max(ran.status) {
+            Status::Ok => print(&text),
+            status => Err(print_failed(&text, status.code())),
+        };
+        if left > 0 {
+            let again = again(&shell::word(&folded(&self.failed)));
+            complain(&format!("again: {}\n", plain(&again)));
+        }
+        finished
+    }
+
+    fn text(&self) -> String {
         self.lines.iter().fold(String::new(), |mut text, (line, hosts)| {
             let _ = writeln!(text, "{} {}", folded(hosts), plain(line));
             text
         })
-    }
-
-    /// The exit status, with that of the run.
-    pub(super) fn status(&self, ran: &Ran) -> Status {
-        self.status.unwrap_or(Status::Ok).max(ran.status)
     }
 }

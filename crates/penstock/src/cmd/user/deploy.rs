@@ -11,11 +11,11 @@ use hosts::fleet::verdict::Status;
 use hosts::ssh::key::PublicKey;
 use text::{shell, units};
 
-use super::changed::Told;
+use super::changed::{CHANGE_STOPS, LOOK_STOPS, Told};
 use super::file;
-use super::fleet::{Fleet, Host, Ran, folded};
+use super::fleet::{Fleet, Host, Ran};
 use super::owners::{Owners, keys};
-use crate::output::{Failure, complain, plain, print, print_failed};
+use crate::output::Failure;
 
 /// Bring the SSH keys of users to an account on hosts
 ///
@@ -65,9 +65,7 @@ const MOST: usize = 64 * 1024;
 
 pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
     let (_, users) = file::read(file)?;
-    let people = people(&users, file, &arguments.names)?;
-    let owners = Owners::of(&users)?;
-    let lines = lines(&people)?;
+    let wanted = Wanted::of(&users, file, &arguments.names)?;
     let mut fleet = arguments.fleet.clone();
     fleet.hosts.set.extend(arguments.sets.iter().cloned());
     if fleet.hosts.is_empty() {
@@ -76,74 +74,72 @@ pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
     let names = fleet.names()?;
     let scope = arguments.account.clone().map_or(Scope::Own, Scope::Account);
     let look = Task { work: Work::Look, scope: scope.clone(), becomes: fleet.becomes() };
-    let seen = fleet.run(
-        &names,
-        &look,
-        "stopping: nothing has been changed; press Ctrl-C again to quit immediately",
-    )?;
-    let tags: Vec<String> = people.iter().map(|user| tag(&user.name)).collect();
+    let seen = fleet.run(&names, &look, LOOK_STOPS)?;
     let mut told = Told::default();
-    let mut fit = Vec::new();
-    for host in &seen.hosts {
-        told.host(host);
-        for (_, reason) in &host.report.unknown_settings {
-            told.line(
-                &host.name,
-                format!("sshd does not tell where its keys are ({reason}): ~/.ssh/authorized_keys was taken"),
-            );
-        }
-        if host.trouble.is_some() || told.failed.contains(&host.name) {
-            continue;
-        }
-        match objection(host, &people, &owners, arguments, &tags, &lines) {
-            Some(why) => told.failure(&host.name, format!("NOT CHANGED: {why}"), Status::Failed),
-            None => fit.push(host.name.clone()),
-        }
-    }
+    let fit = fit(&seen, &wanted, arguments, &mut told);
     let ran = match seen.status {
         Status::Interrupted => Ran { hosts: Vec::new(), status: Status::Interrupted },
         _ => {
-            let work = Work::Deploy { tags, lines: lines.clone() };
-            let change = Task { work, scope, becomes: fleet.becomes() };
-            fleet.run(
-                &fit,
-                &change,
-                "stopping: files are whole, old or new; press Ctrl-C again to quit immediately",
-            )?
+            let work = Work::Deploy { tags: wanted.tags, lines: wanted.lines };
+            fleet.run(&fit, &Task { work, scope, becomes: fleet.becomes() }, CHANGE_STOPS)?
         }
     };
     for host in &ran.hosts {
         told.host(host);
         if host.trouble.is_none() && host.report.changes.is_empty() {
-            told.failure(
-                &host.name,
-                "NOT CHANGED: sshd there reads no file of keys".to_owned(),
-                Status::Failed,
-            );
+            let line = "NOT CHANGED: sshd there reads no file of keys".to_owned();
+            told.failure(&host.name, line, Status::Failed);
         }
     }
-    let status = told.status(&ran);
-    let mut text = told.text();
-    let good = names.len() - told.failed.len().min(names.len());
-    text += &format!(
-        "{}: {good} as they should be, {} not\n",
-        units::count(names.len(), "host"),
-        told.failed.len()
-    );
-    let finished = match status {
-        Status::Ok => print(&text),
-        status => Err(print_failed(&text, status.code())),
-    };
-    if !told.failed.is_empty() {
-        let mut again = format!("again: penstock user deploy {}", arguments.names.join(" "));
-        again += &format!(" --to {}", shell::word(&folded(&told.failed)));
+    let hosts = units::count(names.len(), "host");
+    let summary = |good, left| format!("{hosts}: {good} as they should be, {left} not\n");
+    told.finish(&ran, names.len(), summary, |hosts| {
+        let mut again = format!("penstock user deploy {} --to {hosts}", arguments.names.join(" "));
         if let Some(account) = &arguments.account {
             again += &format!(" --account {}", shell::word(account));
         }
-        again += &fleet.options();
-        complain(&format!("{}\n", plain(&(again + &file::named(file)))));
+        again + &fleet.options() + &file::named(file)
+    })
+}
+
+/// What is to be in the files.
+struct Wanted {
+    people: Vec<User>,
+    owners: Owners,
+    /// The marks of these people.
+    tags: Vec<String>,
+    /// Each key with the mark of its owner.
+    lines: Vec<String>,
+}
+
+impl Wanted {
+    fn of(users: &Users, file: &Path, names: &[String]) -> Result<Self, Failure> {
+        let people = people(users, file, names)?;
+        let tags = people.iter().map(|user| tag(&user.name)).collect();
+        let lines = lines(&people)?;
+        Ok(Self { people, owners: Owners::of(users)?, tags, lines })
     }
-    finished
+}
+
+/// The hosts to which the keys are brought, of those that were looked at.
+fn fit(seen: &Ran, wanted: &Wanted, arguments: &Arguments, told: &mut Told) -> Vec<String> {
+    let mut fit = Vec::new();
+    for host in &seen.hosts {
+        told.host(host);
+        for (_, reason) in &host.report.unknown_settings {
+            let line =
+                format!("sshd does not tell where its keys are ({reason}): ~/.ssh/authorized_keys was taken");
+            told.line(&host.name, line);
+        }
+        if host.trouble.is_some() || told.failed.contains(&host.name) {
+            continue;
+        }
+        match objection(host, wanted, arguments) {
+            Some(why) => told.failure(&host.name, format!("NOT CHANGED: {why}"), Status::Failed),
+            None => fit.push(host.name.clone()),
+        }
+    }
+    fit
 }
 
 fn people(users: &Users, file: &Path, names: &[String]) -> Result<Vec<User>, Failure> {
@@ -180,17 +176,10 @@ fn lines(people: &[User]) -> Result<Vec<String>, Failure> {
 }
 
 /// Why the keys are not brought to a host that was looked at.
-fn objection(
-    host: &Host,
-    people: &[User],
-    owners: &Owners,
-    arguments: &Arguments,
-    tags: &[String],
-    lines: &[String],
-) -> Option<String> {
+fn objection(host: &Host, wanted: &Wanted, arguments: &Arguments) -> Option<String> {
     let account = arguments.account.as_deref().unwrap_or(&host.report.login);
-    for user in people {
-        if let Right::Others(accounts) = owners.right(&user.name, account, &host.name) {
+    for user in &wanted.people {
+        if let Right::Others(accounts) = wanted.owners.right(&user.name, account, &host.name) {
             let name = &user.name;
             return Some(format!("{account} is no account of {name}, whose accounts are {accounts}"));
         }
@@ -198,11 +187,11 @@ fn objection(
     if arguments.including_mine {
         return None;
     }
-    let wanted: Vec<PublicKey> = lines.iter().filter_map(|line| line.parse().ok()).collect();
+    let keys: Vec<PublicKey> = wanted.lines.iter().filter_map(|line| line.parse().ok()).collect();
     let files = host.report.files.iter().flat_map(|file| &file.lines);
     let mut goes = files.filter_map(|line| Line::parse(line).ok().flatten()).filter(|line| {
-        line.comment.split(' ').next().is_some_and(|word| tags.iter().any(|tag| tag == word))
-            && !wanted.contains(&line.key)
+        line.comment.split(' ').next().is_some_and(|word| wanted.tags.iter().any(|tag| tag == word))
+            && !keys.contains(&line.key)
     });
     let is_mine = |line: &Line| host.log_in.is_none_or(|mine| mine == line.key.fingerprint());
     goes.any(|line| is_mine(&line)).then(|| {

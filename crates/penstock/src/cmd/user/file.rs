@@ -8,7 +8,7 @@ use std::path::Path;
 use access::users::Users;
 
 use crate::cmd::ctl::save::Replacement;
-use crate::output::{Failure, plain};
+use crate::output::{Failure, complain, plain};
 
 /// The usual file of users.
 pub(super) const FILE: &str = "/etc/penstock/users";
@@ -48,6 +48,16 @@ pub(super) fn read(file: &Path) -> Result<(Option<String>, Users), Failure> {
     Ok((Some(text), users))
 }
 
+/// Reads the file for a look at keys. That there is none is said: then no key has an owner.
+pub(super) fn read_owners(file: &Path) -> Result<Users, Failure> {
+    let (text, users) = read(file)?;
+    if text.is_none() {
+        let file = plain(&file.display().to_string());
+        complain(&format!("note: there is no file {file}, so no key has an owner\n"));
+    }
+    Ok(users)
+}
+
 /// Replaces the file, with the owner that it has: the server runs as another user than root.
 pub(super) fn write(file: &Path, text: &str, before: Option<&str>) -> Result<(), Failure> {
     let written = Replacement::make(file, text.as_bytes(), before.map(str::as_bytes)).and_then(|new| {
@@ -60,7 +70,7 @@ pub(super) fn write(file: &Path, text: &str, before: Option<&str>) -> Result<(),
     })?;
     if before.is_none() && nix::unistd::geteuid().is_root() {
         let shown = plain(&file.display().to_string());
-        crate::output::complain(&format!(
+        complain(&format!(
             "note: {shown} belongs to root; if the server runs as another user: chown penstock {shown}\n"
         ));
     }

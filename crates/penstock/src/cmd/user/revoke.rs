@@ -12,11 +12,11 @@ use hosts::fleet::verdict::Status;
 use hosts::ssh::key::PublicKey;
 use text::units;
 
-use super::changed::Told;
+use super::changed::{CHANGE_STOPS, LOOK_STOPS, Told};
 use super::file;
 use super::fleet::{Fleet, Host, Ran, folded};
 use super::owners::keys;
-use crate::output::{Failure, complain, plain, plain_lines, print, print_failed};
+use crate::output::{Failure, complain, plain};
 
 /// Remove all SSH keys of a user from all accounts of hosts, and the user's rights
 ///
@@ -70,11 +70,7 @@ pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
         _ => fleet.names()?,
     };
     let look = Task { work: Work::Look, scope: Scope::All, becomes: fleet.becomes() };
-    let seen = fleet.run(
-        &names,
-        &look,
-        "stopping: nothing has been changed; press Ctrl-C again to quit immediately",
-    )?;
+    let seen = fleet.run(&names, &look, LOOK_STOPS)?;
     if seen.status == Status::Interrupted {
         complain("stopped: nothing was changed\n");
         return Err(Failure::Status(Status::Interrupted.code()));
@@ -88,27 +84,11 @@ pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
         file::write(file, &users.to_string(), text.as_deref())
     })?;
     let mut told = Told::default();
-    let (mut fit, mut clean) = (Vec::new(), 0);
-    for host in &seen.hosts {
-        told.host(host);
-        let has_some = left(&host.report, &keys, &tag) > 0;
-        match (host.trouble.is_none(), has_some) {
-            (true, true) => fit.push(host.name.clone()),
-            (true, false) => {
-                clean += 1;
-                overlooked(&mut told, host);
-            }
-            (false, _) => {}
-        }
-    }
+    let (fit, clean) = fit(&seen, &keys, &tag, &mut told);
     let blobs = keys.iter().map(|key| Base64::encode_string(key.blob())).collect();
-    let change =
-        Task { work: Work::Revoke { tag: tag.clone(), blobs }, scope: Scope::All, becomes: fleet.becomes() };
-    let ran = fleet.run(
-        &fit,
-        &change,
-        "stopping: files are whole, old or new; press Ctrl-C again to quit immediately",
-    )?;
+    let work = Work::Revoke { tag: tag.clone(), blobs };
+    let change = Task { work, scope: Scope::All, becomes: fleet.becomes() };
+    let ran = fleet.run(&fit, &change, CHANGE_STOPS)?;
     for host in &ran.hosts {
         told.host(host);
         overlooked(&mut told, host);
@@ -118,24 +98,33 @@ pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
             told.failure(&host.name, line, Status::Failed);
         }
     }
-    let status = told.status(&ran);
-    let mut out = told.text();
-    let good = names.len() - told.failed.len().min(names.len());
-    out += &format!(
-        "{name} is revoked; {}: {good} without a key of {name} ({clean} had none), {} not\nOpen sessions of {name} stay open.\n",
-        units::count(names.len(), "host"),
-        told.failed.len()
-    );
-    let finished = match status {
-        Status::Ok => print(&out),
-        status => Err(print_failed(&out, status.code())),
+    let hosts = units::count(names.len(), "host");
+    let summary = |good, left| {
+        format!(
+            "{name} is revoked; {hosts}: {good} without a key of {name} ({clean} had none), {left} not\nOpen sessions of {name} stay open.\n"
+        )
     };
-    if !told.failed.is_empty() {
-        let hosts = text::shell::word(&folded(&told.failed));
-        let options = fleet.options() + &file::named(file);
-        complain(&plain_lines(&format!("again: penstock user revoke {name} -w {hosts}{options}\n")));
+    told.finish(&ran, names.len(), summary, |hosts| {
+        format!("penstock user revoke {name} -w {hosts}{}{}", fleet.options(), file::named(file))
+    })
+}
+
+/// The hosts that have keys of the user, of those that were looked at, and the number of those that have none.
+fn fit(seen: &Ran, keys: &[PublicKey], tag: &str, told: &mut Told) -> (Vec<String>, usize) {
+    let (mut fit, mut clean) = (Vec::new(), 0);
+    for host in &seen.hosts {
+        told.host(host);
+        let has_some = left(&host.report, keys, tag) > 0;
+        match (host.trouble.is_none(), has_some) {
+            (true, true) => fit.push(host.name.clone()),
+            (true, false) => {
+                clean += 1;
+                overlooked(told, host);
+            }
+            (false, _) => {}
+        }
     }
-    finished
+    (fit, clean)
 }
 
 /// Takes the rights of the user away in the file, before any host is changed: what is left on hosts is found by it.

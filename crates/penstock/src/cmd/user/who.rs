@@ -12,7 +12,7 @@ use text::table::Table;
 use super::file;
 use super::input::Lines;
 use super::owners::Owners;
-use crate::output::{Failure, complain, plain, print_failed, print_json};
+use crate::output::{Failure, plain, print_failed, print_json};
 
 /// Who owns a key? By its line, its fingerprint, or each line of a file
 ///
@@ -52,11 +52,7 @@ struct Answer {
 }
 
 pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
-    let (text, users) = file::read(file)?;
-    if text.is_none() {
-        let file = plain(&file.display().to_string());
-        complain(&format!("note: there is no file {file}, so no key has an owner\n"));
-    }
+    let users = file::read_owners(file)?;
     let owners = Owners::of(&users)?;
     let known = |place, key: Fingerprint, line: Option<Line>| {
         let names = owners.find(&key).to_vec();
