@@ -19,8 +19,14 @@ fn findings(output: &Output) -> Vec<String> {
 }
 
 fn check(domain: &Domain, home: &Home, what: &[&str]) -> Output {
-    let words = ["dns", "check", "--json", "--no-services"].iter().chain(what).map(|word| (*word).to_owned());
-    home.penstock(&words.chain(domain.path()).collect::<Vec<_>>())
+    let path = domain.path();
+    let words: Vec<&str> = what.iter().copied().chain(path.iter().map(String::as_str)).collect();
+    check_alone(home, &words)
+}
+
+/// The same without resolver and keys of a domain.
+fn check_alone(home: &Home, what: &[&str]) -> Output {
+    home.penstock(&[&["dns", "check", "--json", "--no-services"], what].concat())
 }
 
 #[test]
@@ -103,10 +109,9 @@ fn server_that_signs_with_a_key_of_its_own_lies_and_is_found() {
 
     // The whole path lies: what it says does not count, though it is what is wanted.
     let resolver = liar.resolver.to_string();
-    let arguments = ["dns", "check", "--json", "--no-services", "--next", &file, "--server", &servers[1]];
-    let path = ["--anchor", &domain.anchor(), "--dns-server", &resolver].map(str::to_owned);
-    let lied =
-        home.penstock(&arguments.iter().map(|word| (*word).to_owned()).chain(path).collect::<Vec<_>>());
+    let anchor = domain.anchor();
+    let path = ["--anchor", &anchor, "--dns-server", &resolver];
+    let lied = check_alone(&home, &[&["--next", &file, "--server", &servers[1]], &path[..]].concat());
     assert_eq!(findings(&lied), ["bad bogus -"]);
 }
 
@@ -117,16 +122,7 @@ fn zone_without_signatures_and_one_whose_signatures_end_soon_are_told() {
     let unsigned = Domain::with(&Settings { signing: false, ..Settings::default() });
     home.said(&push(&unsigned, &["--next", &file], &[]));
     let resolver = unsigned.resolver.to_string();
-    let output = home.penstock(&[
-        "dns",
-        "check",
-        "--json",
-        "--no-services",
-        "--next",
-        &file,
-        "--dns-server",
-        &resolver,
-    ]);
+    let output = check_alone(&home, &["--next", &file, "--dns-server", &resolver]);
     let found = findings(&output);
     assert!(found.iter().any(|one| one.starts_with("bad unsigned ns0.example.test")), "{found:?}");
 
@@ -177,16 +173,7 @@ fn check_without_the_anchor_of_a_private_zone_says_what_to_do() {
     let file = certificate(&home, "www", "www.example.test");
     home.said(&push(&domain, &["--next", &file], &[]));
     let resolver = domain.resolver.to_string();
-    let output = home.penstock(&[
-        "dns",
-        "check",
-        "--json",
-        "--no-services",
-        "--next",
-        &file,
-        "--dns-server",
-        &resolver,
-    ]);
+    let output = check_alone(&home, &["--next", &file, "--dns-server", &resolver]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(findings(&output), ["bad unsigned -"], "{text}");
     assert!(text.contains("no chain of signatures leads from the keys of the root"), "{text}");
@@ -200,18 +187,7 @@ fn check_ends_at_its_time_limit_and_names_what_was_not_asked() {
     // It takes every question and answers none.
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let place = silent.local_addr().unwrap().to_string();
-    let output = home.penstock(&[
-        "dns",
-        "check",
-        "--json",
-        "--no-services",
-        "--next",
-        &file,
-        "--server",
-        &place,
-        "--timeout",
-        "500ms",
-    ]);
+    let output = check_alone(&home, &["--next", &file, "--server", &place, "--timeout", "500ms"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(findings(&output), ["bad silent -"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
