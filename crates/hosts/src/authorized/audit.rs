@@ -152,84 +152,73 @@ fn of_line(
     registry: &dyn Registry,
     all: &mut Vec<Finding>,
 ) {
-    let place = format!("{}:{at}", file.path);
-    let line = match Line::parse_up_to(text, LONGEST_LINE) {
-        Ok(None) => return,
-        Ok(Some(line)) => line,
+    let (account, place) = (file.account.clone(), format!("{}:{at}", file.path));
+    match Line::parse_up_to(text, LONGEST_LINE) {
+        Ok(None) => {}
+        Ok(Some(line)) => {
+            let fingerprint = line.key.fingerprint();
+            let owners = registry.owners(&fingerprint);
+            let faults = of_key(host, &account, &line, owners, registry);
+            all.extend(faults.into_iter().map(|(kind, what, to_do)| Finding {
+                kind,
+                account: account.clone(),
+                place: place.clone(),
+                what,
+                to_do,
+                fingerprint: Some(fingerprint.to_string()),
+                owners: owners.to_vec(),
+            }));
+        }
         Err(fault) => {
             let to_do = "correct the line, or remove it".to_owned();
-            let what = fault.to_string();
-            let (account, fingerprint, owners) = (file.account.clone(), None, Vec::new());
+            let (what, fingerprint, owners) = (fault.to_string(), None, Vec::new());
             all.push(Finding { kind: Kind::NoKey, account, place, what, to_do, fingerprint, owners });
-            return;
         }
-    };
-    let print_of = line.key.fingerprint();
-    let owners = registry.owners(&print_of);
+    }
+}
+
+/// What is wrong with a key in an account of a host, and what to do.
+fn of_key(
+    host: &str,
+    account: &str,
+    line: &Line,
+    owners: &[String],
+    registry: &dyn Registry,
+) -> Vec<(Kind, String, String)> {
     let shown = shown(&line.key, &line.comment);
-    let mut push = |kind, what: String, to_do: String| {
-        all.push(Finding {
-            kind,
-            account: file.account.clone(),
-            place: place.clone(),
-            what,
-            to_do,
-            fingerprint: Some(print_of.to_string()),
-            owners: owners.to_vec(),
-        });
-    };
+    let mut all = Vec::new();
     if owners.is_empty() {
         let to_do = "penstock user key add OWNER, or remove the line".to_owned();
-        push(Kind::UnknownOwner, format!("{shown} belongs to no known owner"), to_do);
+        all.push((Kind::UnknownOwner, format!("{shown} belongs to no known owner"), to_do));
     }
     if owners.len() > 1 {
         let what = format!("{shown} is shared by {}", owners.join(" and "));
-        push(Kind::SharedKey, what, "each makes a key: ssh-keygen -t ed25519".to_owned());
+        all.push((Kind::SharedKey, what, "each makes a key: ssh-keygen -t ed25519".to_owned()));
     }
     for owner in owners {
         if let Some(date) = registry.revoked(owner) {
             let what = format!("{shown} is of {owner}, who was revoked on {date}");
-            push(Kind::RevokedOwner, what, format!("penstock user revoke {owner}"));
+            all.push((Kind::RevokedOwner, what, format!("penstock user revoke {owner}")));
             continue;
         }
-        match registry.right(owner, &file.account, host) {
-            Right::Named => {}
-            Right::Others(accounts) => {
-                let what = format!("{shown} is of {owner}, whose accounts are {accounts}");
-                push(
-                    Kind::WrongAccount,
-                    what,
-                    format!("remove the line, or penstock user add {owner} --account"),
-                );
+        let wrong = match registry.right(owner, account, host) {
+            Right::Others(accounts) => format!("whose accounts are {accounts}"),
+            Right::Unsaid if account != owner && registry.is_owner(account) => {
+                format!("and the account of {account}")
             }
-            Right::Unsaid if file.account != *owner && registry.is_owner(&file.account) => {
-                let what = format!("{shown} is of {owner}, and the account of {}", file.account);
-                push(
-                    Kind::WrongAccount,
-                    what,
-                    format!("remove the line, or penstock user add {owner} --account"),
-                );
-            }
-            Right::Unsaid => {}
-        }
+            Right::Named | Right::Unsaid => continue,
+        };
+        let to_do = format!("remove the line, or penstock user add {owner} --account");
+        all.push((Kind::WrongAccount, format!("{shown} is of {owner}, {wrong}"), to_do));
     }
-    match Strength::of(&line.key) {
-        Strength::Good => {}
-        strength @ Strength::Small(_) => {
-            push(
-                Kind::SmallKey,
-                format!("{shown} is {strength}"),
-                "a new key: ssh-keygen -t ed25519".to_owned(),
-            );
-        }
-        strength @ (Strength::TooSmall(_) | Strength::Dsa) => {
-            push(
-                Kind::WeakKey,
-                format!("{shown} is {strength}"),
-                "a new key: ssh-keygen -t ed25519".to_owned(),
-            );
-        }
-    }
+    let strength = Strength::of(&line.key);
+    let kind = match strength {
+        Strength::Good => return all,
+        Strength::Small(_) => Kind::SmallKey,
+        Strength::TooSmall(_) | Strength::Dsa => Kind::WeakKey,
+    };
+    all.push((kind, format!("{shown} is {strength}"), "a new key: ssh-keygen -t ed25519".to_owned()));
+    all
 }
 
 fn shown(key: &PublicKey, comment: &str) -> String {
