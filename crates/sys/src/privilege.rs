@@ -280,7 +280,8 @@ impl Capability {
     }
 }
 
-/// The capabilities of [`Capability`] that this thread has, or could take up.
+/// The capabilities that this thread has or could take up, of those that a program started by it may need: not CAP_NET_ADMIN,
+/// which is kept for the end of this process alone.
 pub fn permitted() -> Vec<Capability> {
     let permitted = caps::read(None, CapSet::Permitted).unwrap_or_default();
     let all = [Capability::NetBindService, Capability::NetRaw];
@@ -311,19 +312,19 @@ fn among(set: Result<CapsHashSet, caps::errors::CapsError>) -> Vec<Capability> {
     all.into_iter().filter(|one| set.contains(&one.kernel())).collect()
 }
 
-/// Runs `start`, which starts a program that gets the capabilities of [`Capability`] that this thread has. Without them the
-/// program starts all the same: what it may not do then, it says itself.
+/// Runs `start`, which starts a program that gets the capabilities of [`permitted`]. Without them the program starts all the
+/// same: what it may not do then, it says itself.
 pub fn with_inherited<T>(start: impl FnOnce() -> T) -> T {
     let own: CapsHashSet = permitted().iter().map(|one| one.kernel()).collect();
-    let is_raised = !own.is_empty()
-        && caps::set(None, CapSet::Inheritable, &own).is_ok()
-        && caps::set(None, CapSet::Ambient, &own).is_ok();
-    let started = start();
-    if is_raised {
-        // The kernel refuses neither: both sets become smaller.
-        let _ = caps::clear(None, CapSet::Ambient);
-        let _ = caps::clear(None, CapSet::Inheritable);
+    if own.is_empty() {
+        return start();
     }
+    // Only what is inheritable can be ambient.
+    let _ = caps::set(None, CapSet::Inheritable, &own).and_then(|()| caps::set(None, CapSet::Ambient, &own));
+    let started = start();
+    // Also where only the first set was raised. The kernel refuses neither: both become smaller.
+    let _ = caps::clear(None, CapSet::Ambient);
+    let _ = caps::clear(None, CapSet::Inheritable);
     started
 }
 
