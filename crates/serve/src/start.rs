@@ -9,10 +9,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use config::types::Workers;
 use config::{Config, Environment, Loaded, Quick, Source};
 use fleet::tunnel::{Asking, Native};
-use logic::account::TooFew;
+use logic::account::{Division, TooFew};
 use logic::transaction::{Ask, Changes, Operator};
 use proxy::front::{Denied, Front, Request, Said};
 use proxy::question::{self, Question};
@@ -25,46 +24,43 @@ use state::data_path::StalePrograms;
 use state::event_log::EventLog;
 use state::events::Level;
 use state::listen::{BindError, OpenAddress, Passed};
-use state::log_level::{self, LogLevel};
-use state::state_directory::{self, StateDirectory};
+use state::log_level;
 use sys::pid_file::{PidFile, PidFileError};
-use sys::privilege::Capability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::acceptor::Bound;
-use crate::acme::{Hooks, Orderer, helper};
+use crate::acme::helper::Helper;
+use crate::acme::{Hooks, Orderer};
 use crate::causes::causes;
 use crate::confinement::Sandbox;
-use crate::control::ControlThread;
+use crate::control::{ControlSocket, ControlThread};
 use crate::discovery::Discoverer;
 use crate::health::Checker;
 use crate::kept::{Files, Found, Keeper};
 use crate::logins::Logins;
-use crate::needs::{Needs, services};
+use crate::needs::Needs;
 use crate::otp;
-use crate::reload::{self, Supervisor};
+use crate::reload::{self, Opened, Supervisor};
 use crate::resolve::Resolver;
 use crate::through::Tunnels;
 use crate::transaction::Live;
 use crate::upgrade::Launch;
+use crate::upgrade::guardian::Guardian;
 use crate::upgrade::take_over::{TakeOver, TakeOverError};
-use crate::{admin, confinement, control, paths, stopping};
+use crate::{admin, confinement, control, stopping};
 
 mod changes;
 mod discovered;
 mod dry_run;
 mod follow;
 mod means;
+mod prepare;
 mod taking_over;
 mod upgrade;
 
 /// Time for aborted sessions to write their log records.
 const CUT_LIMIT: Duration = Duration::from_secs(2);
-
-/// Descriptors of the process beside workers and listeners: the main runtime, signals, admin and control sockets,
-/// certificate watchers, the access log, the guardian, and further descriptors of admin and control sockets for an upgrade.
-const OF_PROCESS: usize = 18;
 
 /// Source of the configuration, at the start and at each reload.
 #[derive(Clone, Debug)]
@@ -94,10 +90,6 @@ pub fn nothing_to_serve(config: &Config) -> Option<String> {
             .to_owned()
     })
 }
-
-/// Threads beside the workers: slow tasks and two for their blocking calls, control, access log, events, ticket keys, state,
-/// the store of one-time-password tokens.
-const OTHER_THREADS: usize = 9;
 
 /// Reaction of the start to a degraded part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,225 +192,219 @@ fn system(doing: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::System { doing, source }
 }
 
+/// What a start has before it serves. The fields are in the order in which it gets them.
+struct Prepared {
+    config: Arc<Config>,
+    workers: usize,
+    passed: Passed,
+    pid_file: Option<PidFile>,
+    descriptors: Needs,
+    division: Division,
+    stale: StalePrograms,
+    opened: Opened,
+    admin: Option<Bound>,
+    control: Option<ControlSocket>,
+    state: State,
+    helper: Helper,
+    guardian: Result<Guardian, String>,
+    files: Files,
+    found: Found,
+}
+
 /// Runs the front door until SIGTERM, SIGINT or `penstock ctl stop`. Call this while the process has only one thread.
 pub fn run(options: Options) -> Result<(), StartError> {
-    let config = Arc::new(options.config.config.clone());
-    let take_over = options.take_over.as_deref();
-    let mut passed = match take_over {
-        Some(take_over) => take_over.greet()?,
-        None => Passed::take()?,
-    };
-    let pid_file = config.process.pid_file.as_deref();
-    // That of the process before comes with its last step.
-    let pid_file = pid_file.filter(|path| !take_over.is_some_and(|it| it.has_pid_file(path)));
-    let mut pid_file = pid_file.map(PidFile::take).transpose()?;
-    let limit = sys::descriptors::raise_limit().map_err(system("raise the limit of descriptors"))?;
-    let base = sys::descriptors::open_count().map_err(system("count open descriptors in /proc/self/fd"))?;
-    let workers = match config.process.workers {
-        Workers::Auto => sys::cpu::count(),
-        Workers::Count(count) => count.get(),
-    };
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let descriptors = Needs { limit, base: base + OF_PROCESS, workers, services: services(&config) };
-    let division = descriptors.divide(&config)?;
-    let stale = StalePrograms::find(&config, options.source.file()).map_err(StartError::StaleProgram)?;
-    let mut opened =
-        reload::open_new(&config, &HashMap::new(), &[], workers, &mut passed).map_err(StartError::Bind)?;
-    passed.drop_handed();
-    let admin = config.admin.as_ref().map(|admin| taking_over::admin(&admin.bind, take_over)).transpose()?;
-    let control = config.control.as_ref().map(|settings| control::bind(settings, take_over)).transpose();
-    let variable = || options.config.variable_at("control.socket").map(str::to_owned);
-    let control = control.map_err(|error| StartError::Control { error, variable: variable() })?;
-    let needs = paths::of(&config, options.source.file());
-    let mut state = State::new(workers);
-    state.log_level = LogLevel::new(options.log_level);
-    let programs = [opened.programs(), stale.directories()].concat();
-    let further = (opened.needs_rights() || stale.needs_rights()).then_some(Capability::NetAdmin);
-    state.confinement = confinement::drop_privileges(&config, &needs, &programs, further)?;
-    let directory = config.process.state_directory.as_deref();
-    let directory = state_directory::chosen(directory, options.source.file());
-    open_state_directory(directory.as_deref(), &mut state);
-    let helper = helper::start(&config).map_err(system("start the helper that runs acme commands"))?;
-    state.confinement.commands = helper.commands().to_vec();
-    let guardian = means::start_guardian(&options.launch, &config);
-    confinement::restrict(&mut state.confinement, &config, &needs, &programs, options.sandbox);
-    confinement::tell(&state);
-    let (files, found) = match take_over {
-        Some(_) => (Files::later(directory.as_deref()), Found::default()),
-        None => Files::open(directory.as_deref(), &state),
-    };
-    let threads = workers + OTHER_THREADS + config.listeners.iter().filter(|it| it.tls.is_some()).count();
-    sys::threads::try_out(threads).map_err(|source| StartError::Threads { threads, source })?;
-
+    let prepared = Prepared::new(&options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("slow")
         .enable_all()
         .build()
         .map_err(system("start the runtime"))?;
-    let ended = runtime.block_on(async {
-        // Catch signals first: a signal without a handler ends the process without a message.
-        let mut signals = Signals::catch()?;
-        let state = Arc::new(state);
-        reload::set_limits(&state, &config, &descriptors, division);
-        reload::tell_division(&state, &descriptors, division);
-        let tls = Arc::new(tls::Shared::new(staple_directory(&state)));
-        let hooks = Hooks::new(helper).map_err(system("ask the helper that runs acme commands"))?;
-        let logins = Arc::new(Logins::new().map_err(system("make a key for names that are not known"))?);
-        let mut slow = Slow::new(&state, hooks, &logins);
-        tokio::select! {
-            () = slow.discoverer.begin(&config) => {}
-            () = signals.stop() => return Ok(()),
-        }
-        let served = discovered::discovered(&mut slow.discoverer, &config, &state, &descriptors);
-        let snapshot = Arc::new(reload::build(served, &state, &tls, None));
-        let mut changes = found.restore(&state);
-        let log = AccessLog::open(&config.access_log.target, state.clone()).map_err(|error| {
-            StartError::AccessLog(confinement::explain_log_error(&error, &state.confinement))
-        })?;
-        let event_log = EventLog::open(&config.events, &state).map_err(StartError::EventLog)?;
-        let (requests, asked) = mpsc::channel(16);
-        let (questions, asked_of_workers): (_, Vec<_>) =
-            (0..workers).map(|_| mpsc::channel(question::WAITING)).unzip();
-        let front = Front { state, snapshot: ArcSwap::new(snapshot.clone()), requests, questions };
-        let front = Arc::new(front);
-        slow.discoverer.tell_failures(&snapshot);
-        slow.resolver.reconcile(&snapshot);
-        slow.tunnels.reconcile(&snapshot);
-        tokio::select! {
-            _ = async { tokio::join!(slow.resolver.first(), slow.tunnels.first()) } => {}
-            () = signals.stop() => return Ok(()),
-        }
-        if let Some(take_over) = &options.take_over {
-            let Some(found) =
-                taking_over::state(take_over, &opened, (&front.state, &tls), &mut signals).await?
-            else {
-                return Ok(());
-            };
-            changes = found.restore(&front.state);
-        }
-        slow.checker.reconcile(&snapshot);
-        if options.take_over.is_some() {
-            slow.otp.refuse(&config);
-        } else {
-            slow.otp.follow(&config);
-            tokio::select! {
-                () = slow.otp.opened(otp::START_LIMIT) => {}
-                () = signals.stop() => return Ok(()),
-            }
-        }
-        for name in passed.unused() {
-            let message = "systemd passed this socket, but no listener names it";
-            front.state.events.record(Level::Warning, format!("systemd:{name}"), message);
-        }
-        if options.strict == Strictness::Strict && !front.state.degraded().is_empty() {
-            return Err(StartError::Degraded(front.state.degraded()));
-        }
-        // Before the workers keep programs that a failed start would take away.
-        if let Some(file) = &mut pid_file {
-            file.write()?;
-        }
-        let mut threads = Vec::new();
-        let mut senders = Vec::new();
-        for (index, questions) in asked_of_workers.into_iter().enumerate() {
-            let (commands, thread) = start_worker(index, &front, &snapshot, &log, questions)?;
-            senders.push(commands);
-            threads.push(Some(thread));
-        }
-        reload::publish_datagram_addresses(&front.state, opened.addresses());
-        if let Some(take_over) = &options.take_over
-            && !taking_over::is_told_to_serve(take_over, &mut signals).await?
-        {
-            return Ok(());
-        }
-        let mut started = Vec::new();
-        for (index, commands) in senders.iter().enumerate() {
-            let (done, told) = oneshot::channel();
-            let open = opened.take_for_worker(index);
-            let command = Command::Apply { snapshot: snapshot.clone(), open, close: Vec::new(), done };
-            // The supervisor detects a worker that has ended.
-            let _ = commands.send(command);
-            started.push(told);
-        }
-        for told in started {
-            let _ = told.await;
-        }
-        front.state.generation.store(snapshot.generation, Relaxed);
-        let open: HashMap<_, _> = opened.into_open().collect();
-        reload::publish_addresses(&snapshot, &open);
-        if let Some(take_over) = &options.take_over {
-            let path = config.process.pid_file.as_deref();
-            pid_file = taking_over::serve(take_over, &front, path, pid_file).await;
-            slow.otp.follow(&config);
-        }
-        tls.reconcile(&config, &front.state);
-        tokio::spawn(tls.clone().refresh_staples(front.state.clone()));
-        slow.orderer.reconcile(&config);
-        let supervisor = Supervisor {
-            front: front.clone(),
-            workers: senders,
-            open,
-            leaving: Vec::new(),
-            tls,
-            passed,
-            descriptors,
-            started_with: config.clone(),
-        };
-        say_where(&config, &supervisor, admin.as_ref().zip(config.admin.as_ref()).map(admin_address));
-        if let Some(address) = control.as_ref().and_then(control::ControlSocket::remote_address) {
-            tracing::info!(%address, "listening control over the network");
-        }
-        let control = match control {
-            Some(bound) => {
-                let ran = bound.run(front.clone(), logins.clone());
-                Some(ran.map_err(|error| StartError::Control { error, variable: None })?)
-            }
-            None => None,
-        };
-        // Nothing of the start can fail any more.
-        let events = &front.state.events;
-        stale.remove().into_iter().for_each(|said| events.record(Level::Warning, "process", said));
-        let file = options.source.file().map(Path::to_owned);
-        let mut live = Live::new(options.config.clone(), options.environment.clone(), file);
-        live.try_start(&front.state, options.commit_confirm);
-        let keeper = Keeper::start(files, front.clone(), changes, &mut live);
-        let bind = config.admin.as_ref().map(|admin| &admin.bind);
-        let means = means::Means::new(guardian, bind.zip(admin.as_ref()), pid_file);
-        let admin_off = means.admin_off.clone();
-        let mut door = FrontDoor {
-            supervisor,
-            slow,
-            asked,
-            threads,
-            log,
-            event_log,
-            options,
-            live,
-            keeper,
-            stopping: Stopping::No,
-            control,
-            means,
-            handed_over: None,
-        };
-        let ended = tokio::select! {
-            ended = door.run(&mut signals) => ended,
-            never = serve_admin(admin, front.clone(), logins, &admin_off) => never,
-        };
-        drop(door.control.take());
-        door.close().await;
-        ended
-    });
+    let ended = runtime.block_on(serve(options, prepared));
     // Do not wait: a name look-up cannot be interrupted, and may take as long as the resolver's timeout.
     runtime.shutdown_background();
     ended
 }
 
-/// Opens the state directory. Without it, everything that does not need it works.
-fn open_state_directory(directory: Option<&Path>, state: &mut State) {
-    match directory.map(StateDirectory::open).transpose() {
-        Ok(directory) => state.directory = directory,
-        Err(error) => state.degrade("process.state-directory", &error.to_string()),
+/// Makes the first snapshot, lets the workers serve it, and follows what happens until the end.
+async fn serve(options: Options, prepared: Prepared) -> Result<(), StartError> {
+    // Catch signals first: a signal without a handler ends the process without a message.
+    let mut signals = Signals::catch()?;
+    let Prepared { config, descriptors, passed, mut opened, mut pid_file, admin, .. } = prepared;
+    let take_over = options.take_over.clone();
+    let state = Arc::new(prepared.state);
+    reload::set_limits(&state, &config, &descriptors, prepared.division);
+    reload::tell_division(&state, &descriptors, prepared.division);
+    let tls = Arc::new(tls::Shared::new(staple_directory(&state)));
+    let hooks = Hooks::new(prepared.helper).map_err(system("ask the helper that runs acme commands"))?;
+    let logins = Arc::new(Logins::new().map_err(system("make a key for names that are not known"))?);
+    let mut slow = Slow::new(&state, hooks, &logins);
+    tokio::select! {
+        () = slow.discoverer.begin(&config) => {}
+        () = signals.stop() => return Ok(()),
     }
+    let served = discovered::discovered(&mut slow.discoverer, &config, &state, &descriptors);
+    let snapshot = Arc::new(reload::build(served, &state, &tls, None));
+    let mut changes = prepared.found.restore(&state);
+    let (log, event_log) = open_logs(&config, &state)?;
+    let (front, asked, questions) = front(state, &snapshot, prepared.workers);
+    tokio::select! {
+        () = slow.look_up(&snapshot) => {}
+        () = signals.stop() => return Ok(()),
+    }
+    if let Some(take_over) = &take_over {
+        let told = taking_over::state(take_over, &opened, (&front.state, &tls), &mut signals);
+        let Some(found) = told.await? else { return Ok(()) };
+        changes = found.restore(&front.state);
+    }
+    slow.checker.reconcile(&snapshot);
+    tokio::select! {
+        () = slow.open_store(&config, take_over.as_deref()) => {}
+        () = signals.stop() => return Ok(()),
+    }
+    tell_unused(&passed, &front.state);
+    if options.strict == Strictness::Strict && !front.state.degraded().is_empty() {
+        return Err(StartError::Degraded(front.state.degraded()));
+    }
+    // Before the workers keep programs that a failed start would take away.
+    if let Some(file) = &mut pid_file {
+        file.write()?;
+    }
+    let (senders, threads) = start_workers(questions, &front, &snapshot, &log)?;
+    reload::publish_datagram_addresses(&front.state, opened.addresses());
+    if let Some(take_over) = &take_over
+        && !taking_over::is_told_to_serve(take_over, &mut signals).await?
+    {
+        return Ok(());
+    }
+    let_workers_accept(&senders, &snapshot, &mut opened).await;
+    front.state.generation.store(snapshot.generation, Relaxed);
+    let open: HashMap<_, _> = opened.into_open().collect();
+    reload::publish_addresses(&snapshot, &open);
+    if let Some(take_over) = &take_over {
+        let path = config.process.pid_file.as_deref();
+        pid_file = taking_over::serve(take_over, &front, path, pid_file).await;
+        slow.otp.follow(&config);
+    }
+    tls.reconcile(&config, &front.state);
+    tokio::spawn(tls.clone().refresh_staples(front.state.clone()));
+    slow.orderer.reconcile(&config);
+    let supervisor = Supervisor {
+        front: front.clone(),
+        workers: senders,
+        open,
+        leaving: Vec::new(),
+        tls,
+        passed,
+        descriptors,
+        started_with: config.clone(),
+    };
+    say_where(&config, &supervisor, admin.as_ref().zip(config.admin.as_ref()).map(admin_address));
+    let control = prepared.control.map(|bound| run_control(bound, &front, &logins)).transpose()?;
+    // Nothing of the start can fail any more.
+    let events = &front.state.events;
+    prepared.stale.remove().into_iter().for_each(|said| events.record(Level::Warning, "process", said));
+    let file = options.source.file().map(Path::to_owned);
+    let mut live = Live::new(options.config.clone(), options.environment.clone(), file);
+    live.try_start(&front.state, options.commit_confirm);
+    let keeper = Keeper::start(prepared.files, front.clone(), changes, &mut live);
+    let bind = config.admin.as_ref().map(|admin| &admin.bind);
+    let means = means::Means::new(prepared.guardian, bind.zip(admin.as_ref()), pid_file);
+    let admin_off = means.admin_off.clone();
+    let mut door = FrontDoor {
+        supervisor,
+        slow,
+        asked,
+        threads,
+        log,
+        event_log,
+        options,
+        live,
+        keeper,
+        stopping: Stopping::No,
+        control,
+        means,
+        handed_over: None,
+    };
+    let ended = tokio::select! {
+        ended = door.run(&mut signals) => ended,
+        never = serve_admin(admin, front.clone(), logins, &admin_off) => never,
+    };
+    drop(door.control.take());
+    door.close().await;
+    ended
+}
+
+fn open_logs(config: &Config, state: &Arc<State>) -> Result<(AccessLog, EventLog), StartError> {
+    let log = AccessLog::open(&config.access_log.target, state.clone())
+        .map_err(|error| StartError::AccessLog(confinement::explain_log_error(&error, &state.confinement)))?;
+    Ok((log, EventLog::open(&config.events, state).map_err(StartError::EventLog)?))
+}
+
+/// What the workers and the supervisor share, with the ends at which the supervisor and each worker are asked.
+fn front(
+    state: Arc<State>,
+    snapshot: &Arc<Snapshot>,
+    workers: usize,
+) -> (Arc<Front>, mpsc::Receiver<Request>, Vec<mpsc::Receiver<Question>>) {
+    let (requests, asked) = mpsc::channel(16);
+    let (questions, asked_of_workers) = (0..workers).map(|_| mpsc::channel(question::WAITING)).unzip();
+    let front = Front { state, snapshot: ArcSwap::new(snapshot.clone()), requests, questions };
+    (Arc::new(front), asked, asked_of_workers)
+}
+
+fn tell_unused(passed: &Passed, state: &State) {
+    for name in passed.unused() {
+        let message = "systemd passed this socket, but no listener names it";
+        state.events.record(Level::Warning, format!("systemd:{name}"), message);
+    }
+}
+
+/// By the number of the worker.
+type Senders = Vec<mpsc::UnboundedSender<Command>>;
+type Threads = Vec<Option<JoinHandle<()>>>;
+
+/// Starts the workers, which accept no client yet.
+fn start_workers(
+    questions: Vec<mpsc::Receiver<Question>>,
+    front: &Arc<Front>,
+    snapshot: &Arc<Snapshot>,
+    log: &AccessLog,
+) -> Result<(Senders, Threads), StartError> {
+    let (mut senders, mut threads) = (Senders::new(), Threads::new());
+    for (index, questions) in questions.into_iter().enumerate() {
+        let (commands, thread) = start_worker(index, front, snapshot, log, questions)?;
+        senders.push(commands);
+        threads.push(Some(thread));
+    }
+    Ok((senders, threads))
+}
+
+/// Gives the workers their sockets, and waits until they accept.
+async fn let_workers_accept(senders: &Senders, snapshot: &Arc<Snapshot>, opened: &mut Opened) {
+    let mut started = Vec::new();
+    for (index, commands) in senders.iter().enumerate() {
+        let (done, told) = oneshot::channel();
+        let open = opened.take_for_worker(index);
+        let command = Command::Apply { snapshot: snapshot.clone(), open, close: Vec::new(), done };
+        // The supervisor detects a worker that has ended.
+        let _ = commands.send(command);
+        started.push(told);
+    }
+    for told in started {
+        let _ = told.await;
+    }
+}
+
+fn run_control(
+    bound: ControlSocket,
+    front: &Arc<Front>,
+    logins: &Arc<Logins>,
+) -> Result<ControlThread, StartError> {
+    if let Some(address) = bound.remote_address() {
+        tracing::info!(%address, "listening control over the network");
+    }
+    bound.run(front.clone(), logins.clone()).map_err(|error| StartError::Control { error, variable: None })
 }
 
 /// Directory for OCSP responses.
@@ -510,6 +496,23 @@ impl Slow {
             otp: otp::Doors::new(state.clone(), logins.clone()),
         }
     }
+
+    /// Looks up what backends need before they can be served.
+    async fn look_up(&mut self, snapshot: &Snapshot) {
+        self.discoverer.tell_failures(snapshot);
+        self.resolver.reconcile(snapshot);
+        self.tunnels.reconcile(snapshot);
+        tokio::join!(self.resolver.first(), self.tunnels.first());
+    }
+
+    /// Opens the store of one-time passwords, unless the process before still has it.
+    async fn open_store(&self, config: &Config, take_over: Option<&TakeOver>) {
+        if take_over.is_some() {
+            return self.otp.refuse(config);
+        }
+        self.otp.follow(config);
+        self.otp.opened(otp::START_LIMIT).await;
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -522,7 +525,7 @@ struct FrontDoor {
     supervisor: Supervisor,
     slow: Slow,
     asked: mpsc::Receiver<Request>,
-    threads: Vec<Option<JoinHandle<()>>>,
+    threads: Threads,
     log: AccessLog,
     event_log: EventLog,
     options: Options,

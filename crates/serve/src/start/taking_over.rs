@@ -3,29 +3,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use config::types::BindAddress;
 use proxy::front::Front;
 use state::State;
 use sys::pid_file::PidFile;
 use tokio::task::spawn_blocking;
 
 use super::{Signals, StartError, system};
-use crate::acceptor::Bound;
-use crate::admin::{self, AdminError};
 use crate::kept::Found;
 use crate::reload::Opened;
 use crate::upgrade::older;
 use crate::upgrade::protocol::TICKETS;
 use crate::upgrade::take_over::{TakeOver, Word};
-
-/// The admin listener of the process before, or a new one.
-pub(super) fn admin(bind: &BindAddress, take_over: Option<&TakeOver>) -> Result<Bound, AdminError> {
-    let handed = take_over.and_then(|it| it.admin(&bind.to_string()));
-    match handed.and_then(|(socket, file)| Bound::passed_on(socket, file)) {
-        Some(listener) => Ok(listener),
-        None => admin::bind(bind),
-    }
-}
 
 /// Says that this process is ready, and waits for the state of the old one. `None` if this process is told to stop.
 pub(super) async fn state(
