@@ -25,68 +25,72 @@ pub fn services(services: &[ServiceReport]) -> String {
     }
     let mut out = String::new();
     for service in services {
-        if service.path == Rung::Proxy.as_str() {
-            push_proxied(&mut out, service);
-            continue;
-        }
-        let ethernet = service.ethernet.as_deref().unwrap_or("GONE");
-        push_line(
-            &mut out,
-            &format!(
-                "SERVICE {} {} (listener.{}): {}by {}{}, {} {ethernet}, pool {}",
-                line(&service.address),
-                service.transport,
-                line(&service.listener),
-                if service.ownership == "standby" { "STANDBY, " } else { "" },
-                service.path,
-                if service.mode == "ipip" { " through tunnels" } else { "" },
-                line(&service.interface),
-                line(&service.pool),
-            ),
-        );
-        let dropped: Vec<_> = service.dropped.iter().map(|(why, count)| format!("{why} {count}")).collect();
-        let dropped = if dropped.is_empty() { "0".to_owned() } else { dropped.join(", ") };
-        let traced = match service.traces {
-            0 => String::new(),
-            traces => format!("; seen by {}", units::count(traces, "trace")),
-        };
-        push_line(
-            &mut out,
-            &format!(
-                "  flows {} of {}; packets {}, {}; dropped {dropped}; passed over {}, questions answered {}{traced}",
-                service.flows,
-                service.max_flows,
-                service.packets,
-                units::bytes(service.bytes),
-                service.passed,
-                service.answered,
-            ),
-        );
-        if let Some(tarpit) = &service.tarpit {
-            push_line(&mut out, &tarpit_line(tarpit));
-        }
-        let mut table = Table::indented("  ");
-        table.header(["backend", "state", "address", "ethernet", ">flows", ">packets", ">bytes"]);
-        for backend in &service.backends {
-            table.row([
-                line(&backend.name),
-                backend.state.to_owned(),
-                vip_word(backend),
-                backend.ethernet.clone().unwrap_or_else(|| "unknown".to_owned()),
-                backend.flows.to_string(),
-                backend.packets.to_string(),
-                units::bytes(backend.bytes),
-            ]);
-        }
-        out.push_str(&table.render());
-        for backend in &service.backends {
-            if let Some(cause) = backend.vip.as_ref().and_then(|vip| vip.cause.as_ref()) {
-                let start = format!("  {}: ", line(&backend.name));
-                push_line(&mut out, &wrapped(&start, "    ", &line(cause), WIDTH));
-            }
+        match service.path == Rung::Proxy.as_str() {
+            true => push_proxied(&mut out, service),
+            false => push_forwarded(&mut out, service),
         }
     }
     out
+}
+
+/// A service whose packets are forwarded.
+fn push_forwarded(out: &mut String, service: &ServiceReport) {
+    let ethernet = service.ethernet.as_deref().unwrap_or("GONE");
+    push_line(
+        out,
+        &format!(
+            "SERVICE {} {} (listener.{}): {}by {}{}, {} {ethernet}, pool {}",
+            line(&service.address),
+            service.transport,
+            line(&service.listener),
+            if service.ownership == "standby" { "STANDBY, " } else { "" },
+            service.path,
+            if service.mode == "ipip" { " through tunnels" } else { "" },
+            line(&service.interface),
+            line(&service.pool),
+        ),
+    );
+    let dropped: Vec<_> = service.dropped.iter().map(|(why, count)| format!("{why} {count}")).collect();
+    let dropped = if dropped.is_empty() { "0".to_owned() } else { dropped.join(", ") };
+    let traced = match service.traces {
+        0 => String::new(),
+        traces => format!("; seen by {}", units::count(traces, "trace")),
+    };
+    push_line(
+        out,
+        &format!(
+            "  flows {} of {}; packets {}, {}; dropped {dropped}; passed over {}, questions answered {}{traced}",
+            service.flows,
+            service.max_flows,
+            service.packets,
+            units::bytes(service.bytes),
+            service.passed,
+            service.answered,
+        ),
+    );
+    if let Some(tarpit) = &service.tarpit {
+        push_line(out, &tarpit_line(tarpit));
+    }
+    let mut table = Table::indented("  ");
+    table.header(["backend", "state", "address", "ethernet", ">flows", ">packets", ">bytes"]);
+    for backend in &service.backends {
+        table.row([
+            line(&backend.name),
+            backend.state.to_owned(),
+            vip_word(backend),
+            backend.ethernet.clone().unwrap_or_else(|| "unknown".to_owned()),
+            backend.flows.to_string(),
+            backend.packets.to_string(),
+            units::bytes(backend.bytes),
+        ]);
+    }
+    out.push_str(&table.render());
+    for backend in &service.backends {
+        if let Some(cause) = backend.vip.as_ref().and_then(|vip| vip.cause.as_ref()) {
+            let start = format!("  {}: ", line(&backend.name));
+            push_line(out, &wrapped(&start, "    ", &line(cause), WIDTH));
+        }
+    }
 }
 
 /// A service without packets.

@@ -114,10 +114,6 @@ async fn roll(arguments: &Arguments, server: SignedServer, next: &Next) -> Resul
     let stays = |why: &dyn std::fmt::Display| {
         Failure::runtime(format!("{}: the old {word} stays in use", plain(&why.to_string())))
     };
-    let both_left = |why: &dyn std::fmt::Display| {
-        let why = plain(&why.to_string());
-        Failure::runtime(format!("{why}: the old {word} stays in use, and both records are left"))
-    };
     let (wanted, leaving) = match next {
         Next::Certificate(certificate) => (certificate.wanted(), access::keys::Others::Remove),
         Next::HostKey(key) => {
@@ -142,25 +138,8 @@ async fn roll(arguments: &Arguments, server: SignedServer, next: &Next) -> Resul
             }
         });
     });
-    visible.await.map_err(|fault| both_left(&fault))?;
-    if let Next::HostKey(key) = next {
-        key.pin().map_err(|why| both_left(&why))?;
-    }
-    if let Some(into) = &arguments.into {
-        match next {
-            Next::Certificate(certificate) => certificate.install(into),
-            Next::HostKey(key) => key.install(into),
-        }
-        .map_err(|why| both_left(&format!("{}: {why}", into.display())))?;
-        complain(&format!("the new {word} is installed: {}\n", plain(&into.display().to_string())));
-    }
-    if let Some(command) = &arguments.run {
-        run_command(command, &arguments.next).map_err(|why| {
-            Failure::runtime(format!(
-                "the command of --run: {why}: whether the new {word} is in use is not known, and both records are left; begin anew to go on"
-            ))
-        })?;
-    }
+    visible.await.map_err(|fault| both_left(word, &fault))?;
+    put_in_use(arguments, next)?;
     let left = match next {
         Next::Certificate(certificate) => {
             certificate.left(&arguments.services, arguments.starttls, &mut roll, &authorities).await
@@ -177,6 +156,34 @@ async fn roll(arguments: &Arguments, server: SignedServer, next: &Next) -> Resul
         Next::Certificate(_) => Ok(()),
         Next::HostKey(key) => key.retire_old(&leaving),
     }
+}
+
+/// Puts the new key into its place, and has the service take it.
+fn put_in_use(arguments: &Arguments, next: &Next) -> Result<(), Failure> {
+    let word = next.word();
+    if let Next::HostKey(key) = next {
+        key.pin().map_err(|why| both_left(word, &why))?;
+    }
+    if let Some(into) = &arguments.into {
+        match next {
+            Next::Certificate(certificate) => certificate.install(into),
+            Next::HostKey(key) => key.install(into),
+        }
+        .map_err(|why| both_left(word, &format!("{}: {why}", into.display())))?;
+        complain(&format!("the new {word} is installed: {}\n", plain(&into.display().to_string())));
+    }
+    let Some(command) = &arguments.run else { return Ok(()) };
+    run_command(command, &arguments.next).map_err(|why| {
+        Failure::runtime(format!(
+            "the command of --run: {why}: whether the new {word} is in use is not known, and both records are left; begin anew to go on"
+        ))
+    })
+}
+
+/// The failure of a roll after the new record was pushed and before the new key is used.
+fn both_left(word: &str, why: &dyn std::fmt::Display) -> Failure {
+    let why = plain(&why.to_string());
+    Failure::runtime(format!("{why}: the old {word} stays in use, and both records are left"))
 }
 
 /// Runs a command of the operator to its end. It gets the file with the new key as `PENSTOCK_NEXT`.
