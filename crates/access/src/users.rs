@@ -16,6 +16,9 @@ pub use account::{Account, NoAccount};
 pub use ssh_key::{NoSshKey, SshKey};
 pub use token::{Secret, Token};
 
+/// Largest size of a file in bytes, for those who read it.
+pub const LARGEST: u64 = 64 * 1024 * 1024;
+
 /// Largest number of users of a file.
 const MOST: usize = 100_000;
 

@@ -14,14 +14,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use access::backoff::{Backoff, Wait};
 use access::policy::{Granted, Policy, Subject};
 use access::sasl::Credential;
-use access::users::{User, Users};
+use access::users::{LARGEST, User, Users};
 use logic::client_slots::Party;
 use state::events::RateLimitedEvent;
 use state::lock::lock;
 use tokio::task::spawn_blocking;
-
-/// Largest size of the file.
-const LARGEST: u64 = 64 * 1024 * 1024;
 
 /// Permission bits of other users than the owner.
 const OF_OTHERS: u32 = 0o077;
@@ -206,7 +203,7 @@ fn read_users(path: &Path) -> Result<Arc<Users>, String> {
     }
     let bytes = sys::file::read(path, LARGEST).map_err(|error| format!("{shown}: {error}"))?;
     if bytes.len() as u64 > LARGEST {
-        return Err(format!("{shown} is larger than 64 MiB"));
+        return Err(format!("{shown} is larger than {} MiB", LARGEST >> 20));
     }
     let text = String::from_utf8(bytes).map_err(|_| format!("{shown} is not UTF-8 text"))?;
     Users::parse(&text).map(Arc::new).map_err(|error| format!("{shown}: {error}"))

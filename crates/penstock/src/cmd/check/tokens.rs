@@ -2,7 +2,7 @@
 
 use access::otp::ledger::Ledger;
 use access::otp::token::Standing;
-use access::users::Users;
+use access::users::{LARGEST, Users};
 use config::MachineFault;
 use config::types::LogIn;
 use credentials::Place;
@@ -11,9 +11,6 @@ use crate::output::plain;
 
 /// Users that are named.
 const NAMED: usize = 5;
-
-/// Largest file of users.
-const LARGEST: u64 = 64 * 1024 * 1024;
 
 /// Reads the store and the file of users, and changes nothing.
 pub(super) fn missing(config: &config::Config) -> Option<MachineFault> {

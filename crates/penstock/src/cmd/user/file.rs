@@ -5,16 +5,13 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use access::users::Users;
+use access::users::{LARGEST, Users};
 
 use crate::cmd::ctl::save::Replacement;
 use crate::output::{Failure, complain, plain};
 
 /// The usual file of users.
 pub(super) const FILE: &str = "/etc/penstock/users";
-
-/// Largest file of users.
-const LARGEST: u64 = 64 * 1024 * 1024;
 
 /// The option that names the file of users, if it is not the usual one, with a blank before it.
 pub(super) fn named(file: &Path) -> String {
@@ -36,7 +33,7 @@ pub(super) fn read(file: &Path) -> Result<(Option<String>, Users), Failure> {
     let shown = plain(&file.display().to_string());
     let bytes = match sys::file::read(file, LARGEST) {
         Ok(bytes) if bytes.len() as u64 > LARGEST => {
-            return Err(Failure::usage(format_args!("{shown} is larger than 64 MiB")));
+            return Err(Failure::usage(format_args!("{shown} is larger than {} MiB", LARGEST >> 20)));
         }
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, Users::default())),
