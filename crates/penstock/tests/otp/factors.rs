@@ -143,6 +143,29 @@ fn a_rule_of_the_server_counts_above_the_option_of_a_module() {
 }
 
 #[test]
+fn a_revoked_user_is_refused_with_every_proof() {
+    let daemon = with_users("");
+    let users = daemon.server.dir.path().join("users");
+    expect(&options(&daemon, "otp"), "alice", &daemon.key.otp(1, 1), true);
+    let revoked = penstock(&["user", "--file", users.to_str().unwrap(), "revoke", "alice"]);
+    assert!(revoked.status.success(), "{revoked:?}");
+    let both = format!("{PASSWORD}{}", daemon.key.otp(1, 4));
+    for (auth, typed) in [
+        ("otp", daemon.key.otp(1, 2)),
+        ("either", daemon.key.otp(1, 3)),
+        ("both", both),
+        ("password", PASSWORD.to_owned()),
+    ] {
+        expect(&options(&daemon, auth), "alice", &typed, false);
+    }
+    daemon.server.stderr.wait_for("alice (penstock-test): refused: the user was revoked on ", secs(10));
+    // A file that cannot be read does not say who is revoked.
+    fs::write(&users, "no line of users\n").unwrap();
+    expect(&options(&daemon, "otp"), "alice", &daemon.key.otp(1, 6), false);
+    daemon.server.stderr.wait_for("refused: the file of users cannot be used: ", secs(10));
+}
+
+#[test]
 fn without_users_no_password_is_good_and_the_log_says_why() {
     let daemon = daemon();
     expect(&options(&daemon, "password"), "alice", PASSWORD, false);

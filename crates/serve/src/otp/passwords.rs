@@ -45,6 +45,12 @@ impl Passwords {
         Self { logins, backoff: Mutex::default(), slots: Semaphore::new(AT_ONCE) }
     }
 
+    /// When a user of the file was revoked. The error says why that cannot be told.
+    pub(super) async fn revoked(&self, file: Option<&Path>, user: &str) -> Result<Option<String>, String> {
+        let users = self.logins.users(file).await?;
+        Ok(users.find(user).and_then(|user| user.revoked.clone()))
+    }
+
     /// Checks the password of a user. `source` is where the user comes from.
     pub(super) async fn check(
         &self,

@@ -295,8 +295,30 @@ impl Factor {
 }
 
 impl Judges {
-    /// Every factor that came is checked, also after a wrong one: the answer does not tell which one was wrong.
+    /// The factors are checked for a revoked user too, so that the answer is as late, and the OTP used up.
     async fn judge(&self, wanted: LogIn, question: LogInQuestion) -> Judged {
+        let standing = self.standing(&question.user).await;
+        let judged = self.judge_factors(wanted, question).await;
+        match standing {
+            Ok(()) => judged,
+            Err((said, why)) => Judged::Refused(said, vec![Why::Other(why)]),
+        }
+    }
+
+    /// Whether the file of users leaves the user any right.
+    async fn standing(&self, user: &str) -> Result<(), (Said, String)> {
+        match self.passwords.revoked(self.settings.users.as_deref(), user).await {
+            Ok(None) => Ok(()),
+            // Not `NoToken`: `nullok` would leave the user to other modules.
+            Ok(Some(date)) => {
+                Err((Said::Bad, format!("the user was revoked on {date} (penstock user list)")))
+            }
+            Err(why) => Err((Said::Unable, why)),
+        }
+    }
+
+    /// Every factor that came is checked, also after a wrong one: the answer does not tell which one was wrong.
+    async fn judge_factors(&self, wanted: LogIn, question: LogInQuestion) -> Judged {
         let LogInQuestion { user, otp, password, keys, source } = question;
         let is_whole = match wanted {
             LogIn::Otp => otp.is_some(),
