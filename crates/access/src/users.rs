@@ -476,6 +476,7 @@ mod tests {
     fn tokens_stand_beside_users_and_are_found_by_what_is_stored_of_them() {
         let secret: Secret = format!("pst_{}A", "a".repeat(42)).parse().unwrap();
         let token = Token {
+            owner: Some("ann".to_owned()),
             name: "ci".to_owned(),
             role: Role::View,
             expires: Some(1_800_000_000),

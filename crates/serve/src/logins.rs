@@ -138,13 +138,10 @@ pub(crate) fn unix_time() -> u64 {
 
 fn standing(users: &Users, policy: &Policy, subject: &Subject, now: u64) -> Standing {
     let user = match subject {
-        Subject::User(name) => match users.find(name) {
-            // A rule of the configuration may still name this user.
-            Some(user) if user.revoked.is_some() => {
-                return Standing::refused(format!("the user {name} is revoked"));
-            }
-            Some(user) => Some(user),
-            None => return Standing::refused(format!("there is no user {name} any more")),
+        // A rule of the configuration may still name this user.
+        Subject::User(name) => match not_good(users, name) {
+            Some(why) => return Standing::refused(why),
+            None => users.find(name),
         },
         Subject::Token(name) => {
             return match users.token_named(name) {
@@ -152,6 +149,10 @@ fn standing(users: &Users, policy: &Policy, subject: &Subject, now: u64) -> Stan
                     Standing::refused(format!("the token {name} has ended"))
                 }
                 Some(token) => {
+                    let owner = token.owner.as_deref();
+                    if let Some(why) = owner.and_then(|owner| not_good(users, owner)) {
+                        return Standing::refused(format!("{why}, whose token {name} is"));
+                    }
                     let granted = policy.role(subject, &[], Some(token.role));
                     Standing { granted, user: None, groups: Vec::new() }
                 }
@@ -165,6 +166,15 @@ fn standing(users: &Users, policy: &Policy, subject: &Subject, now: u64) -> Stan
     let groups = user.map_or(&[][..], |user| &user.groups);
     let granted = policy.role(subject, groups, user.and_then(|user| user.role));
     Standing { granted, user: user.map(|user| user.name.clone()), groups: groups.to_vec() }
+}
+
+/// Why a user may do nothing.
+fn not_good(users: &Users, name: &str) -> Option<String> {
+    match users.find(name) {
+        Some(user) if user.revoked.is_some() => Some(format!("the user {name} is revoked")),
+        Some(_) => None,
+        None => Some(format!("there is no user {name} any more")),
+    }
 }
 
 /// The users of a file as it is now. Blocks; while one caller reads the file, others wait for what it has read.
@@ -299,5 +309,19 @@ mod tests {
         assert_eq!(ask("ci", 999).role, Some(Role::Operate));
         assert_eq!(ask("ci", 1000).reason, "the token ci has ended");
         assert_eq!(ask("other", 999).reason, "there is no token other any more");
+    }
+
+    #[test]
+    fn a_token_is_good_only_as_long_as_its_owner_is() {
+        let hash = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+        let ask = |owner: &str| {
+            let token = format!("@token ci owner=ann role=operate expires=never sha256={hash}");
+            let users = Users::parse(&format!("{token}\n{owner}\n")).unwrap();
+            standing(&users, &Policy::default(), &Subject::Token("ci".to_owned()), 0).granted
+        };
+        assert_eq!(ask("ann role=view").role, Some(Role::Operate));
+        let revoked = ask("ann revoked=2026-11-28");
+        assert_eq!((revoked.role, &*revoked.reason), (None, "the user ann is revoked, whose token ci is"));
+        assert_eq!(ask("bob").reason, "there is no user ann any more, whose token ci is");
     }
 }

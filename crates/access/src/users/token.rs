@@ -20,10 +20,12 @@ const BYTES: usize = 32;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<[u8; BYTES]>);
 
-/// A line `@token NAME role= expires= sha256=`.
+/// A line `@token NAME owner= role= expires= sha256=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     pub name: String,
+    /// `owner=`: the user whose program has it. It is good only as long as that user is.
+    pub owner: Option<String>,
     pub role: Role,
     /// Seconds since 1970; `None`: it has no end.
     pub expires: Option<u64>,
@@ -77,10 +79,12 @@ impl Token {
     pub(super) fn parse(line: &str) -> Result<Self, Fault> {
         let mut words = line.split_ascii_whitespace();
         let name = User::new(words.next().unwrap_or_default())?.name;
-        let (mut role, mut expires, mut hash) = (None, None, None);
+        let (mut owner, mut role, mut expires, mut hash) = (None, None, None, None);
         for word in words {
             let shown = || word.escape_debug().take(40).collect::<String>();
             match word.split_once('=').ok_or_else(|| Fault::NoValue(shown()))? {
+                ("owner", _) if owner.is_some() => return Err(Fault::KeyTwice("owner")),
+                ("owner", value) => owner = Some(User::new(value)?.name),
                 ("role", value) => role = Some(value.parse().map_err(|_| Fault::Role(shown()))?),
                 ("expires", "never") => expires = Some(None),
                 ("expires", value) => {
@@ -94,7 +98,7 @@ impl Token {
             }
         }
         match (role, expires, hash) {
-            (Some(role), Some(expires), Some(hash)) => Ok(Self { name, role, expires, hash }),
+            (Some(role), Some(expires), Some(hash)) => Ok(Self { name, owner, role, expires, hash }),
             _ => Err(Fault::TokenLacks(name)),
         }
     }
@@ -104,7 +108,11 @@ impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let expires = self.expires.map_or("never".to_owned(), |at| at.to_string());
         let hash = Base64::encode_string(&self.hash);
-        write!(f, "{} role={} expires={expires} sha256={hash}", self.name, self.role)
+        f.write_str(&self.name)?;
+        if let Some(owner) = &self.owner {
+            write!(f, " owner={owner}")?;
+        }
+        write!(f, " role={} expires={expires} sha256={hash}", self.role)
     }
 }
 
@@ -126,7 +134,8 @@ mod tests {
 
     #[test]
     fn a_token_ends_at_its_time() {
-        let token = |expires| Token { name: "ci".to_owned(), role: Role::View, expires, hash: [0; 32] };
+        let token =
+            |expires| Token { name: "ci".to_owned(), owner: None, role: Role::View, expires, hash: [0; 32] };
         assert!(!token(Some(100)).has_ended(99));
         assert!(token(Some(100)).has_ended(100));
         assert!(!token(None).has_ended(u64::MAX));

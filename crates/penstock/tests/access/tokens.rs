@@ -122,6 +122,25 @@ fn a_revoked_token_loses_its_session_and_a_follower_sees_none_of_what_happens_af
 }
 
 #[test]
+fn a_token_of_a_revoked_user_ends_with_the_user() {
+    let site = Site::start("");
+    let secret = token(&site, "ci", &["--role", "operate", "--owner", "bob"]);
+    let mut peer = Peer::connect(&site, None);
+    assert!(log_in(&mut peer, &secret).starts_with("235 "));
+    assert!(user(&site, &["token", "list"]).out.contains(", of bob\n"));
+    let listed: Value = serde_json::from_str(&user(&site, &["token", "list", "--json"]).out).unwrap();
+    assert_eq!(listed[0]["owner"], "bob");
+    assert_eq!(user(&site, &["revoke", "bob"]).code, Some(0));
+    assert_eq!(peer.command("status").0, "error the user bob is revoked, whose token ci is");
+    assert_eq!(log_in(&mut Peer::connect(&site, None), &secret), "535 5.7.8 authentication failed");
+    assert!(user(&site, &["token", "list"]).out.contains(", of bob, who may do nothing any more\n"));
+    for (owner, why) in [("bob", "bob was revoked on "), ("ghost", "has no user ghost")] {
+        let refused = user(&site, &["token", "add", "x", "--role", "view", "--owner", owner]);
+        assert!(refused.code == Some(2) && refused.err.contains(why), "{}", refused.err);
+    }
+}
+
+#[test]
 fn a_follower_who_is_removed_is_disconnected_though_nothing_happens() {
     let site = Site::start("");
     let mut bob = Peer::connect(&site, None);

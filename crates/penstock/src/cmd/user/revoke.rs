@@ -45,7 +45,8 @@ stay.
 
 What it does not do: sessions that are open stay open, and so do connections that an `ssh` of the user shares (ControlMaster); keys \
 that a command gives to sshd (AuthorizedKeysCommand), certificates of a trusted CA, and `roles` of a server's configuration are not changed. \
-It says where sshd has such sources.
+It says where sshd has such sources. Tokens for one-time passwords stay good where a program asks about them without the user's name \
+(penstock otp revoke), and bearer tokens without an owner stay good (penstock user token revoke).
 
 Nothing at all is changed where one of the keys is that of this log-in, so that the way in stays: --including-mine.
 

@@ -9,7 +9,7 @@ use access::users::{self, Secret, User, Users};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::file::{random, read as read_users, write};
+use super::file::{random, read as read_users, unknown, write};
 use super::secret::first_line;
 use crate::output::{Failure, complain, plain, print};
 
@@ -37,6 +37,9 @@ enum Command {
         /// Time until its end, such as 12h or 30d, or never
         #[arg(long, value_name = "TIME", default_value = "90d", value_parser = lifetime)]
         expires: Lifetime,
+        /// User whose program has the token: it ends when this user is revoked or removed
+        #[arg(long, value_name = "NAME")]
+        owner: Option<String>,
     },
     /// List tokens with their roles and ends
     List {
@@ -82,16 +85,30 @@ fn lifetime(text: &str) -> Result<Lifetime, String> {
 impl Token {
     pub(super) fn run(&self, file: &Path) -> Result<(), Failure> {
         match &self.command {
-            Command::Add { name, role, expires } => add(file, name, *role, *expires),
+            Command::Add { name, role, expires, owner } => {
+                add(file, (name, owner.as_deref()), *role, *expires)
+            }
             Command::List { json } => list(file, *json),
             Command::Revoke { name } => revoke(file, name),
         }
     }
 }
 
-fn add(file: &Path, name: &str, role: Role, lifetime: Lifetime) -> Result<(), Failure> {
+fn add(
+    file: &Path,
+    (name, owner): (&str, Option<&str>),
+    role: Role,
+    lifetime: Lifetime,
+) -> Result<(), Failure> {
     let (text, mut users) = read_users(file)?;
     let name = User::new(name).map_err(Failure::usage)?.name;
+    let owner = owner.map(|owner| users.find(owner).ok_or_else(|| unknown(file, owner))).transpose()?;
+    if let Some(User { name: owner, revoked: Some(date), .. }) = owner {
+        return Err(Failure::usage(format_args!(
+            "{owner} was revoked on {date}: a token of {owner} would be good for nothing"
+        )));
+    }
+    let owner = owner.map(|owner| owner.name.clone());
     if users.token_named(&name).is_some() {
         return Err(Failure::usage(format_args!(
             "there is a token {name} already\n  hint: penstock user token revoke {name} removes it; two tokens have two names"
@@ -102,7 +119,13 @@ fn add(file: &Path, name: &str, role: Role, lifetime: Lifetime) -> Result<(), Fa
         Lifetime::For(time) => Some(unix_time() + time.as_secs()),
     };
     let secret = Secret::new(random()?);
-    users.put_token(users::Token { name: name.clone(), role, expires, hash: secret.hash() });
+    users.put_token(users::Token {
+        name: name.clone(),
+        owner: owner.clone(),
+        role,
+        expires,
+        hash: secret.hash(),
+    });
     if users.key().is_none() {
         users.set_key(random()?);
     }
@@ -111,7 +134,8 @@ fn add(file: &Path, name: &str, role: Role, lifetime: Lifetime) -> Result<(), Fa
         return Err(Failure::usage(format_args!("token {name}: {}", error.fault)));
     }
     write(file, &new, text.as_deref())?;
-    complain(&format!("token {name}: role {role}, {}; it is not shown again\n", until(expires)));
+    let owned = owner.map_or(String::new(), |owner| format!("of {owner}, "));
+    complain(&format!("token {name}: {owned}role {role}, {}; it is not shown again\n", until(expires)));
     print(&format!("{}\n", *secret.text()))
 }
 
@@ -124,6 +148,7 @@ fn list(file: &Path, json: bool) -> Result<(), Failure> {
             .map(|token| {
                 json!({
                     "name": token.name,
+                    "owner": token.owner,
                     "role": token.role.word(),
                     "expires": token.expires.map(shown),
                     "ended": token.has_ended(now),
@@ -134,7 +159,12 @@ fn list(file: &Path, json: bool) -> Result<(), Failure> {
     }
     let line = |token: &users::Token| {
         let ended = if token.has_ended(now) { ", has ended" } else { "" };
-        format!("{:<20} {:<8} {}{ended}\n", token.name, token.role.word(), until(token.expires))
+        let owner = token.owner.as_deref();
+        let of = owner.map_or(String::new(), |owner| {
+            let is_good = users.find(owner).is_some_and(|user| user.revoked.is_none());
+            format!(", of {owner}{}", if is_good { "" } else { ", who may do nothing any more" })
+        });
+        format!("{:<20} {:<8} {}{ended}{of}\n", token.name, token.role.word(), until(token.expires))
     };
     print(&users.tokens().map(line).collect::<String>())
 }
