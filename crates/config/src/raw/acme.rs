@@ -53,7 +53,7 @@ pub(crate) struct RawExternalAccount {
     /// Identifier of the account, which the authority calls key ID.
     #[schemars(extend("x-required" = true, "examples" = ["kid-1"]))]
     pub(crate) id: Key<String>,
-    /// File with the HMAC key from the authority, in base64url.
+    /// File with the HMAC key from the authority, in base64url. Other users must not be able to read it.
     #[schemars(extend("x-required" = true, "examples" = ["/etc/penstock/eab.key"]))]
     pub(crate) key_file: Key<PathText>,
 }

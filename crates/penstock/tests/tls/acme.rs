@@ -347,10 +347,14 @@ fn an_account_is_bound_to_one_that_the_authority_knows() {
     let (pebble, kept) = (Pebble::start(setup), Kept::new());
     let file = kept.0.path().join("key");
     fs::write(&file, format!("{key}\n")).unwrap();
-    let server = kept.start(
-        &pebble,
-        &format!("{ONE}\nexternal-account = {{ id = \"kid-1\", key-file = \"{}\" }}", file.display()),
-    );
+    let external =
+        format!("{ONE}\nexternal-account = {{ id = \"kid-1\", key-file = \"{}\" }}", file.display());
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o604)).unwrap();
+    let exposed = Kept::new();
+    let server = exposed.start(&pebble, &external);
+    wait_for_failure(&server, "one.example", "other users can use the secret in it (mode 0604)");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let server = kept.start(&pebble, &external);
     wait_for_certificate(&server, "one.example");
     let without = Kept::new();
     let server = without.start(&pebble, ONE);

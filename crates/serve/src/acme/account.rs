@@ -106,7 +106,7 @@ fn read(path: &Path) -> Result<Option<Kept>, Fault> {
 
 fn external_key(account: &ExternalAccount) -> Result<ExternalAccountKey, Fault> {
     let path = &account.key_file;
-    let text = file::read(path, LARGEST).map_err(|source| Fault::File {
+    let text = file::read_secret(path, LARGEST).map_err(|source| Fault::File {
         path: path.clone(),
         what: "read",
         source,
