@@ -216,3 +216,30 @@ fn host_whose_keys_cannot_all_be_seen_is_told() {
     let place = format!("{}:22", host.sshd.address);
     assert!(text.contains(&place) && text.contains("the service cannot be asked"), "{text}");
 }
+
+#[test]
+fn host_is_asked_at_the_port_that_its_identity_has() {
+    let host = Host::start();
+    let place = format!("{}:{}", host.sshd.address, host.sshd.port);
+    let check = || {
+        let words = ["dns", "check", "--json", "--host", NAME].map(str::to_owned);
+        let words: Vec<String> = words.into_iter().chain(host.domain.path()).collect();
+        String::from_utf8(host.home.penstock(&words).stdout).unwrap()
+    };
+    assert!(!check().contains(&place), "nothing has told the port yet");
+    host.home.said(&["host", "move", NAME, &place]);
+    eventually("the host shows the key of its record", secs(20), || {
+        let text = check();
+        (!text.contains("\"problem\"")).then_some(())
+    });
+    // Another key there is a finding: nothing was asked elsewhere.
+    let other = host.sshd.directory.path().join("host");
+    fs::remove_file(&other).unwrap();
+    keygen(&other, &["-t", "ed25519"]);
+    let reload = Command::new(program("kill")).args(["-HUP", &host.sshd.pid().to_string()]).status();
+    assert!(reload.unwrap().success());
+    eventually("the other key is told", secs(20), || {
+        let text = check();
+        (text.contains("\"service\"") && text.contains(&place)).then_some(())
+    });
+}

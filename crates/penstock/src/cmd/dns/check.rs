@@ -1,6 +1,6 @@
 //! `penstock dns check`: compares what is wanted with what the DNS says and what services show.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -12,10 +12,11 @@ use access::keys::{
 use clap::Args;
 use dns::{Anchor, Authorities, Resolver, Server, ZoneKeys};
 use serde_json::{Value, json};
+use ssh::{ConfigFiles, SshConfig};
 use text::{table, units};
 
 use super::services::{self, StartTls};
-use super::wanted::WantedArguments;
+use super::wanted::{Wanted, WantedArguments};
 use crate::duration;
 use crate::output::{Failure, plain, print, print_failed, print_json};
 use crate::threads;
@@ -84,8 +85,9 @@ struct Checked {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let wanted = arguments.wanted.read()?;
+    let ssh_ports = if arguments.no_services { BTreeMap::new() } else { ssh_ports(&wanted) };
     let wanted = sets(wanted.iter().map(|one| &one.record));
-    let checked = threads::single()?.block_on(check(arguments, &wanted))?;
+    let checked = threads::single()?.block_on(check(arguments, &wanted, ssh_ports))?;
     let bad = checked.found.iter().filter(|one| one.severity == Severity::Bad).count();
     let fails = bad > 0 || arguments.strict && !checked.found.is_empty();
     if arguments.json {
@@ -96,13 +98,31 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if fails { Err(print_failed(&text, 1)) } else { print(&text) }
 }
 
-async fn check(arguments: &Arguments, wanted: &BTreeMap<(Owner, Kind), Set>) -> Result<Checked, Failure> {
+/// Ports of sshd, of each name with SSHFP records.
+fn ssh_ports(wanted: &[Wanted]) -> BTreeMap<Owner, BTreeSet<u16>> {
+    let config = SshConfig::read(&ConfigFiles::Usual).ok();
+    let mut ports: BTreeMap<Owner, BTreeSet<u16>> = BTreeMap::new();
+    for one in wanted {
+        if let Some((name, hint)) = &one.host {
+            let port = services::ssh_port(config.as_ref(), name, *hint);
+            ports.entry(one.record.owner.clone()).or_default().insert(port);
+        }
+    }
+    ports
+}
+
+async fn check(
+    arguments: &Arguments,
+    wanted: &BTreeMap<(Owner, Kind), Set>,
+    ssh_ports: BTreeMap<Owner, BTreeSet<u16>>,
+) -> Result<Checked, Failure> {
     let anchor = arguments.anchor.clone().map_or(Anchor::Root, Anchor::File);
     let mut checker = Checker {
         arguments,
         resolver: Resolver::new(&anchor, arguments.dns_server).map_err(Failure::runtime)?,
         authorities: Authorities::new(&arguments.servers, arguments.dns_server).map_err(Failure::runtime)?,
         zones: BTreeMap::new(),
+        ssh_ports,
         checked: Checked { seen: Vec::new(), found: Vec::new(), servers: 0 },
     };
     let deadline = Instant::now() + arguments.timeout;
@@ -134,6 +154,7 @@ struct Checker<'a> {
     resolver: Resolver,
     authorities: Authorities,
     zones: BTreeMap<Owner, (Vec<Server>, ZoneKeys)>,
+    ssh_ports: BTreeMap<Owner, BTreeSet<u16>>,
     checked: Checked,
 }
 
@@ -244,7 +265,9 @@ impl Checker<'_> {
         match kind {
             Kind::Tlsa | Kind::Sshfp => match self.authorities.addresses(&host).await {
                 Ok(addresses) => {
-                    services::ask(owner, kind, records, &addresses, self.arguments.starttls).await
+                    let none = BTreeSet::new();
+                    let at = (&addresses[..], self.ssh_ports.get(owner).unwrap_or(&none));
+                    services::ask(owner, kind, records, at, self.arguments.starttls).await
                 }
                 Err(why) => {
                     vec![Live::Silent { address: host.to_string(), why: format!("no address: {why}") }]

@@ -8,13 +8,16 @@ use std::time::Duration;
 use access::keys::{Association, Kind, Live, Owner, Record, Set, fits};
 use clap::ValueEnum;
 use dns::{Dialect, TlsStart, Unlimited, chains};
-use hosts::identity::FingerprintRecord;
+use hosts::identity::{FingerprintRecord, Name};
+use hosts::ssh::config::Asked;
 use hosts::ssh::key::PublicKey;
 use ssh::identity::{Identities, Places, Store, TYPES, fetch, has_no_such_key};
-use ssh::{HostVerifier, Target};
+use ssh::{HostVerifier, LocationSources, SshConfig, Target};
 
 /// Time limit of one handshake.
 const LIMIT: Duration = Duration::from_secs(5);
+/// Port of SSH, where nothing names another one.
+const SSH: u16 = 22;
 /// Limit of the addresses of one host that are asked.
 const MOST: usize = 16;
 
@@ -45,12 +48,25 @@ impl StartTls {
     }
 }
 
-/// Asks the service that the records of a name are of, at all of its addresses.
+/// The port of the sshd of a host, as `penstock run` finds it: that of `ssh_config` where this names the host or the port, else
+/// the hint of the host.
+pub(super) fn ssh_port(config: Option<&SshConfig>, name: &Name, hint: Option<u16>) -> u16 {
+    let (host, port) = name.split_port();
+    let asked = Asked { host: host.to_owned(), port, ..Asked::default() };
+    let said = config.and_then(|config| {
+        let resolved = config.resolve(&asked).ok()?;
+        let said = LocationSources::of(&resolved, &config.local().home);
+        (said.host.is_some() || said.port.is_some()).then_some(resolved.port)
+    });
+    said.or(hint).unwrap_or(SSH)
+}
+
+/// Asks the service that the records of a name are of, at all of its addresses; sshd at each of `ssh_ports`.
 pub(super) async fn ask(
     owner: &Owner,
     kind: Kind,
     wanted: &Set,
-    addresses: &[IpAddr],
+    (addresses, ssh_ports): (&[IpAddr], &BTreeSet<u16>),
     start: Option<StartTls>,
 ) -> Vec<Live> {
     let all: BTreeSet<IpAddr> = addresses.iter().copied().collect();
@@ -68,7 +84,9 @@ pub(super) async fn ask(
         }
         Kind::Sshfp => {
             for address in addresses {
-                found.push(ssh(SocketAddr::new(address, 22), owner, wanted).await);
+                for port in ssh_ports {
+                    found.push(ssh(SocketAddr::new(address, *port), owner, wanted).await);
+                }
             }
         }
         Kind::Cert | Kind::Openpgpkey => return found,

@@ -86,6 +86,8 @@ impl Names {
 pub(super) struct Wanted {
     pub(super) record: Record,
     pub(super) of: String,
+    /// Name of the host that an SSHFP record is of, and the port of its hint.
+    pub(super) host: Option<(Name, Option<u16>)>,
 }
 
 /// Limit of a file with a key or certificate in bytes.
@@ -185,7 +187,7 @@ impl WantedArguments {
         }
         for one in &served {
             for record in self.tlsa.of(one, zone)? {
-                wanted.push(Wanted { record, of: one.of.clone() });
+                wanted.push(Wanted { record, of: one.of.clone(), host: None });
             }
         }
         Ok(())
@@ -249,7 +251,8 @@ impl WantedArguments {
         if let Some(url) = &self.ipgp {
             records.push(Record::cert_ipgp(owner()?, key.fingerprint(), url).map_err(|why| at(path, why))?);
         }
-        wanted.extend(records.into_iter().map(|record| Wanted { record, of: address.to_string() }));
+        let of = || address.to_string();
+        wanted.extend(records.into_iter().map(|record| Wanted { record, of: of(), host: None }));
         Ok(())
     }
 }
@@ -343,10 +346,11 @@ fn sshfp(host: &HostFile, zone: Option<&Owner>, wanted: &mut Vec<Wanted>) -> Res
         };
         return Err(format!("{}: {why}", host.name()));
     }
+    let named = Some((host.name().clone(), host.port()));
     for owner in owners {
         for FingerprintRecord { algorithm, hash, fingerprint } in &records {
             let record = Record::sshfp(owner.clone(), *algorithm, *hash, fingerprint);
-            wanted.push(Wanted { record, of: format!("host {}", host.name()) });
+            wanted.push(Wanted { record, of: format!("host {}", host.name()), host: named.clone() });
         }
     }
     Ok(())

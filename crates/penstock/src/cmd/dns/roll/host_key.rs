@@ -13,9 +13,10 @@ use hosts::identity::{Found, HostFile, Name, Pin, Proof};
 use hosts::ssh::key::PublicKey;
 use ssh::identity::{Places, Store, now};
 use ssh::keys::{PrivatePart, key_in_file};
+use ssh::{ConfigFiles, SshConfig};
 use sys::file::{self, Access};
 
-use crate::cmd::dns::services::{host_keys, sshfp};
+use crate::cmd::dns::services::{host_keys, ssh_port, sshfp};
 use crate::cmd::dns::wanted::at;
 use crate::output::{Failure, complain, plain};
 
@@ -50,6 +51,8 @@ pub(super) struct HostKey {
     /// The file with the private key, and the text of the public one.
     private: Option<(PathBuf, String)>,
     records: Vec<Record>,
+    /// Where its sshd is, at the addresses of its names.
+    port: u16,
 }
 
 impl HostKey {
@@ -70,14 +73,16 @@ impl HostKey {
         }
         let index =
             Store::new(Places::of_user().map_err(Failure::runtime)?).load().map_err(Failure::runtime)?;
-        let names = match index.find(host.as_str(), 22) {
+        let config = SshConfig::read(&ConfigFiles::Usual).ok();
+        let (names, port) = match index.find(host.as_str(), 22) {
             Found::Host(known) => {
                 let hints = known.address().names;
-                if hints.is_empty() { vec![known.name().clone()] } else { hints }
+                let names = if hints.is_empty() { vec![known.name().clone()] } else { hints };
+                (names, ssh_port(config.as_ref(), known.name(), known.port()))
             }
             _ => {
                 complain(&format!("note: {host} has no identity here: the new key is not pinned\n"));
-                vec![host.clone()]
+                (vec![host.clone()], ssh_port(config.as_ref(), host, host.split_port().1))
             }
         };
         let mut records = Vec::new();
@@ -97,7 +102,7 @@ impl HostKey {
         let comment = host.split_port().0;
         let line = format!("{} {comment}\n", found.public);
         let private = (found.private == PrivatePart::Open).then(|| (path.to_path_buf(), line));
-        Ok(Self { host: host.clone(), key: found.public, private, records })
+        Ok(Self { host: host.clone(), key: found.public, private, records, port })
     }
 
     pub(super) fn wanted(&self) -> BTreeMap<(Owner, Kind), Set> {
@@ -228,7 +233,7 @@ impl HostKey {
             Others::RemoveThese(data) => data.iter().filter_map(|data| data.first().copied()).collect(),
             Others::Remove | Others::Keep => BTreeSet::new(),
         };
-        let look = HostLook { records: &self.records, services: at, authorities, leaving };
+        let look = HostLook { records: &self.records, services: at, port: self.port, authorities, leaving };
         roll.left(PAUSE, &look).await
     }
 
@@ -270,6 +275,7 @@ struct HostLook<'a> {
     records: &'a [Record],
     /// Where it is; empty: at the addresses of its names.
     services: &'a [SocketAddr],
+    port: u16,
     authorities: &'a Authorities,
     /// Numbers of the types of keys that leave.
     leaving: BTreeSet<u8>,
@@ -287,7 +293,7 @@ impl HostLook<'_> {
         for record in self.records {
             let addresses: Vec<SocketAddr> = match self.services {
                 [] => match self.authorities.addresses(&record.owner).await {
-                    Ok(addresses) => addresses.into_iter().map(|ip| SocketAddr::new(ip, 22)).collect(),
+                    Ok(addresses) => addresses.into_iter().map(|ip| SocketAddr::new(ip, self.port)).collect(),
                     Err(why) => {
                         let (place, why) = (record.owner.to_string(), format!("has no address: {why}"));
                         found.push(Looked { place, shown: Shown::Silent, why });
