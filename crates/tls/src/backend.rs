@@ -31,7 +31,7 @@ use crate::plain::{Ended, Plain};
 
 mod authorities;
 mod fault;
-mod verifier;
+pub(super) mod verifier;
 
 pub use authorities::Authorities;
 use authorities::Trusted;

@@ -5,12 +5,12 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use config::types::Identity;
+use config::types::{Identity, Verify};
 use rustls::sign::SingleCertAndKey;
-use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, StreamOwned};
 use rustls_pki_types::ServerName;
 
-use super::backend::{Authorities, read_identity};
+use super::backend::{Authorities, read_identity, verifier};
 use super::fault::CertificateFault;
 
 /// How a client knows the server, and what it shows of itself.
@@ -18,7 +18,7 @@ use super::fault::CertificateFault;
 pub struct Settings {
     /// Name that the certificate of the server must have.
     pub name: String,
-    /// CAs of the server; `None`: those of the operating system.
+    /// CAs of the server, or exactly its certificate; `None`: the CAs of the operating system.
     pub authority: Option<PathBuf>,
     /// Certificate and key of the client.
     pub identity: Option<Identity>,
@@ -32,8 +32,28 @@ pub enum ConnectError {
     Authority(String),
     #[error("{0}")]
     Identity(CertificateFault),
-    #[error("TLS with {name}: {source}")]
+    #[error("TLS with {name}: {}", words(.source))]
     Handshake { name: String, source: io::Error },
+}
+
+/// What went wrong in a handshake, where the words of the TLS library are those of its code.
+fn words(error: &io::Error) -> String {
+    use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage};
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            "no CA that is trusted here has signed the server's certificate".to_owned()
+        }
+        Some(InvalidCertificate(CertificateError::Other(other)))
+            if other.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            "the server's certificate is self-signed, or that of a CA, and it is not trusted here".to_owned()
+        }
+        Some(AlertReceived(AlertDescription::UnrecognisedName)) => {
+            "the server has no certificate for this name, or none at all".to_owned()
+        }
+        Some(InvalidMessage(_)) => "what the server says is not TLS".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 /// A connection after its handshake.
@@ -46,20 +66,19 @@ impl Connection {
         let name = ServerName::try_from(settings.name.clone())
             .map_err(|_| ConnectError::Name(settings.name.clone()))?;
         let authorities = Authorities::default();
-        let trusted = match &settings.authority {
-            Some(path) => authorities.file(path),
-            None => authorities.system(),
-        };
-        let trusted = trusted.map_err(ConnectError::Authority)?;
         let failed = |error: rustls::Error| ConnectError::Handshake {
             name: settings.name.clone(),
             source: io::Error::new(io::ErrorKind::InvalidData, error),
         };
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verify = settings.authority.clone().map_or(Verify::System, Verify::File);
+        let verifier = verifier::new(&verify, &authorities, &provider, &mut Vec::new())
+            .map_err(ConnectError::Authority)?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(failed)?
-            .with_root_certificates(trusted.roots.clone());
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
         let config = match &settings.identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {

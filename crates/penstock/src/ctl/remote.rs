@@ -82,16 +82,6 @@ impl fmt::Display for LogInError {
                     "{why}\n  hint: after several wrong log-ins a server closes at once for a time; its log says why"
                 )
             }
-            // `openssl req -x509` makes such a certificate, if it is not asked for another one.
-            Self::Tls(ConnectError::Handshake { name, source })
-                if source.to_string().contains("CaUsedAsEndEntity") =>
-            {
-                write!(
-                    f,
-                    "TLS with {name}: the server shows the certificate of a CA as its own\n  hint: let that CA sign a certificate for \
-                     the server, or make the server's own one with `-addext basicConstraints=critical,CA:FALSE`"
-                )
-            }
             Self::Tls(why @ ConnectError::Handshake { .. }) => write!(
                 f,
                 "{why}\n  hint: --ca FILE names the CA of the server's certificate, --server-name NAME the name in it; --starttls \

@@ -5,8 +5,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use testing::secs;
 use testing::server::{binary, run_to_end};
+use testing::{secs, tools};
 
 use super::site::Site;
 
@@ -128,6 +128,29 @@ fn a_server_that_is_not_known_gets_no_password() {
     ] {
         assert_eq!(penstock(&[&["ctl"], wrong, &["status"]].concat()).code, Some(2), "{wrong:?}");
     }
+}
+
+#[test]
+fn the_self_signed_certificate_of_the_manual_is_trusted_if_it_is_named() {
+    let site = Site::prepared("", "", &[], |dir| {
+        // The command of docs/tls.md.
+        let made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 -subj /CN=localhost \
+                    -addext subjectAltName=DNS:localhost";
+        let at = |name: &str| dir.join("certs").join(name).display().to_string();
+        let (key, certificate) = (at("localhost.key"), at("localhost.crt"));
+        let files = ["-keyout", &key, "-out", &certificate];
+        tools::openssl(&made.split_whitespace().chain(files).collect::<Vec<_>>());
+    });
+    let (host, file) = (format!("localhost:{}", site.port), password(&site, "pencil"));
+    let status = |authority: &str| {
+        let authority = site.file(authority);
+        let ca = ["ctl", "--host", &host, "--ca", authority.to_str().unwrap()];
+        penstock(&[&ca[..], &["--user", "ann", "--password-file", &file, "status"]].concat())
+    };
+    let named = status("certs/localhost.crt");
+    assert_eq!(named.code, Some(0), "{}", named.err);
+    let other = status("ca.pem");
+    assert!(other.code == Some(1) && other.err.contains("is self-signed, or that of a CA"), "{}", other.err);
 }
 
 #[test]

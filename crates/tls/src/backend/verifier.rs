@@ -17,8 +17,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use super::super::facts::Facts;
 use super::authorities::Authorities;
 
-/// Returns the certificate verifier for the settings of a pool.
-pub(super) fn new(
+/// Returns the certificate verifier for the settings of a pool, or of a client of the control listener.
+pub(crate) fn new(
     verify: &Verify,
     authorities: &Authorities,
     provider: &Arc<CryptoProvider>,
