@@ -131,6 +131,17 @@ fn a_server_that_is_not_known_gets_no_password() {
 }
 
 #[test]
+fn an_ipv4_client_of_an_ipv6_socket_has_its_ipv4_address_in_events() {
+    let site = Site::with("", "", &[("PENSTOCK_CONTROL_LISTEN", ":0")]);
+    let (host, ca, file) =
+        (format!("127.0.0.1:{}", site.port), site.file("ca.pem"), password(&site, "pencil"));
+    let name = ["--server-name", "localhost", "--user", "ann", "--password-file", &file, "status"];
+    let said = penstock(&[&["ctl", "--host", &host, "--ca", ca.to_str().unwrap()][..], &name].concat());
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    site.logged(" 127.0.0.1: user:ann logged in");
+}
+
+#[test]
 fn the_self_signed_certificate_of_the_manual_is_trusted_if_it_is_named() {
     let site = Site::prepared("", "", &[], |dir| {
         // The command of docs/tls.md.

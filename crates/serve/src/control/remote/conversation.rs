@@ -62,6 +62,8 @@ enum Over {
 
 pub(super) async fn run(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, slot: Arc<ClientSlot>) {
     slot.set(ClientActivity::Waiting);
+    // An IPv4 address that came to an IPv6 socket has the form that other lines have.
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     // Answers are short, and each is waited for.
     let _ = stream.set_nodelay(true);
     match timeout(LOG_IN_TIME, log_in(&shared, stream, peer, &slot)).await {
