@@ -202,16 +202,16 @@ pub(crate) fn password_of(file: &Path) -> Result<String, Failure> {
 
 /// Asks for a password on the terminal.
 pub(crate) fn ask(question: &str) -> Result<String, Failure> {
-    let answer = ask_unprepared(question, "--password-file FILE")?;
+    let answer = ask_unprepared(question, "password", "--password-file FILE")?;
     let checked = prepare(&answer).map(Cow::into_owned);
     checked.map_err(|error| Failure::usage(format_args!("the password {error}")))
 }
 
 /// Asks for what is sent as it was typed. `option` names it in a file.
-pub(crate) fn ask_unprepared(question: &str, option: &str) -> Result<Zeroizing<String>, Failure> {
+pub(crate) fn ask_unprepared(question: &str, what: &str, option: &str) -> Result<Zeroizing<String>, Failure> {
     let question = Question { text: format!("{question}: "), answer: Answered::Unseen };
     UserPrompt::from_environment().ask(&question).map_err(|error| {
-        Failure::usage(format_args!("cannot ask for the password: {error}\n  hint: {option} names it"))
+        Failure::usage(format_args!("cannot ask for the {what}: {error}\n  hint: {option} names it"))
     })
 }
 

@@ -19,6 +19,7 @@ use zeroize::Zeroizing;
 
 use super::client::Client;
 use super::link::Link;
+use crate::output::{complain, plain};
 
 /// Where the server is, and who logs in.
 #[derive(Clone, Debug)]
@@ -29,12 +30,25 @@ pub(crate) struct Remote {
     pub(crate) start: Start,
     /// For passwords.
     pub(crate) user: Option<String>,
+    /// Whether a ticket may log in.
+    pub(crate) tickets: Tickets,
     /// First part of the name of the service in Kerberos.
     pub(crate) service: String,
     /// Instead of a password.
     pub(crate) token: Option<Secret>,
     /// `None`: the best that the server offers and the client can.
     pub(crate) mechanism: Option<Mechanism>,
+}
+
+/// What a ticket of Kerberos is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tickets {
+    /// To log in as whom the ticket is of.
+    OfAnyone,
+    /// To log in as `user`, and as no other.
+    OfUser,
+    /// For nothing: a password was named.
+    Unused,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +76,8 @@ pub(crate) enum LogInError {
     /// It says yes where it would have to prove that it knows the password, or its key of Kerberos.
     NotProved(String),
     Kerberos(String),
+    /// A ticket was refused that had to be one of this user.
+    NotOfUser(String, String, String),
     NoUser,
     Password(String),
 }
@@ -84,8 +100,8 @@ impl fmt::Display for LogInError {
             }
             Self::Tls(why @ ConnectError::Handshake { .. }) => write!(
                 f,
-                "{why}\n  hint: --ca FILE names the CA of the server's certificate, --server-name NAME the name in it; --starttls \
-                 is for a server with tls-start = \"starttls\""
+                "{why}\n  hint: --ca FILE names the CA of the server's certificate or that certificate itself, --server-name NAME the \
+                 name in it; --starttls is for a server with tls-start = \"starttls\""
             ),
             Self::Tls(why) => why.fmt(f),
             Self::Ended(host, why)
@@ -119,12 +135,28 @@ impl fmt::Display for LogInError {
             }
             Self::Scram(host, why) => write!(f, "the log-in at {host} failed: {why}"),
             Self::Kerberos(why) => {
-                write!(f, "Kerberos: {why}\n  hint: kinit gets a ticket; klist shows it")
+                write!(f, "Kerberos: {why}\n  hint: {}", hint(why))
             }
+            Self::NotOfUser(host, user, said) => write!(
+                f,
+                "{host} refused the log-in: {said}\n  hint: the server's log has the reason; the ticket must be one of {user} \
+                 (klist shows it), or --password-file FILE has a password of {user}"
+            ),
             Self::NoUser => f.write_str("--user NAME is missing, and the variable USER too"),
             Self::Password(why) => f.write_str(why),
         }
     }
+}
+
+/// What to do about a failure that the library of Kerberos tells.
+fn hint(why: &str) -> &'static str {
+    if why.contains("not found in Kerberos database") {
+        return "the service is named by --kerberos-service and by --host, in full as the server's keytab has it, and an address has no service";
+    }
+    if why.contains("Cannot contact any KDC") {
+        return "the KDC must be reached for the ticket of this service: /etc/krb5.conf names it";
+    }
+    "kinit gets a ticket; klist shows it"
 }
 
 impl From<ConnectError> for LogInError {
@@ -160,14 +192,21 @@ impl Remote {
         let offered = answers.ask("EHLO ctl", "250")?;
         let offered =
             offered.iter().find_map(|line| line.get(4..)?.strip_prefix("AUTH ")).unwrap_or_default();
-        let mut refused = None;
+        let mut refused: Option<String> = None;
         for mechanism in self.choose(offered, exporter.is_some())? {
             match mechanism {
                 Mechanism::External => drop(answers.ask("AUTH EXTERNAL =", "235")?),
                 Mechanism::Bearer => self.bearer(&mut answers)?,
                 Mechanism::Gs2Krb5 | Mechanism::Gs2Krb5Plus => {
                     match self.ticket(mechanism, exporter) {
-                        Ok(ticket) => self.kerberos(&mut answers, mechanism, ticket)?,
+                        Ok(ticket) => match (self.kerberos(&mut answers, mechanism, ticket), &self.user) {
+                            (Err(LogInError::Refused(host, said)), Some(user))
+                                if self.tickets == Tickets::OfUser =>
+                            {
+                                return Err(LogInError::NotOfUser(host, user.clone(), said));
+                            }
+                            (done, _) => done?,
+                        },
                         // There is no ticket, or no library: another mechanism may do.
                         Err(why) => {
                             refused = Some(why);
@@ -177,6 +216,9 @@ impl Remote {
                 }
                 _ => {
                     let user = self.user.as_deref().ok_or(LogInError::NoUser)?;
+                    if let Some(why) = refused.take().filter(|why| why.contains("expired")) {
+                        complain(&format!("note: Kerberos: {}; a password logs in instead\n", plain(&why)));
+                    }
                     let password = password().map_err(LogInError::Password)?;
                     let flag = self.flag(mechanism == Mechanism::ScramSha256Plus, exporter.as_ref());
                     self.scram(&mut answers, mechanism, flag, (user, &password))?;
@@ -214,6 +256,11 @@ impl Remote {
         let is_offered = |mechanism: &Mechanism| offered.split(' ').any(|name| name == mechanism.name());
         let works = |mechanism: &Mechanism| match mechanism {
             Mechanism::External => self.tls.identity.is_some(),
+            Mechanism::Gs2Krb5 | Mechanism::Gs2Krb5Plus
+                if self.tickets == Tickets::Unused && self.mechanism.is_none() =>
+            {
+                false
+            }
             Mechanism::ScramSha256Plus | Mechanism::Gs2Krb5Plus => can_bind,
             // A client that can bind and is offered it must do so.
             Mechanism::Gs2Krb5 => {
@@ -260,7 +307,8 @@ impl Remote {
     fn ticket(&self, mechanism: Mechanism, exporter: Option<[u8; 32]>) -> Result<Ticket, String> {
         let library = Library::load()?;
         let (flag, data) = self.flag(mechanism == Mechanism::Gs2Krb5Plus, exporter.as_ref());
-        let header = Header { form: TokenForm::Standard, flag, authzid: None };
+        let authzid = self.user.clone().filter(|_| self.tickets == Tickets::OfUser);
+        let header = Header { form: TokenForm::Standard, flag, authzid };
         let bindings = Some(&data[..]).filter(|data| !data.is_empty());
         let service = format!("{}@{}", self.service, self.host);
         let mut initiator = library

@@ -9,6 +9,7 @@ use sys::gssapi::{Keys, Library, Progress};
 use testing::server::{binary, run_to_end};
 use testing::{secs, tools};
 
+use super::ctl::password;
 use super::kdc::Realm;
 use super::peer::Peer;
 use super::site::Site;
@@ -192,4 +193,26 @@ fn penstock_ctl_logs_in_with_a_ticket_and_asks_for_no_password() {
         assert!(status.success() && said.contains("127.0.0.1:9"), "{mechanism:?}: {said}");
     }
     site.logged("principal:ann@TEST.LOCAL logged in (GS2-KRB5-PLUS, bound to its connection)");
+}
+
+#[test]
+fn a_user_and_a_password_that_are_named_are_those_that_log_in() {
+    let realm = Realm::start();
+    let site = site(&realm, "");
+    let password = password(&site, "eraser");
+    let ctl = |arguments: &[&str]| {
+        let mut command = Command::new(binary());
+        realm.as_user(&mut command, "ann");
+        command.args(["ctl", "--host", &format!("localhost:{}", site.port)]);
+        command.arg("--ca").arg(site.file("ca.pem")).args(arguments).arg("status").stdin(Stdio::null());
+        let Output { status, stderr, .. } = run_to_end(&mut command, secs(30));
+        (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+    };
+    let (code, said) = ctl(&["--user", "bob"]);
+    assert!(code == Some(1) && said.contains("the ticket must be one of bob"), "{said}");
+    let (code, said) = ctl(&["--user", "bob", "--password-file", &password]);
+    assert_eq!(code, Some(0), "{said}");
+    site.logged("user:bob logged in (SCRAM-SHA-256-PLUS, bound to its connection)");
+    let (code, said) = ctl(&["--mechanism", "GS2-KRB5", "--kerberos-service", "nosuch"]);
+    assert!(code == Some(1) && said.contains("the service is named by --kerberos-service"), "{said}");
 }

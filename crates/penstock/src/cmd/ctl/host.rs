@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::cmd::user;
 use crate::ctl::client::{Client, PasswordSource};
-use crate::ctl::remote::{LogInError, MECHANISMS, Remote, Start};
+use crate::ctl::remote::{LogInError, MECHANISMS, Remote, Start, Tickets};
 use crate::output::{Failure, plain};
 
 /// Port of `control.listen`, by convention.
@@ -22,10 +22,11 @@ pub(super) struct Host {
     /// Server on another machine, at `listen` of its `[control]` [default port: 4040]
     #[arg(long, value_name = "HOST[:PORT]", global = true, conflicts_with_all = ["socket", "config"])]
     host: Option<String>,
-    /// Name of the user at that server [default: the variable USER]
+    /// Name of the user at that server; a ticket of Kerberos must be one of this user too [default: the variable USER, or whom a
+    /// ticket is of]
     #[arg(long, value_name = "NAME", global = true, requires = "host")]
     user: Option<String>,
-    /// Take the password from the first line of this file; without it the terminal is asked
+    /// Take the password from the first line of this file, and use no ticket of Kerberos; without it the terminal is asked
     #[arg(long, value_name = "FILE", global = true, requires = "host")]
     password_file: Option<PathBuf>,
     /// Log in with the bearer token in the first line of this file, which only its owner may read; `-` is standard input
@@ -35,7 +36,7 @@ pub(super) struct Host {
     /// input. Without it the terminal is asked
     #[arg(long, value_name = "FILE", global = true, requires = "host")]
     otp_file: Option<PathBuf>,
-    /// File with the CA of the server's certificate [default: those of the operating system]
+    /// File with the CA of the server's certificate, or with that certificate itself [default: the CAs of the operating system]
     #[arg(long, value_name = "FILE", global = true, requires = "host")]
     ca: Option<PathBuf>,
     /// Client certificate to log in with (EXTERNAL), with --key
@@ -74,6 +75,11 @@ impl Host {
         let (host, port) = address(text)
             .ok_or_else(|| Failure::usage(format_args!("--host {}: it is HOST or HOST:PORT", plain(text))))?;
         let user = self.user.clone().or_else(|| std::env::var("USER").ok());
+        let tickets = match (&self.password_file, &self.user) {
+            (Some(_), _) => Tickets::Unused,
+            (None, Some(_)) => Tickets::OfUser,
+            (None, None) => Tickets::OfAnyone,
+        };
         let start = if self.starttls { Start::StartTls } else { Start::Implicit };
         let name = self.server_name.clone().unwrap_or_else(|| host.clone());
         let identity = self.certificate.clone().zip(self.key.clone());
@@ -82,7 +88,7 @@ impl Host {
         let tls = Settings { name, authority: self.ca.clone(), identity };
         let service = self.kerberos_service.clone().unwrap_or_else(|| "host".to_owned());
         let token = self.token_file.as_deref().map(user::token::read).transpose()?;
-        Ok(Some(Remote { host, port, tls, start, user, service, token, mechanism: self.mechanism }))
+        Ok(Some(Remote { host, port, tls, start, user, tickets, service, token, mechanism: self.mechanism }))
     }
 
     /// The way to that server.
@@ -98,7 +104,8 @@ impl Host {
                 None => {
                     let user = user.as_deref().unwrap_or_default();
                     let question = format!("One-time password of {} at {}", plain(user), plain(&host));
-                    user::ask_unprepared(&question, "--otp-file FILE").map(|typed| typed.to_string())
+                    let asked = user::ask_unprepared(&question, "one-time password", "--otp-file FILE");
+                    asked.map(|typed| typed.to_string())
                 }
             };
             typed.map_err(|failure| failure.to_string())
