@@ -141,7 +141,18 @@ fn flatten<T>(value: Option<Option<T>>) -> Option<Option<T>> {
 impl<'a> Parser<'a> {
     fn new(raw: &RawConfig, nodes: &'a Nodes, report: &'a mut Report) -> Self {
         let (pools, acme) = (PoolNames::new(raw), AcmeNames::new(raw));
-        Parser { nodes, report, pools, acme, acls: AclNames::default(), binds: Vec::new(), routes: 0 }
+        let validating = raw.otp.as_ref().and_then(|otp| otp.value.listeners.as_ref());
+        let validating = validating.into_iter().flat_map(|names| &names.value);
+        Parser {
+            nodes,
+            report,
+            pools,
+            acme,
+            acls: AclNames::default(),
+            validating: validating.map(|name| name.value.clone()).collect(),
+            binds: Vec::new(),
+            routes: 0,
+        }
     }
 
     fn control(&mut self, raw: &RawConfig) -> Option<Option<Control>> {

@@ -82,9 +82,11 @@ impl ConfigSource {
     }
 }
 
-/// Explains why a valid configuration without listeners cannot be served. `None` if it can be served.
+/// Explains why a valid configuration without listeners cannot be served. `None` if it can be served: PAM modules are answered
+/// without listeners.
 pub fn nothing_to_serve(config: &Config) -> Option<String> {
-    config.listeners.is_empty().then(|| {
+    let answers_modules = config.otp.as_ref().is_some_and(|otp| otp.auth_socket.is_some());
+    (config.listeners.is_empty() && !answers_modules).then(|| {
         "there is no listener: this file is for `penstock tunnel` alone
   hint: add [listener.web] with bind = \":80\" and pool = \"NAME\""
             .to_owned()

@@ -39,6 +39,11 @@ impl Parser<'_> {
             // The file is for `penstock tunnel` only; `penstock serve` refuses it.
             return Some(Vec::new());
         }
+        let answers_modules = raw.otp.as_ref().is_some_and(|otp| otp.value.socket.is_some());
+        if entries.is_empty() && answers_modules {
+            // For PAM modules of this machine alone.
+            return Some(Vec::new());
+        }
         if entries.is_empty() {
             let hint = "add [listener.web] with bind = \":80\" and pool = \"NAME\"";
             drop(self.report.whole("there is no listener: nothing would be served").hint(hint));
@@ -87,7 +92,7 @@ impl Parser<'_> {
             Some(ProtocolName::Udp) => self.udp(at, binds.as_deref()).map(Protocol::Udp),
             Some(ProtocolName::Dsr) => self.dsr(at, binds.as_deref()).map(Protocol::Dsr),
             Some(ProtocolName::Http) => {
-                self.http(at, binds.as_deref()).map(|http| Protocol::Http(Box::new(http)))
+                self.http(name, at, binds.as_deref()).map(|http| Protocol::Http(Box::new(http)))
             }
             None => {
                 // The protocol is unknown, but the pool's name can still be checked.
@@ -265,7 +270,12 @@ impl Parser<'_> {
         fits
     }
 
-    fn http(&mut self, at: &At<RawListener>, binds: Option<&[BindAddress]>) -> Option<HttpSettings> {
+    fn http(
+        &mut self,
+        name: &str,
+        at: &At<RawListener>,
+        binds: Option<&[BindAddress]>,
+    ) -> Option<HttpSettings> {
         let raw = &at.value;
         let broken = |key| self.nodes.is_broken(at.id, key);
         let scheme = if raw.tls.is_some() || broken("tls") { Scheme::Https } else { Scheme::Http };
@@ -277,7 +287,8 @@ impl Parser<'_> {
         let routes = self.routes(&raw.route, scheme);
         let redirect = self.redirect_to_https(&raw.redirect_to_https, raw, binds);
         let has_routes = raw.route.as_ref().is_some_and(|routes| !routes.value.is_empty());
-        if redirect == Some(RedirectToHttps::Off) && raw.pool.is_none() && !has_routes && nothing_broken {
+        let answers = has_routes || raw.pool.is_some() || self.validating.contains(name);
+        if redirect == Some(RedirectToHttps::Off) && !answers && nothing_broken {
             let message =
                 "this listener has no pool, no route and no redirect-to-https: every request would get 404";
             let hint = self.pool_hint();

@@ -1,5 +1,6 @@
 //! Reader of single values, used for every section: converts a value or reports a fault.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub(super) struct Parser<'a> {
     pub(super) pools: PoolNames,
     pub(super) acme: AcmeNames,
     pub(super) acls: AclNames,
+    /// Names of the listeners that answer the validation of one-time passwords.
+    pub(super) validating: HashSet<String>,
     /// All bound addresses, for the check of collisions.
     pub(super) binds: Vec<Bound>,
     /// Number of routes of all listeners so far.

@@ -17,6 +17,10 @@ use crate::token::{Tokens, YubiKey};
 const CONFIG: &str = "[listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n[pool.app]\nbackends = [\"127.0.0.1:9\"]\n\
     [otp]\nstore = \"@DIR@/otp\"\nkey-file = \"@DIR@/otp.key\"\nsocket = \"@DIR@/auth.sock\"\n";
 
+fn otp_section() -> &'static str {
+    &CONFIG[CONFIG.find("[otp]").unwrap()..]
+}
+
 /// The module, which Cargo builds beside these tests.
 pub(crate) fn module() -> PathBuf {
     let directory = Path::new(binary()).parent().unwrap();
@@ -73,6 +77,20 @@ pub(crate) fn log_in(options: &str, user: &str, typed: &str) -> Output {
 pub(crate) fn expect(options: &str, user: &str, typed: &str, good: bool) {
     let output = log_in(options, user, typed);
     assert_eq!(output.status.success(), good, "{options} {user} {typed}: {output:?}");
+}
+
+#[test]
+fn a_machine_with_pam_modules_alone_needs_no_listener() {
+    let setup = Setup::new(&format!("{}[control]\nsocket = \"@DIR@/control.sock\"\n", otp_section()));
+    let tokens = Tokens::below(setup.dir());
+    let key = tokens.yubikey("cccccccccccb", Some("alice"));
+    let daemon = Daemon { server: setup.start(), tokens, key };
+    let options = format!("socket={}", daemon.socket().display());
+    expect(&options, "alice", &daemon.key.otp(1, 1), true);
+    expect(&options, "alice", &daemon.key.otp(1, 1), false);
+    daemon.server.said(&["reload"]);
+    daemon.server.said(&["status"]);
+    expect(&options, "alice", &daemon.key.otp(1, 2), true);
 }
 
 #[test]

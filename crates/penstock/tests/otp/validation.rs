@@ -69,6 +69,21 @@ impl Verifier {
 }
 
 #[test]
+fn a_listener_may_answer_validation_and_nothing_else() {
+    let setup = Setup::new(
+        "[listener.web]\nbind = \"127.0.0.1:0\"\n\
+         [otp]\nstore = \"@DIR@/otp\"\nkey-file = \"@DIR@/otp.key\"\nlisteners = [\"web\"]\n",
+    );
+    let tokens = Tokens::below(setup.dir());
+    tokens.said(&["client", "add", "vpn"], "");
+    let server = setup.start();
+    let ask = |path: &str| client::get(&server.address("web"), path);
+    let query = format!("id=1&otp={}&nonce={NONCE}", "c".repeat(44));
+    assert!(ask(&format!("/wsapi/2.0/verify?{query}")).text().contains("status=BAD_OTP"));
+    assert_eq!(ask("/").status, 404);
+}
+
+#[test]
 fn each_status_is_given_and_signed() {
     let verifier = verifier();
     let otp = |session, press| verifier.key.otp(session, press);
