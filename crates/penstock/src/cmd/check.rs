@@ -11,6 +11,7 @@ use tls::sticky_key::StickyKey;
 mod directories;
 mod operators;
 mod privileges;
+mod secrets;
 mod tokens;
 
 use crate::load;
@@ -182,6 +183,7 @@ fn machine_faults(config: &config::Config) -> Vec<MachineFault> {
         .chain(group.map(|name| missing("process.group", "group", name)))
         .chain(directories::missing(config))
         .chain(tokens::missing(config))
+        .chain(secrets::unusable(config))
         .collect()
 }
 

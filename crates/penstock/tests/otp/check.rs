@@ -37,6 +37,31 @@ fn a_store_that_is_missing_is_made_by_otp_init_and_not_by_mkdir() {
 }
 
 #[test]
+fn files_that_the_server_would_not_use_are_named() {
+    let tokens = Tokens::new();
+    let set_mode = |name: &str, mode| {
+        let path = tokens.directory.join(name);
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    let (users, key) = ("otp.users: ", "otp.key-file: ");
+    let missing = said(&tokens, "");
+    assert!(missing.contains(users) && missing.contains("there is no file"), "{missing}");
+    fs::write(tokens.directory.join("users"), "alice\n").unwrap();
+    set_mode("users", 0o640);
+    set_mode("otp.key", 0o604);
+    let open = said(&tokens, "");
+    assert!(open.contains("users has mode 0640, and others than its owner can use it"), "{open}");
+    assert!(open.contains(key) && open.contains("chmod 600"), "{open}");
+    set_mode("users", 0o600);
+    set_mode("otp.key", 0o600);
+    let good = said(&tokens, "");
+    assert!(!good.contains(users) && !good.contains(key), "{good}");
+    fs::write(tokens.directory.join("users"), "alice role=root\n").unwrap();
+    let wrong = said(&tokens, "");
+    assert!(wrong.contains("line 1: role role=root is none of view, operate, admin"), "{wrong}");
+}
+
+#[test]
 fn users_without_a_token_are_named_where_a_log_in_needs_one() {
     let tokens = Tokens::new();
     let users = tokens.directory.join("users");

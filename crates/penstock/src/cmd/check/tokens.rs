@@ -21,8 +21,9 @@ pub(super) fn missing(config: &config::Config) -> Option<MachineFault> {
     let users = Users::parse(&text).ok()?;
     let place = Place { directory: otp.store.clone(), key_file: otp.key_file.clone() };
     let ledger = credentials::peek(&place).ok()?;
+    let may_log_in = users.iter().filter(|user| user.revoked.is_none());
     let without: Vec<&str> =
-        users.iter().map(|user| user.name.as_str()).filter(|name| !has_token(&ledger, name)).collect();
+        may_log_in.map(|user| user.name.as_str()).filter(|name| !has_token(&ledger, name)).collect();
     let first = without.first()?;
     let mut named = without.iter().take(NAMED).map(|name| plain(name)).collect::<Vec<_>>().join(", ");
     if without.len() > NAMED {
