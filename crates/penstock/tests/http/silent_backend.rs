@@ -5,6 +5,7 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use testing::client::request;
 use testing::{Client, End, Scripted, Server, descriptors, eventually, port, secs};
@@ -225,53 +226,51 @@ fn a_get_that_has_half_of_a_response_head_moves_as_well() {
     all_that_it_held_moved(&server, &silent);
 }
 
+/// More than the sockets of both connections can hold.
+const LARGE_BODY: usize = 64 * 1024 * 1024;
+
+/// Sends a POST with [`LARGE_BODY`] bytes. The thread returns how many of them the socket of the client took.
+fn post_large_body(server: &Server) -> (Client, JoinHandle<usize>) {
+    let mut client = server.client("web");
+    client.send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LARGE_BODY}\r\n\r\n"));
+    let mut sending = client.stream.again();
+    let sender = std::thread::spawn(move || {
+        sending.set_write_timeout(Some(secs(60)));
+        let chunk = vec![b'x'; 64 * 1024];
+        (0..LARGE_BODY / chunk.len()).take_while(|_| sending.write_all(&chunk).is_ok()).count() * chunk.len()
+    });
+    (client, sender)
+}
+
 #[test]
 fn a_post_whose_body_fills_the_socket_of_a_silent_backend_ends_within_the_limit() {
-    // More than the sockets of both connections can hold.
-    const SIZE: usize = 64 * 1024 * 1024;
     let silent = Freezing::with("silent", Silence::ReadsNoBody);
     let limit = "timeouts = { response = \"10m\", body = \"10m\", down = \"300ms\" }";
     let server = front(&[silent.address()], limit);
     eventually("it is up", secs(20), || (server.health(silent.address()) == "up").then_some(()));
     silent.fall_silent();
-    let mut client = server.client("web");
-    client.send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {SIZE}\r\n\r\n"));
-    let mut sending = client.stream.again();
-    let sender = std::thread::spawn(move || {
-        sending.set_write_timeout(Some(secs(60)));
-        let chunk = vec![b'x'; 64 * 1024];
-        (0..SIZE / chunk.len()).take_while(|_| sending.write_all(&chunk).is_ok()).count() * chunk.len()
-    });
+    let (mut client, sender) = post_large_body(&server);
     silent.until_it_holds(1);
     silent.fail_checks();
     let answer = client.try_response(secs(30)).unwrap();
     assert_eq!(answer.status, 504, "{answer:?}");
     assert!(answer.text().contains("has stopped answering"), "{answer:?}");
     server.stdout.wait_for(" 504 backend-down ", secs(20));
-    assert!(sender.join().unwrap() < SIZE, "the body was not taken to its end");
+    assert!(sender.join().unwrap() < LARGE_BODY, "the body was not taken to its end");
 }
 
 #[test]
 fn a_backend_that_reads_no_body_costs_the_limit_of_bodies_and_not_that_of_responses_as_well() {
-    // More than the sockets of both connections can hold.
-    const SIZE: usize = 64 * 1024 * 1024;
     let silent = Freezing::with("silent", Silence::ReadsNoBody);
     let server = front(&[silent.address()], "timeouts = { response = \"10m\", body = \"300ms\" }");
     eventually("it is up", secs(20), || (server.health(silent.address()) == "up").then_some(()));
     silent.fall_silent();
-    let mut client = server.client("web");
-    client.send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {SIZE}\r\n\r\n"));
-    let mut sending = client.stream.again();
-    let sender = std::thread::spawn(move || {
-        sending.set_write_timeout(Some(secs(60)));
-        let chunk = vec![b'x'; 64 * 1024];
-        (0..SIZE / chunk.len()).take_while(|_| sending.write_all(&chunk).is_ok()).count() * chunk.len()
-    });
+    let (mut client, sender) = post_large_body(&server);
     let answer = client.try_response(secs(30)).unwrap();
     assert_eq!(answer.status, 504, "{answer:?}");
     assert!(answer.text().contains("did not answer in time"), "{answer:?}");
     server.stdout.wait_for(" 504 backend-timeout ", secs(20));
-    assert!(sender.join().unwrap() < SIZE, "the body was not taken to its end");
+    assert!(sender.join().unwrap() < LARGE_BODY, "the body was not taken to its end");
 }
 
 #[test]
