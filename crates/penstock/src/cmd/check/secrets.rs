@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use access::users::Users;
+use access::users::{LARGEST, Users};
 use config::MachineFault;
 use credentials::StoreError;
 use text::shell;
@@ -14,10 +14,8 @@ use crate::output::plain;
 /// Permission bits of other users than the owner.
 const OF_OTHERS: u32 = 0o077;
 
-/// Largest file of users.
-const LARGEST: u64 = 64 * 1024 * 1024;
-
-/// What may not be looked at has a fault of its own.
+/// Returns the faults of the files of users and of the key file. A file that this user may not look at is left out: the check
+/// of paths reports it.
 pub(super) fn unusable(config: &config::Config) -> Vec<MachineFault> {
     let control = config.remote_control().and_then(|remote| remote.users.as_deref());
     let admin = config.admin.as_ref().and_then(|admin| admin.users.as_deref());
