@@ -271,8 +271,8 @@ impl Ledger {
         Ok(transaction)
     }
 
-    /// Refuses once what the owner of a transaction does after another user has aborted it: it was meant to be collected,
-    /// and would be served at once.
+    /// Refuses the first change of an operator whose transaction another operator has aborted. The operator means it for the
+    /// transaction; without the refusal the server would serve it at once.
     pub fn still_has_what_it_began(&mut self, by: &Operator) -> Result<(), Refused> {
         match self.aborted.take_if(|aborted| aborted.owner.is(by)) {
             Some(Aborted { by, .. }) => Err(Refused::Aborted { by }),

@@ -168,7 +168,7 @@ fn standing(users: &Users, policy: &Policy, subject: &Subject, now: u64) -> Stan
     Standing { granted, user: user.map(|user| user.name.clone()), groups: groups.to_vec() }
 }
 
-/// Why a user may do nothing.
+/// Returns why a user has no rights: revoked, or removed from the file. `None` if the user is in the file and not revoked.
 fn not_good(users: &Users, name: &str) -> Option<String> {
     match users.find(name) {
         Some(user) if user.revoked.is_some() => Some(format!("the user {name} is revoked")),

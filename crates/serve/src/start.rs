@@ -228,7 +228,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
     ended
 }
 
-/// Makes the first snapshot, lets the workers serve it, and follows what happens until the end.
+/// Makes the first snapshot, starts the workers with it, and handles signals, reloads and changes until the process stops.
 async fn serve(options: Options, prepared: Prepared) -> Result<(), StartError> {
     // Catch signals first: a signal without a handler ends the process without a message.
     let mut signals = Signals::catch()?;
@@ -343,7 +343,8 @@ fn open_logs(config: &Config, state: &Arc<State>) -> Result<(AccessLog, EventLog
     Ok((log, EventLog::open(&config.events, state).map_err(StartError::EventLog)?))
 }
 
-/// What the workers and the supervisor share, with the ends at which the supervisor and each worker are asked.
+/// Makes the state that the workers and the supervisor share, and the receiving ends of their channels: requests to the
+/// supervisor, and questions to each worker.
 fn front(
     state: Arc<State>,
     snapshot: &Arc<Snapshot>,

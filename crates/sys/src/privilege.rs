@@ -312,8 +312,8 @@ fn among(set: Result<CapsHashSet, caps::errors::CapsError>) -> Vec<Capability> {
     all.into_iter().filter(|one| set.contains(&one.kernel())).collect()
 }
 
-/// Runs `start`, which starts a program that gets the capabilities of [`permitted`]. Without them the program starts all the
-/// same: what it may not do then, it says itself.
+/// Runs `start`, which starts a program that inherits the capabilities of [`permitted`]. If the kernel refuses to pass them
+/// on, the program starts without them, and reports by itself what it may not do.
 pub fn with_inherited<T>(start: impl FnOnce() -> T) -> T {
     let own: CapsHashSet = permitted().iter().map(|one| one.kernel()).collect();
     if own.is_empty() {

@@ -43,11 +43,11 @@ pub(crate) struct Remote {
 /// What a ticket of Kerberos is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tickets {
-    /// To log in as whom the ticket is of.
+    /// Log in as the user of the ticket.
     OfAnyone,
-    /// To log in as `user`, and as no other.
+    /// Log in as `user` only.
     OfUser,
-    /// For nothing: a password was named.
+    /// Not used: the operator named a password.
     Unused,
 }
 
@@ -73,10 +73,10 @@ pub(crate) enum LogInError {
     },
     Refused(String, String),
     Scram(String, ScramError),
-    /// It says yes where it would have to prove that it knows the password, or its key of Kerberos.
+    /// The server accepts the log-in without the proof that it knows the password or has the key of its Kerberos service.
     NotProved(String),
     Kerberos(String),
-    /// A ticket was refused that had to be one of this user.
+    /// The server refused the Kerberos ticket with which the client asked to log in as this user.
     NotOfUser(String, String, String),
     NoUser,
     Password(String),

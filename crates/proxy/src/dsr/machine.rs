@@ -43,7 +43,7 @@ impl Server {
         self.worker.front.state.degrade(&subject, &machine::no_link(name, why));
     }
 
-    /// Why no packet comes in, if none does.
+    /// Returns why the interface receives no packets. `None` if it receives them.
     pub(super) fn no_link(&self) -> Option<NoLink> {
         if self.interface.is_none() { Some(NoLink::Missing) } else { cause(self.link) }
     }

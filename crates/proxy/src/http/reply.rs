@@ -83,7 +83,7 @@ struct Shared {
     request_sent: Cell<bool>,
     /// The backend no longer reads the request body.
     request_cut: Cell<bool>,
-    /// The backend took no byte of it for the time limit of bodies.
+    /// The backend read no byte of the request body for `timeouts.body`.
     has_stalled: Cell<bool>,
     /// When the body was sent whole or cut off. `None` meanwhile, and without a body.
     body_ended: Cell<Option<Instant>>,

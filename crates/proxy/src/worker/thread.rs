@@ -68,7 +68,8 @@ enum Ends {
 /// The loops that a change ends.
 struct Ending {
     tasks: Vec<(JoinHandle<()>, Ends)>,
-    /// Of an earlier change, which waited for replies. They would go on to take datagrams that are for new sockets.
+    /// Loops that an earlier change has closed and that wait for replies. Their sockets would take datagrams that are for the
+    /// new sockets.
     cut: Vec<Rc<accept::CloseSignal>>,
 }
 
@@ -77,7 +78,7 @@ impl Ending {
     async fn wait(self) {
         let until = tokio::time::Instant::now() + CHANGE_WAITS;
         for signal in self.cut {
-            // A loop that panicked tells no end: its socket is closed.
+            // A loop that panicked does not note its end, but its socket is closed.
             let _ = tokio::time::timeout_at(until, signal.has_ended()).await;
         }
         for (task, ends) in self.tasks {

@@ -22,7 +22,7 @@ use crate::logins::{Logins, Standing};
 /// Longest password in bytes.
 const LONGEST: usize = 128;
 
-/// What a client is told of a password that is not good: the same for every reason.
+/// Answer to a client whose one-time password is refused. It is the same for every reason, so that it helps no guess.
 const NOT_GOOD: &str = "the one-time password is not good";
 
 /// That an operator must give a one-time password before a change.

@@ -19,7 +19,7 @@ use crate::logins::Logins;
 /// Checks at once.
 const AT_ONCE: usize = 2;
 
-/// Characters that count of where the user comes from.
+/// Characters of the remote host that a PAM module names, by which wrong passwords are counted. The rest is cut off.
 const LONGEST: usize = 256;
 
 pub(super) struct Passwords {
@@ -84,7 +84,7 @@ impl Passwords {
         checked
     }
 
-    /// Says that a question must wait, if it must.
+    /// Returns the refusal of a guess that comes too soon after wrong ones. `None` if the password may be judged now.
     fn wait(&self, (source, subject): &(String, Subject)) -> Option<Password> {
         let (backoff, now) = (lock(&self.backoff), Instant::now());
         let wait = backoff.source(source, now).or_else(|| backoff.subject(source, subject, now));

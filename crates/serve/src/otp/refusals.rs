@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_millis(100);
 pub(super) enum Asker {
     /// A client of the validation server.
     Client { id: u32, from: Option<IpAddr> },
-    /// A client that does not say which one it is in a form that can be read.
+    /// A client of the validation server whose `id` is missing or no number.
     Unnamed { from: Option<IpAddr> },
     /// Another validation server.
     Server { from: Option<IpAddr> },
@@ -45,7 +45,7 @@ impl fmt::Display for Asker {
 /// Why it was refused.
 #[derive(Clone, Debug)]
 pub(super) enum Why {
-    /// It is no request as the protocol has it.
+    /// The request has not the form of the protocol.
     NoQuestion,
     NoClient,
     /// The key of the API client does not open.

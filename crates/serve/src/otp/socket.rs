@@ -52,8 +52,8 @@ const LONGEST: u64 = 8192;
 const CONNECTIONS: usize = 128;
 const OF_ONE_USER: usize = 8;
 
-/// Of all, those that ordinary users may have together: one of them may have many names (user namespaces), and must not keep sshd
-/// and sudo out.
+/// Share of [`CONNECTIONS`] that all users but root may have together. One person may have many user ids (user namespaces), and
+/// must leave connections for sshd and sudo.
 const OF_ORDINARY_USERS: usize = 64;
 
 /// A socket with its task. Dropping it ends the task and removes the socket's file.
@@ -121,11 +121,11 @@ impl Open {
     }
 }
 
-/// About whom a user may ask.
+/// The users whose log-ins the peer of a connection may ask to judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
     All,
-    /// About himself.
+    /// The user of the peer only.
     Own,
 }
 

@@ -9,7 +9,7 @@ use text::shell;
 use super::fleet::{Host, Ran, folded};
 use crate::output::{Failure, complain, plain, print, print_failed};
 
-/// What Ctrl-C is answered with before anything has changed, and afterwards.
+/// Messages after Ctrl-C: before the first file is changed, and while files are changed.
 pub(super) const LOOK_STOPS: &str =
     "stopping: nothing has been changed; press Ctrl-C again to quit immediately";
 pub(super) const CHANGE_STOPS: &str =

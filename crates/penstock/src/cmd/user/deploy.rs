@@ -102,13 +102,13 @@ pub(super) fn run(file: &Path, arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// What is to be in the files.
+/// The keys that `deploy` writes into `authorized_keys`.
 struct Wanted {
     people: Vec<User>,
     owners: Owners,
     /// The marks of these people.
     tags: Vec<String>,
-    /// Each key with the mark of its owner.
+    /// Lines of `authorized_keys`: a key, and the mark that names its owner.
     lines: Vec<String>,
 }
 

@@ -159,8 +159,8 @@ fn gets_packets(call: &Call<'_>, backend: &BackendState) -> bool {
     services.iter().any(|(report, _)| *report.pool == *backend.pool)
 }
 
-/// Answers the second operator who drains a backend: the first operator and the time of that drain are kept, also if
-/// the second one `asked` for a shorter time.
+/// Answers an operator who drains a backend that drains already. The server keeps the operator and the end of the first
+/// drain, also if this operator `asked` for a shorter time.
 fn already_drained(
     call: &Call<'_>,
     backend: &BackendState,
