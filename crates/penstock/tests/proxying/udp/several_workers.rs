@@ -16,7 +16,8 @@ fn by_worker(server: &Server, filter: &[&str]) -> [usize; 2] {
 #[test]
 fn each_worker_has_flows_of_its_own_and_the_limits_hold_in_sum() {
     let echo = Echo::start();
-    let limits = "max-flows = 60\nflows-per-source = 20\nidle-timeout = \"10m\"";
+    // Each worker has room for all friends beside the flows of the crowd: the kernel may give one of them any share.
+    let limits = "max-flows = 100\nflows-per-source = 20\nidle-timeout = \"10m\"";
     let text = config(limits, &backends(&[&echo])).replace("workers = 1", "workers = 2");
     let server = Server::start(&text);
     let address = server.address("dns");
@@ -40,10 +41,10 @@ fn each_worker_has_flows_of_its_own_and_the_limits_hold_in_sum() {
     // Many sources come to both.
     let crowd: Vec<Client> = (1..=200).map(|last| from(2, last)).collect();
     crowd.iter().for_each(|client| _ = client.ask("hello"));
-    eventually("half of all flows each", secs(10), || (by_worker(&server, &[]) == [30, 30]).then_some(()));
-    assert_eq!(listener(&server)["connections"], 60);
+    eventually("half of all flows each", secs(10), || (by_worker(&server, &[]) == [50, 50]).then_some(()));
+    assert_eq!(listener(&server)["connections"], 100);
     stay("flows of clients that have spoken after a reply keep their places");
     let ended = server.ctl_json(&["kill", "--yes", "--listener", "dns"]);
-    assert_eq!(ended["ended"].as_array().unwrap().len(), 60, "{ended:#}");
+    assert_eq!(ended["ended"].as_array().unwrap().len(), 100, "{ended:#}");
     assert_eq!(by_worker(&server, &[]), [0, 0]);
 }
