@@ -51,6 +51,12 @@ mod usage;
 static ALLOCATOR: sys::allocator::Mimalloc = sys::allocator::Mimalloc;
 
 fn main() -> ExitCode {
+    // Before much is allocated. Programs that other commands start keep their huge pages.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "serve")
+        || cmd::import::called(std::env::args_os()).is_some()
+    {
+        sys::memory::use_small_pages();
+    }
     // A file size limit (RLIMIT_FSIZE) must cause a write error, like a full disk, and not end the process.
     if let Err(error) = sys::file_size::survive_file_size_limit() {
         return Failure::from(error).report();

@@ -24,9 +24,8 @@ fn config(bad: &str, good: &str, more: &str) -> String {
     )
 }
 
-/// A server without huge pages of memory: the first byte in one would count as 2 MiB.
 fn start(config: &str) -> Server {
-    Setup::new(config).env("MIMALLOC_ALLOW_THP", "0").start()
+    Setup::new(config).start()
 }
 
 /// 1 MiB for each connection and 4 MiB for the process.

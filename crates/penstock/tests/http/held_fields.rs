@@ -25,12 +25,11 @@ fn start(backend: &Scripted) -> Server {
 }
 
 fn start_to(backend: &str) -> Server {
-    // Without huge pages of memory: the first byte in one would count as 2 MiB.
     let setup = Setup::new(&format!(
         "[process]\nworkers = 1\n[control]\nsocket = \"@DIR@/control.sock\"\n[listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
          [pool.app]\nbackends = [\"{backend}\"]\n"
     ));
-    setup.env("MIMALLOC_ALLOW_THP", "0").start()
+    setup.start()
 }
 
 /// 1 MiB for the connection and 4 MiB for the process, while it floods and after it.

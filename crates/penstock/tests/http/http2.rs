@@ -37,9 +37,7 @@ fn start(backend: &str, listener: &str, pool: &str) -> (Server, tempfile::TempDi
     assert!(tools::run("openssl", &arguments, secs(30)).status.success());
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-    // Without huge pages of memory: the first byte in one would count as 2 MiB.
-    let setup = Setup::new(&config(dir.path(), backend, listener, pool)).env("MIMALLOC_ALLOW_THP", "0");
-    (setup.start(), dir)
+    (Setup::new(&config(dir.path(), backend, listener, pool)).start(), dir)
 }
 
 fn plain(server: &Server, path: &str) -> String {

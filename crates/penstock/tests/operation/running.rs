@@ -96,6 +96,21 @@ fn ctl_stop_and_ctrl_c_end_as_sigterm_does() {
 }
 
 #[test]
+fn a_server_has_its_memory_in_small_pages() {
+    let backend = Scripted::answering("x");
+    let server = Server::start(&config(&backend.address, ""));
+    assert_eq!(get(&server.address("web"), "/").status, 200);
+    let field = |file: &str, name: &str| {
+        let text = fs::read_to_string(format!("/proc/{}/{file}", server.pid())).unwrap();
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(field("status", "THP_enabled:"), 0);
+    // The allocator has used two before `main`.
+    assert!(field("smaps_rollup", "AnonHugePages:") <= 2 * 2048);
+}
+
+#[test]
 fn running_out_of_descriptors_does_not_spin_and_ends_when_they_are_free_again() {
     let backend = Scripted::answering("x");
     let mut server = Setup::new(&config(
