@@ -30,9 +30,45 @@ fn names(text: &str, name: &str) -> bool {
     })
 }
 
+/// Names of a section of a manifest, with what stands behind each.
+fn entries<'a>(manifest: &'a str, section: &str) -> Vec<(&'a str, &'a str)> {
+    let Some((_, table)) = manifest.split_once(&format!("{section}\n")) else { return Vec::new() };
+    let lines = table.split("\n[").next().unwrap().lines();
+    lines
+        .filter_map(|line| line.split_at_checked(line.find(['.', ' ', '=', '#'])?))
+        .filter(|(name, _)| !name.is_empty())
+        .collect()
+}
+
+fn crates() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// `fuzz/` is no part of the workspace: nothing else builds with its lock file.
+#[test]
+fn the_lock_file_of_the_fuzz_targets_has_what_our_crates_depend_on() {
+    let lock = fs::read_to_string(crates().join("../fuzz/Cargo.lock")).unwrap();
+    let packages: Vec<&str> = lock.split("[[package]]").skip(1).collect();
+    let ours: Vec<&&str> = packages.iter().filter(|package| !package.contains("\nsource = ")).collect();
+    let mut missing = Vec::new();
+    for package in ours {
+        let name = package.split('"').nth(1).unwrap();
+        let Ok(manifest) = fs::read_to_string(crates().join(name).join("Cargo.toml")) else { continue };
+        for (dependency, rest) in entries(&manifest, "[dependencies]") {
+            let is_there = package.contains(&format!("\n \"{dependency}\""))
+                || package.contains(&format!("\n \"{dependency} "));
+            if !is_there && !rest.contains("optional = true") {
+                missing.push(format!("{name}: {dependency}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?} (cargo +nightly metadata in fuzz/ writes it anew)");
+    assert!(packages.len() > 50);
+}
+
 #[test]
 fn every_dependency_is_used() {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let crates = crates();
     let mut unused = Vec::new();
     for entry in fs::read_dir(crates).unwrap() {
         let home = entry.unwrap().path();
@@ -42,13 +78,11 @@ fn every_dependency_is_used() {
             ("[dev-dependencies]", &["src", "tests", "examples"]),
             ("[build-dependencies]", &["build.rs"]),
         ] {
-            let Some((_, table)) = manifest.split_once(&format!("{section}\n")) else { continue };
-            let table = table.split("\n[").next().unwrap();
             let files: Vec<_> = places.iter().flat_map(|place| rust_files(&home.join(place))).collect();
             let texts: Vec<_> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
-            for name in table.lines().filter_map(|line| line.split(['.', ' ', '=', '#']).next()) {
+            for (name, _) in entries(&manifest, section) {
                 let is_used = texts.iter().any(|text| names(text, &name.replace('-', "_")));
-                if !name.is_empty() && !is_used && !UNNAMED.iter().any(|(known, _)| *known == name) {
+                if !is_used && !UNNAMED.iter().any(|(known, _)| *known == name) {
                     unused.push(format!("{}: {section} {name}", home.file_name().unwrap().display()));
                 }
             }
