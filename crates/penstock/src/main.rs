@@ -56,6 +56,9 @@ fn main() -> ExitCode {
         || cmd::import::called(std::env::args_os()).is_some()
     {
         sys::memory::use_small_pages();
+        if let Err(error) = serve::signals::hold() {
+            return Failure::from(error).report();
+        }
     }
     // A file size limit (RLIMIT_FSIZE) must cause a write error, like a full disk, and not end the process.
     if let Err(error) = sys::file_size::survive_file_size_limit() {

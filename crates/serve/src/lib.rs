@@ -35,6 +35,7 @@ pub mod resolve;
 pub mod self_test;
 pub mod service;
 mod sessions;
+pub mod signals;
 pub mod start;
 mod stopping;
 pub mod through;

@@ -26,7 +26,6 @@ use state::events::Level;
 use state::listen::{BindError, OpenAddress, Passed};
 use state::log_level;
 use sys::pid_file::{PidFile, PidFileError};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::acceptor::Bound;
@@ -43,6 +42,7 @@ use crate::needs::Needs;
 use crate::otp;
 use crate::reload::{self, Opened, Supervisor};
 use crate::resolve::Resolver;
+use crate::signals::Signals;
 use crate::through::Tunnels;
 use crate::transaction::Live;
 use crate::upgrade::Launch;
@@ -231,7 +231,7 @@ pub fn run(options: Options) -> Result<(), StartError> {
 /// Makes the first snapshot, starts the workers with it, and handles signals, reloads and changes until the process stops.
 async fn serve(options: Options, prepared: Prepared) -> Result<(), StartError> {
     // Catch signals first: a signal without a handler ends the process without a message.
-    let mut signals = Signals::catch()?;
+    let mut signals = Signals::catch().map_err(system("catch signals"))?;
     let Prepared { config, descriptors, passed, mut opened, mut pid_file, admin, .. } = prepared;
     let take_over = options.take_over.clone();
     let state = Arc::new(prepared.state);
@@ -539,33 +539,6 @@ struct FrontDoor {
     means: means::Means,
     /// Set when another process serves.
     handed_over: Option<means::HandedOver>,
-}
-
-struct Signals {
-    reload: Signal,
-    reopen: Signal,
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn catch() -> Result<Self, StartError> {
-        let catch = |kind| signal(kind).map_err(system("catch signals"));
-        Ok(Self {
-            reload: catch(SignalKind::hangup())?,
-            reopen: catch(SignalKind::user_defined1())?,
-            terminate: catch(SignalKind::terminate())?,
-            interrupt: catch(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Completes when a signal asks the process to end.
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }
 
 impl FrontDoor {

@@ -1,8 +1,10 @@
 //! Starts with an odd environment: standard error that takes nothing, a log level with a mistake, a directory that comes later.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -39,6 +41,53 @@ fn a_server_starts_and_ends_with_a_closed_or_full_standard_error() {
         let ended = eventually("it ends", secs(60), || child.try_wait().unwrap());
         assert_eq!((ended.code(), ended.signal()), (Some(0), None), "{redirection}");
     }
+}
+
+#[test]
+fn a_signal_that_comes_before_the_server_is_ready_waits_for_that() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("penstock.toml");
+    let text = "[listener.web]\nbind = \"127.0.0.1:0\"\n[[listener.web.route]]\nrespond = { status = 200, body = \"x\" }\n";
+    fs::write(&file, text).unwrap();
+    for _ in 0..50 {
+        let mut command = Command::new(binary());
+        clear_environment(&mut command);
+        command.arg("serve").arg(&file).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let process = Pid::from_raw(child.id().cast_signed());
+        let status = format!("/proc/{process}/status");
+        let holds_signals_back = || {
+            let text = fs::read_to_string(&status).unwrap();
+            let mask = text.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
+            u64::from_str_radix(mask, 16).unwrap() & 1 << (Signal::SIGHUP as u64 - 1) != 0
+        };
+        // The start takes some 50 ms.
+        let end = Instant::now() + secs(1);
+        while !holds_signals_back() && Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        kill(process, Signal::SIGSTOP).unwrap();
+        eventually("it is stopped", secs(10), || {
+            fs::read_to_string(&status).unwrap().contains("State:\tT").then_some(())
+        });
+        if !holds_signals_back() {
+            // It was ready before it was looked at.
+            child.kill().unwrap();
+            child.wait().unwrap();
+            continue;
+        }
+        for signal in [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGCONT] {
+            kill(process, signal).unwrap();
+        }
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        assert!(said.any(|line| line.contains("INFO ready")));
+        assert!(said.any(|line| line.contains("INFO reloaded")));
+        kill(process, Signal::SIGTERM).unwrap();
+        let ended = eventually("it ends", secs(60), || child.try_wait().unwrap());
+        assert_eq!((ended.code(), ended.signal()), (Some(0), None));
+        return;
+    }
+    panic!("no start held SIGHUP back");
 }
 
 #[test]

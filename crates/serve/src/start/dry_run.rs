@@ -6,8 +6,9 @@ use config::{Config, Loaded};
 use proxy::front::Denied;
 use proxy::snapshot::Snapshot;
 
-use super::{FrontDoor, Signals, Stopping, nothing_to_serve};
+use super::{FrontDoor, Stopping, nothing_to_serve};
 use crate::confinement;
+use crate::signals::Signals;
 use crate::transaction::DryRun;
 
 impl FrontDoor {

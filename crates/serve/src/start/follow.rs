@@ -3,9 +3,10 @@
 use config::Config;
 
 use super::discovered::NOT_SERVED;
-use super::{FrontDoor, Signals, Stopping};
+use super::{FrontDoor, Stopping};
 use crate::discovery::{Change, DISCOVERY, Served};
 use crate::reload::ApplyError;
+use crate::signals::Signals;
 
 impl FrontDoor {
     pub(super) async fn follow_unless_stopped(&mut self, change: Change, signals: &mut Signals) {

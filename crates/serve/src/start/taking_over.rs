@@ -8,9 +8,10 @@ use state::State;
 use sys::pid_file::PidFile;
 use tokio::task::spawn_blocking;
 
-use super::{Signals, StartError, system};
+use super::{StartError, system};
 use crate::kept::Found;
 use crate::reload::Opened;
+use crate::signals::Signals;
 use crate::upgrade::older;
 use crate::upgrade::protocol::TICKETS;
 use crate::upgrade::take_over::{TakeOver, Word};

@@ -20,8 +20,9 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::means::HandedOver;
-use super::{FrontDoor, Signals, Stopping, notify};
+use super::{FrontDoor, Stopping, notify};
 use crate::kept::Passed;
+use crate::signals::Signals;
 use crate::upgrade::guardian::Guardian;
 use crate::upgrade::hand_over::{Attempt, Failed, Newer, Offers, Ready, Serving};
 use crate::upgrade::offer;
