@@ -226,7 +226,8 @@ const SETTLED: Duration = Duration::from_secs(2);
 /// ext2, ext3, ext4, XFS, Btrfs, F2FS, ZFS, bcachefs, tmpfs, and what containers put over them.
 const EXACT: [FsType; 8] = [
     statfs::EXT4_SUPER_MAGIC,
-    statfs::XFS_SUPER_MAGIC,
+    // XFS, whose name nix leaves out with musl.
+    FsType(0x5846_5342),
     statfs::BTRFS_SUPER_MAGIC,
     statfs::F2FS_SUPER_MAGIC,
     FsType(0x2fc1_2fc1),
