@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 
 use crate::audit::{self, Audited, Reading};
 use crate::client::{Client, Stream, request};
+use crate::port;
 use crate::server::{Lines, clear_environment};
 use crate::shown::show;
 use crate::tools;
@@ -59,9 +60,9 @@ enum Listening {
 }
 
 impl Scripted {
-    /// Listens on a free TCP port.
+    /// Listens on a free TCP port, which no other test gets after it.
     pub fn start(script: impl Fn(&mut BackendConnection) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = port::listener();
         let address = listener.local_addr().unwrap().to_string();
         Self::serve(Listening::Tcp(listener), address, script)
     }
@@ -538,8 +539,9 @@ asyncio.run(main())
 "#;
 
 /// A backend process that appends the target of every POST to `log`, then answers with its name. `port` 0 takes a free
-/// port. A file `LOG.fault` changes what it does from the next connection or request on: `resets-connections`,
-/// `resets-requests`, `swallows` (it never answers), `slow` (it answers after 2.5 s, checks at once).
+/// port, which no other test gets while the process is ended. A file `LOG.fault` changes what it does from the next
+/// connection or request on: `resets-connections`, `resets-requests`, `swallows` (it never answers), `slow` (it answers
+/// after 2.5 s, checks at once).
 pub fn counting_backend(log: &Path, name: &str, port: u16) -> Process {
     let mut command = Command::new(tools::program("python3"));
     command.args(["-u", "-c", COUNTING_BACKEND]).arg(log).arg(name).arg(port.to_string());
@@ -547,6 +549,7 @@ pub fn counting_backend(log: &Path, name: &str, port: u16) -> Process {
     let line = process.stdout.wait_for("port ", secs(20));
     process.address = format!("127.0.0.1:{}", line.trim_start_matches("port "));
     process
+    let port = if port == 0 { port::free() } else { port };
 }
 
 /// A deterministic endless stream of bytes. Its period is a prime, so that any shift is detected.

@@ -10,14 +10,29 @@ use std::sync::atomic::{AtomicU16, Ordering};
 /// No port is free.
 #[must_use]
 pub fn free() -> u16 {
+    let is_free = |port: &u16| {
+        TcpListener::bind(("127.0.0.1", *port)).is_ok() && UdpSocket::bind(("127.0.0.1", *port)).is_ok()
+    };
+    all().find(is_free).expect("a free port")
+}
+
+/// A listener at such a port. Where a test closes it, connections are refused as long as the test lasts; the kernel would
+/// soon give a port that it chose itself to the listener of another test.
+///
+/// # Panics
+/// No port is free.
+#[must_use]
+pub fn listener() -> TcpListener {
+    all().find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).expect("a free port")
+}
+
+/// Each port once, beginning with the one behind those that earlier calls in this process have tried.
+fn all() -> impl Iterator<Item = u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const FIRST: u16 = 12_000;
     const COUNT: u16 = 20_000;
     // Two test programs at the same time start at different ports.
     let begin = u16::try_from(std::process::id() * 64 % u32::from(COUNT)).unwrap();
-    let is_free = |port: &u16| {
-        TcpListener::bind(("127.0.0.1", *port)).is_ok() && UdpSocket::bind(("127.0.0.1", *port)).is_ok()
-    };
-    let next = || FIRST + (begin + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT;
-    std::iter::repeat_with(next).take(usize::from(COUNT)).find(is_free).expect("a free port")
+    let next = move || FIRST + (begin + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT;
+    std::iter::repeat_with(next).take(usize::from(COUNT))
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use testing::client::{Complete, End, get, request};
 use testing::load::{Connections, Load};
 use testing::server::run_to_end;
-use testing::{Client, Recorder, Scripted, Server, eventually, millis, secs, show, tools};
+use testing::{Client, Recorder, Scripted, Server, eventually, millis, port, secs, show, tools};
 
 /// One HTTP listener `web` and one pool `app`; `listener` and `pool` are further lines of each.
 fn front(backend: &str, listener: &str, pool: &str) -> Server {
@@ -30,7 +30,7 @@ fn relay(backend: &str, listener: &str) -> Server {
 
 /// An address without a listener.
 fn closed_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    format!("127.0.0.1:{}", port::free())
 }
 
 #[track_caller]

@@ -2,11 +2,16 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use testing::{Scripted, Server, eventually, secs};
+use testing::{Scripted, Server, eventually, port, secs};
 
 /// A backend that closes every connection after the request.
 fn closing() -> Scripted {
     Scripted::start(|talk| drop(talk.request()))
+}
+
+/// An address at which nothing listens.
+fn gone() -> String {
+    format!("127.0.0.1:{}", port::free())
 }
 
 /// A front door with one worker, whose budget is one.
@@ -64,8 +69,7 @@ fn a_few_retries_are_allowed_whatever_the_number_of_requests_is() {
 
 #[test]
 fn connections_have_the_same_budget() {
-    let gone = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let addresses: Vec<String> = (0..3).map(gone).collect();
+    let addresses = [gone(), gone(), gone()];
     let server = front("tcp", &addresses, "retry-budget = 50\nretry-least-rate = 0");
     for _ in 0..20 {
         server.client("web").read_to_end();
@@ -78,7 +82,6 @@ fn connections_have_the_same_budget() {
 
 #[test]
 fn a_session_whose_retry_is_refused_goes_to_the_fallback_only_if_nothing_was_sent() {
-    let gone = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let sorry = Scripted::answering("sorry");
     let rules = format!(
         "retry-budget = 0\nretry-least-rate = 0\nfallback = \"sorry\"\n[pool.sorry]\nbackends = [\"{}\"]",

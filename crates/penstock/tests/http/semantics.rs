@@ -8,7 +8,7 @@ use testing::peers::{self, Pattern};
 use testing::server::run_to_end;
 use testing::tools::{self, curl_text};
 use testing::websocket::WebSocket;
-use testing::{Client, Recorder, Scripted, Server, eventually, secs, show};
+use testing::{Client, Recorder, Scripted, Server, eventually, port, secs, show};
 
 /// One listener `web` and one pool `app`; `listener` and `pool` are further lines of each.
 fn front(backend: &str, listener: &str, pool: &str) -> Server {
@@ -686,11 +686,8 @@ fn plain_http_is_redirected_to_https_with_path_and_query() {
 
 #[test]
 fn error_pages_are_html_or_json_as_the_client_prefers_and_carry_the_request_id() {
-    // No socket listens there: the port was free a moment ago and belongs to a socket that does not listen.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
-    let server = front(&address.to_string(), "", "");
+    // No socket listens there.
+    let server = front(&format!("127.0.0.1:{}", port::free()), "", "");
     let page = |accept: Option<&str>| {
         let headers: Vec<(&str, &str)> = accept.into_iter().map(|value| ("Accept", value)).collect();
         let answer = server.client("web").get("/<script>", &headers);

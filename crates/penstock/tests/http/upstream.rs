@@ -1,10 +1,9 @@
 //! What traffic does to backends and backends to traffic: ejection, the queue, kept connections, early answers.
 
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-use testing::{Scripted, Server, eventually, secs};
+use testing::{Scripted, Server, eventually, port, secs};
 
 fn front(backends: &[&str], pool: &str) -> Server {
     let backends: Vec<String> = backends.iter().map(|backend| format!("\"{backend}\"")).collect();
@@ -17,7 +16,7 @@ fn front(backends: &[&str], pool: &str) -> Server {
 
 /// An address without a listener.
 fn closed_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    format!("127.0.0.1:{}", port::free())
 }
 
 #[test]
