@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::audit::{self, Audited, Reading};
-use crate::client::{Client, Stream, request};
+use crate::client::{Client, End, Stream, request};
 use crate::port;
 use crate::server::{Lines, clear_environment};
 use crate::shown::show;
@@ -321,13 +321,19 @@ impl Recorder {
         self.records.lock().unwrap().clone()
     }
 
-    /// Waits until every connection has ended, then takes the records.
+    /// Waits until every connection has ended, then takes the records of those on which something was sent.
     #[track_caller]
     pub fn take_when_quiet(&self) -> Vec<Record> {
+        // Connections are accepted in their order: where this one has ended, none of those before it waits in the queue.
+        let mut last = Client::connect(&self.scripted.address);
+        last.finish_sending();
+        assert_eq!(last.read_to_end(), (Vec::new(), End::Closed));
         eventually("the connections to the backend end", secs(15), || {
             (self.scripted.open.load(SeqCst) == 0).then_some(())
         });
-        std::mem::take(&mut *self.records.lock().unwrap())
+        let mut records = std::mem::take(&mut *self.records.lock().unwrap());
+        records.retain(|record| !record.bytes.is_empty());
+        records
     }
 
     /// All complete requests so far, in the order of arrival.
@@ -543,13 +549,13 @@ asyncio.run(main())
 /// connection or request on: `resets-connections`, `resets-requests`, `swallows` (it never answers), `slow` (it answers
 /// after 2.5 s, checks at once).
 pub fn counting_backend(log: &Path, name: &str, port: u16) -> Process {
+    let port = if port == 0 { port::free() } else { port };
     let mut command = Command::new(tools::program("python3"));
     command.args(["-u", "-c", COUNTING_BACKEND]).arg(log).arg(name).arg(port.to_string());
     let mut process = Process::start(&mut command);
     let line = process.stdout.wait_for("port ", secs(20));
     process.address = format!("127.0.0.1:{}", line.trim_start_matches("port "));
     process
-    let port = if port == 0 { port::free() } else { port };
 }
 
 /// A deterministic endless stream of bytes. Its period is a prime, so that any shift is detected.
