@@ -78,7 +78,10 @@ fn look(state: &State, pool: &PoolPlan, all: &mut Vec<Watched>) {
     for (index, cause) in judge(&rule, &seen).into_iter().enumerate() {
         match cause {
             Some(cause) => eject_outlier(state, pool, index, cause),
-            None if seen[index].is_some() => all[index].backend.breaker.forget_stop(),
+            // Too few sessions say nothing, also not that it is well again.
+            None if seen[index].is_some_and(|seen| seen.sessions >= u64::from(rule.least)) => {
+                all[index].backend.breaker.forget_stop();
+            }
             None => {}
         }
     }
