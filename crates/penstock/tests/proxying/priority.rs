@@ -6,7 +6,7 @@ use testing::{Client, Scripted, Server, attack, eventually, millis, secs};
 fn start(balance: &str, backends: &str, listeners: &str) -> Server {
     Server::start(&format!(
         "[process]\nworkers = 2\n[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"@DIR@/access.log\"\n\
-         {listeners}\n[pool.app]\nbalance = \"{balance}\"\nbackends = [{backends}]\n"
+         {listeners}\n[pool.app]\nbalance = \"{balance}\"\nbackends = [{backends}]\ntimeouts = {{ queue = \"60s\" }}\n"
     ))
 }
 
