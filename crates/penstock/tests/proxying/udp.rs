@@ -39,6 +39,8 @@ impl Echo {
     fn at(address: SocketAddr) -> Self {
         let socket = UdpSocket::bind(address).unwrap();
         socket.set_read_timeout(Some(millis(20))).unwrap();
+        // For some hundred datagrams that come while the thread has no turn.
+        socket2::SockRef::from(&socket).set_recv_buffer_size(1 << 20).unwrap();
         let address = socket.local_addr().unwrap();
         let ended = Arc::new(AtomicBool::new(false));
         let (seen, receiving) = (ended.clone(), socket.try_clone().unwrap());
@@ -174,17 +176,20 @@ fn datagrams_of_every_size_pass_and_a_client_keeps_its_flow() {
     for number in 0..100 {
         assert!(client.receive().ends_with(format!(" n{number}").as_bytes()));
     }
-    let status = listener(&server);
-    assert_eq!((&status["protocol"], &status["connections"]), (&"udp".into(), &4.into()));
     let total = 4 + 4 + 1 + 1 + 100;
-    assert_eq!((&status["datagrams_in"], &status["datagrams_out"]), (&total.into(), &total.into()));
+    // The last ones are counted when they have been sent.
+    let status = eventually("all replies are counted", secs(20), || {
+        Some(listener(&server)).filter(|status| status["datagrams_out"] == total)
+    });
+    assert_eq!((&status["protocol"], &status["connections"]), (&"udp".into(), &4.into()));
+    assert_eq!(status["datagrams_in"], total);
     assert_eq!((&status["datagrams_dropped"], &status["accepted"]), (&0.into(), &4.into()));
 }
 
 #[test]
 fn a_flow_with_replies_ends_with_the_last_one_and_an_idle_one_after_its_timeout() {
     let (one, other) = (Echo::start(), Echo::start());
-    let server = Server::start(&config("replies = 1\nidle-timeout = \"100ms\"", &backends(&[&one, &other])));
+    let server = Server::start(&config("replies = 1\nidle-timeout = \"5s\"", &backends(&[&one, &other])));
     let client = Client::new(&server.address("dns"));
     let used: BTreeSet<SocketAddr> = (0..4).map(|_| client.ask("query").0).collect();
     assert_eq!(used.len(), 2, "each query is balanced by itself");
@@ -192,8 +197,8 @@ fn a_flow_with_replies_ends_with_the_last_one_and_an_idle_one_after_its_timeout(
     client.send(b"silent");
     let line = server.stdout.wait_for(" udp - no-reply ", secs(20));
     assert!(line.contains(" bytes_in=6 bytes_out=0 "), "{line}");
+    eventually("its place is free", secs(20), || (listener(&server)["connections"] == 0).then_some(()));
     assert_eq!(listener(&server)["endings"]["no-reply"], 1);
-    assert_eq!(listener(&server)["connections"], 0);
 }
 
 #[test]
@@ -229,12 +234,13 @@ fn a_lost_reply_keeps_no_client_at_a_backend_that_drains() {
     let server = Server::start(&config("replies = 1", &backends(&[&one, &other])));
     let client = Client::new(&server.address("dns"));
     client.send(b"silent");
-    let has_it = |echo: &&Echo| server.backend(&echo.address.to_string())["in_flight"] == 1;
-    let first = eventually("its flow has a backend", secs(20), || [&one, &other].into_iter().find(has_it));
-    let second = if first.address == one.address { &other } else { &one };
+    // The client goes on to ask, and each later question is answered: also the first of them, as a backend that drains and
+    // has been silent for a second would be left.
+    let address = client.ask("next").0;
+    let (first, second) = if address == one.address { (&one, &other) } else { (&other, &one) };
+    let has_it = |echo: &Echo| server.backend(&echo.address.to_string())["in_flight"] == 1;
     let mark = |word: &str, echo: &Echo| drop(server.said(&[word, &echo.address.to_string()]));
     mark("drain", first);
-    // The client goes on to ask, and each later question is answered.
     assert_eq!(client.ask("again").0, first.address);
     eventually("its next flow is at the other backend", secs(30), || {
         (client.ask("again").0 != first.address).then_some(())
@@ -246,7 +252,7 @@ fn a_lost_reply_keeps_no_client_at_a_backend_that_drains() {
     mark("drain", second);
     let client = Client::new(&server.address("dns"));
     client.send(b"silent");
-    eventually("its flow has a backend", secs(20), || has_it(&first).then_some(()));
+    eventually("its flow has a backend", secs(20), || has_it(first).then_some(()));
     mark("ready", second);
     mark("drain", first);
     eventually("it has left", secs(20), || {
@@ -460,11 +466,12 @@ fn a_socket_that_serves_a_second_flow_has_another_port_and_no_late_reply_reaches
         let rested = flows();
         let of_second = ask(&second, b"second");
         let during = flows();
-        assert_ne!(of_first, of_second);
+        // By chance the kernel gives the same port again, one time in 28,000; a socket that keeps its port has it each time.
+        let is_same = of_first == of_second;
         backend.send_to(b"late", of_first).unwrap();
         backend.send_to(b"own", of_second).unwrap();
-        assert_eq!(second.receive(), b"own");
-        ((rested, during) == (Some(1), Some(1))).then_some(())
+        assert!(is_same || second.receive() == b"own");
+        ((rested, during, is_same) == (Some(1), Some(1), false)).then_some(())
     });
     eventually("it is closed when it is not used", secs(20), || (flows() == Some(0)).then_some(()));
 }
@@ -484,7 +491,7 @@ fn a_stop_delivers_the_replies_that_are_due() {
     backend.send_to(&room[..length], flow).unwrap();
     assert_eq!(client.receive(), b"query");
     assert!(server.wait_end(secs(20)).success());
-    assert_eq!(server.stdout.count(" udp - ok "), 1);
+    server.stdout.wait_for(" udp - ok ", secs(20));
 }
 
 /// Unbound with one record.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
@@ -222,9 +223,11 @@ fn forged_sources_get_nothing_that_no_backend_has_sent() {
         victims.iter().for_each(|victim| victim.send(b"silent"));
         friend.ask("hello");
     }
-    let status = listener(&server);
+    // The last reply is counted when it has been sent.
+    let status = eventually("as many as the backend has answered", secs(20), || {
+        Some(listener(&server)).filter(|status| status["datagrams_out"] == waves)
+    });
     assert_eq!(status["datagrams_in"], waves * 251, "{status:#}");
-    assert_eq!(status["datagrams_out"], waves, "as many as the backend has answered: {status:#}");
     assert!(status["endings"]["flow-evicted"].as_u64() > Some(0), "{status:#}");
     assert_nothing_heard();
     // Nor where there is no backend for them.
@@ -239,10 +242,19 @@ fn forged_sources_get_nothing_that_no_backend_has_sent() {
     assert_nothing_heard();
 }
 
+/// A question of a forged source.
+const FORGED: &[u8] = b"forged";
+
+/// Forged questions that have no answer yet, at most: a queue of the kernel takes them all, whatever a machine that is busy
+/// keeps from its turn. They are less than a quarter of all flows.
+const UNANSWERED: usize = 100;
+
 /// A server of a protocol with one answer for each question, which takes its time.
 struct SlowEcho {
     address: SocketAddr,
     ended: Arc<AtomicBool>,
+    /// Answers to forged questions.
+    forged: Arc<AtomicUsize>,
 }
 
 impl SlowEcho {
@@ -250,7 +262,8 @@ impl SlowEcho {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(millis(1))).unwrap();
         let (address, ended) = (socket.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
-        let seen = ended.clone();
+        let (seen, forged) = (ended.clone(), Arc::new(AtomicUsize::new(0)));
+        let answered = forged.clone();
         std::thread::spawn(move || {
             let (mut room, mut due) = ([0; 100], VecDeque::new());
             while !seen.load(SeqCst) {
@@ -259,10 +272,11 @@ impl SlowEcho {
                 }
                 while let Some((_, answer, to)) = due.pop_front_if(|(due, ..)| *due <= Instant::now()) {
                     let _ = socket.send_to(&answer, to);
+                    answered.fetch_add(usize::from(answer == FORGED), SeqCst);
                 }
             }
         });
-        Self { address, ended }
+        Self { address, ended, forged }
     }
 }
 
@@ -282,15 +296,19 @@ fn clients_lose_no_exchange_beside_a_flood_of_forged_sources_that_are_answered_a
         ));
         let address = server.address("dns");
         let (to, ended) = (address.clone(), Arc::new(AtomicBool::new(false)));
-        let over = ended.clone();
+        let (over, answered) = (ended.clone(), echo.forged.clone());
         // A forged source gets no answer: nothing reads its socket.
         let flood = std::thread::spawn(move || {
             let mut sent = 0_u32;
             while !over.load(SeqCst) {
+                if sent as usize >= answered.load(SeqCst) + UNANSWERED {
+                    std::thread::sleep(millis(1));
+                    continue;
+                }
                 let [_, a, b, c] = sent.to_be_bytes();
                 let source = Ipv4Addr::new(127, 10 + a, b, c);
                 let socket = UdpSocket::bind((source, 0)).unwrap();
-                let _ = socket.send_to(b"forged", &to);
+                let _ = socket.send_to(FORGED, &to);
                 sent += 1;
                 if sent.is_multiple_of(8) {
                     // Two thousand a second: the pace of the flood, and nothing waits for it.
@@ -310,8 +328,7 @@ fn clients_lose_no_exchange_beside_a_flood_of_forged_sources_that_are_answered_a
                         let ask = |at: usize| {
                             let client = Client::from(Ipv4Addr::new(127, 0, 1, number + 1).into(), address);
                             client.0.set_read_timeout(Some(secs(3))).unwrap();
-                            // As clients of DNS do, it asks again once: a busy machine loses datagrams too. Where each is
-                            // lost to the flood, so is the second one.
+                            // As clients of DNS do, it asks again once. Where each is lost to the flood, so is the second one.
                             (0..2).all(|_| {
                                 client.send(format!("exchange {at}").as_bytes());
                                 client.0.recv(&mut [0; 100]).is_err()

@@ -168,6 +168,7 @@ fn fragments_whose_rest_never_comes_reach_no_backend_and_begin_no_flow() {
     // What the backend gets first is a whole datagram.
     let client = network.send(FOUR, 1, 100);
     client.stdout.wait_for("the same", secs(20));
+    network.echo.stdout.wait_for("got 100", secs(20));
     assert_eq!(network.echo.stdout.all(), ["ready", "got 100"]);
     let listener = server.ctl_json(&["status"])["listeners"][0].clone();
     let counts = ["datagrams_in", "accepted", "datagrams_dropped"].map(|name| listener[name].as_u64());
