@@ -10,6 +10,10 @@ use testing::{Client, Scripted, Server, eventually, secs};
 
 use crate::freezing::Freezing;
 
+/// Longer than a backend that answers at once takes on a machine that does other work too: a request of its own is not
+/// copied.
+const LONG: &str = "3s";
+
 /// A front door with one worker, whose budget is one.
 fn front(backends: &[&str], pool: &str) -> Server {
     front_with_limit(backends, "10m", pool)
@@ -52,7 +56,7 @@ fn copies(server: &Server, backend: &str) -> (u64, u64) {
 #[test]
 fn a_slow_request_is_sent_to_a_second_backend_and_the_first_response_is_used() {
     let (silent, good) = (Freezing::start("silent"), Freezing::start("good"));
-    let server = front(&[silent.address(), good.address()], "hedge = \"50ms\"");
+    let server = front(&[silent.address(), good.address()], &format!("hedge = {LONG:?}"));
     silent.fall_silent();
     let mut clients = send(&server, "GET", &[], 8);
     assert_eq!(bodies(&mut clients), vec![(200, "good".to_owned()); 8]);
@@ -103,8 +107,8 @@ fn the_first_backend_wins_if_it_responds_before_the_second() {
 #[test]
 fn a_copy_is_a_session_of_its_backend_and_no_retry_whoever_responds_first() {
     let (one, two) = (Freezing::start("one"), Freezing::start("two"));
-    let rules = "hedge = \"50ms\"\nretry-budget = 0\nretry-least-rate = 0\nretries = 0";
-    let server = front(&[one.address(), two.address()], rules);
+    let rules = format!("hedge = {LONG:?}\nretry-budget = 0\nretry-least-rate = 0\nretries = 0");
+    let server = front(&[one.address(), two.address()], &rules);
     one.fall_silent();
     let mut clients = send(&server, "GET", &[], 2);
     assert_eq!(
@@ -124,7 +128,7 @@ fn a_copy_is_a_session_of_its_backend_and_no_retry_whoever_responds_first() {
     assert_eq!(counted("hedge_wins"), [1, 1]);
     // Both are silent: the copy is under way when the first responds.
     let (first, second) = (Freezing::start("first"), Freezing::start("second"));
-    let server = front(&[first.address(), second.address()], rules);
+    let server = front(&[first.address(), second.address()], &rules);
     first.fall_silent();
     second.fall_silent();
     let mut clients = send(&server, "GET", &[], 1);
@@ -204,8 +208,8 @@ fn what_changes_something_or_has_a_body_or_switches_the_protocol_is_sent_once() 
 fn a_copy_that_fails_is_blamed_and_the_request_waits_on() {
     let slow = Freezing::start("slow");
     let closing = Scripted::start(|talk| drop(talk.request()));
-    let server =
-        front(&[slow.address(), &closing.address], "hedge = \"50ms\"\npassive = \"off\"\nretries = 0");
+    let rules = format!("hedge = {LONG:?}\npassive = \"off\"\nretries = 0");
+    let server = front(&[slow.address(), &closing.address], &rules);
     slow.fall_silent();
     // Whoever goes to the slow one first gets a copy at the one that closes.
     let mut clients = send(&server, "GET", &[], 2);
@@ -284,8 +288,8 @@ fn a_request_to_http2_backends_is_copied_as_well_and_the_slower_stream_is_reset(
     };
     let (silent, good) = (backend("silent", true), backend("good", false));
     // Without passive ejection nothing is learnt from requests that go on.
-    let rules = "hedge = \"50ms\"\nhttp2 = \"on\"\npassive = \"off\"";
-    let server = front(&[&silent.address, &good.address], rules);
+    let rules = format!("hedge = {LONG:?}\nhttp2 = \"on\"\npassive = \"off\"");
+    let server = front(&[&silent.address, &good.address], &rules);
     let mut clients = send(&server, "GET", &[], 8);
     assert_eq!(bodies(&mut clients), vec![(200, "good".to_owned()); 8]);
     assert_eq!(copies(&server, &good.address), (4, 4));
