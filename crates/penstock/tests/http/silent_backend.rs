@@ -18,7 +18,7 @@ fn front(backends: &[&str], pool: &str) -> Server {
          [access-log]\ntarget = \"stdout\"\n\
          [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
          [pool.app]\nbackends = {backends:?}\n\
-         health = {{ http = \"/healthz\", interval = \"1s\", timeout = \"1s\", rise = 1, fall = 2 }}\n{pool}\n"
+         health = {{ http = \"/healthz\", interval = \"2s\", timeout = \"2s\", rise = 1, fall = 2 }}\n{pool}\n"
     ))
 }
 
@@ -300,7 +300,7 @@ fn requests_wait_for_room_elsewhere_as_the_queue_allows_and_none_is_refused() {
         "[process]\nworkers = 2\n[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"off\"\n\
          [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
          [pool.app]\nbackends = [{:?}, {{ address = {:?}, max-connections = 2 }}]\nqueue = 3\n\
-         health = {{ http = \"/healthz\", interval = \"1s\", timeout = \"1s\", rise = 1, fall = 2 }}\n{LONG}\n",
+         health = {{ http = \"/healthz\", interval = \"2s\", timeout = \"2s\", rise = 1, fall = 2 }}\n{LONG}\n",
         backends[0], backends[1],
     );
     let server = Server::start(&few);

@@ -58,7 +58,7 @@ impl Shared {
             "[control]\nsocket = \"@DIR@/control.sock\"\n\
              [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
              [pool.app]\nbackends = [{:?}, {:?}]\nhttp2 = \"on\"\n{timeouts}\n\
-             health = {{ http = \"/{}\", interval = \"1s\", timeout = \"1s\", rise = 1, fall = 2 }}\n",
+             health = {{ http = \"/{}\", interval = \"2s\", timeout = \"2s\", rise = 1, fall = 2 }}\n",
             silent.address,
             good.address,
             "check".repeat(400)

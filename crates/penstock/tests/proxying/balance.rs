@@ -230,7 +230,7 @@ fn a_backend_that_comes_back_starts_slowly() {
     let backends = [flapping, steady];
     let server = pool(
         &backends,
-        "slow-start = \"60s\"\nhealth = { http = \"/healthz\", interval = \"1s\", timeout = \"1s\", rise = 1, fall = 2 }",
+        "slow-start = \"60s\"\nhealth = { http = \"/healthz\", interval = \"2s\", timeout = \"2s\", rise = 1, fall = 2 }",
     );
     let state = |word: &str| {
         eventually(word, secs(30), || (server.health(&backends[0].address) == word).then_some(()));

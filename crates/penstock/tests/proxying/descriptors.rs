@@ -187,7 +187,7 @@ fn silent(address: &str, count: usize) -> Vec<Client> {
 fn traffic_that_fills_the_account_takes_no_descriptor_of_admin_control_checks_or_a_reload() {
     let _one_at_a_time = ONE_AT_A_TIME.lock();
     let (good, bad) = (Scripted::answering("ok"), attack::backend());
-    let checked = "[pool.app.health]\ntcp = true\ninterval = \"200ms\"\nfall = 2\n";
+    let checked = "[pool.app.health]\ntcp = true\ninterval = \"2s\"\ntimeout = \"2s\"\nfall = 2\n";
     let text = config(&good.address, &bad.address, "");
     let server = start(1024, &format!("{text}{checked}"));
     // More connections than the account has places for, each from an address of its own.
@@ -215,7 +215,7 @@ fn traffic_that_fills_the_account_takes_no_descriptor_of_admin_control_checks_or
     assert!(open(&server) <= 1024);
     // Checks go on: the end of a backend is noticed.
     let gone = good.address.clone();
-    assert_eq!(server.health(&gone), "up");
+    eventually("the check passes", secs(20), || (server.health(&gone) == "up").then_some(()));
     let more: String =
         (0..3).map(|n| format!("[listener.more{n}]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n")).collect();
     server.write_config(&format!("{text}{checked}{more}"));

@@ -45,7 +45,7 @@ fn traffic_and_checks_come_from_the_source_address() {
          [listener.more]\nbind = \"127.0.0.1:0\"\npool = \"checked\"\n\
          [pool.app]\nbackends = [\"{}\"]\nsource-address = \"127.0.0.9\"\n\
          [pool.udp]\nbackends = [\"{}\"]\nsource-address = \"127.0.0.8\"\n\
-         [pool.checked]\nbackends = [\"{}\"]\nsource-address = \"127.0.0.7\"\nhealth = {{ http = \"/\", interval = \"100ms\", timeout = \"100ms\" }}\n",
+         [pool.checked]\nbackends = [\"{}\"]\nsource-address = \"127.0.0.7\"\nhealth = {{ http = \"/\", interval = \"2s\", timeout = \"2s\" }}\n",
         backend.address,
         udp.local_addr().unwrap(),
         checked.address

@@ -34,7 +34,7 @@ fn a_session_without_a_byte_leaves_a_backend_that_is_down_and_one_with_bytes_sta
         "[process]\nworkers = 1\n[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"stdout\"\n\
          [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\n\
          [pool.app]\nbackends = [{:?}, {:?}]\nbalance = \"least-connections\"\n\
-         health = {{ http = \"/healthz\", interval = \"2s\", timeout = \"2s\", rise = 1, fall = 2 }}\n",
+         health = {{ http = \"/healthz\", interval = \"3s\", timeout = \"3s\", rise = 1, fall = 2 }}\n",
         silent.address, good.address
     ));
     for backend in [&silent, &good] {
