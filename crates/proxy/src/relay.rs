@@ -732,7 +732,7 @@ mod tests {
         let (mut backend_peer, backend) = tcp_pair().await;
         let sent = pattern(MUCH);
         let (totals, pipes) = (Totals::default(), pipes());
-        let relay = run(&client, &backend, Early::default(), Duration::from_millis(200), &totals, &pipes);
+        let relay = run(&client, &backend, Early::default(), Duration::from_secs(2), &totals, &pipes);
         tokio::select! {
             end = relay => assert_eq!(end, End::Idle),
             _ = backend_peer.write_all(&sent) => panic!("a full destination took everything"),

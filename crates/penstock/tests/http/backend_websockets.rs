@@ -344,8 +344,9 @@ fn a_backend_that_breaks_off_ends_the_client_with_a_reset_and_a_word_in_the_log(
         let (_, end) = client.read_to_end();
         assert_eq!(end, End::Reset);
         server.stdout.wait_for(" 101 backend-aborted ", secs(10));
-        let shown = server.backend(&backend.address);
-        assert_eq!(shown["in_flight"], 0, "{shown:#}");
+        eventually("its place is free", secs(10), || {
+            (server.backend(&backend.address)["in_flight"] == 0).then_some(())
+        });
     }
     let hypercorn = hypercorn(&[]);
     let server = front(&[&hypercorn.address], "");
@@ -413,7 +414,7 @@ fn a_client_that_leaves_ends_the_websocket_at_the_backend() {
 #[test]
 fn a_silent_websocket_ends_at_the_tunnel_time() {
     let hypercorn = hypercorn(&[]);
-    let server = front(&[&hypercorn.address], "timeouts = { tunnel = \"1s\" }");
+    let server = front(&[&hypercorn.address], "timeouts = { tunnel = \"5s\" }");
     let mut socket = WebSocket::open(&server.address("web"), "/chat");
     socket.echo("hello");
     assert_eq!(socket.end(), End::Closed);

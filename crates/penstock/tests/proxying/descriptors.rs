@@ -558,7 +558,8 @@ fn streams_beyond_the_share_wait_for_those_before_them_and_all_are_served() {
             }
         }
     });
-    let server = start(256, &config(&backend.address, &backend.address, ""));
+    let text = config(&backend.address, &backend.address, "");
+    let server = start(256, &format!("{text}[pool.app.timeouts]\nqueue = \"60s\"\n"));
     let mut client = testing::http2::Http2::connect(&server.address("web"));
     for number in 0..40 {
         client.get(2 * number + 1, "/");

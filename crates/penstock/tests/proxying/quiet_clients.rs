@@ -58,7 +58,7 @@ fn a_quiet_client_is_served_again_however_its_request_arrives() {
 #[test]
 fn the_idle_timeout_ends_a_quiet_client_and_one_that_leaves_is_noticed() {
     let backend = Scripted::answering("ok");
-    let server = Server::start(&config(&backend.address, "timeouts = { idle = \"3s\" }", ""));
+    let server = Server::start(&config(&backend.address, "timeouts = { idle = \"10s\" }", ""));
     let mut client = quiet(&server);
     assert_eq!(client.read_to_end().0, b"");
     drop(client);
@@ -75,12 +75,12 @@ fn the_idle_timeout_ends_a_quiet_client_and_one_that_leaves_is_noticed() {
 #[test]
 fn a_request_that_has_arrived_is_answered_after_the_idle_timeout_and_at_a_stop() {
     let backend = Scripted::answering("ok");
-    let mut server = Server::start(&config(&backend.address, "timeouts = { idle = \"3s\" }", ""));
+    let mut server = Server::start(&config(&backend.address, "timeouts = { idle = \"10s\" }", ""));
     let mut client = quiet(&server);
     // While the server is stopped, the request arrives and the time ends.
     server.signal(Signal::SIGSTOP);
     client.send(request("GET", "/late", &[], b""));
-    std::thread::sleep(secs(4));
+    std::thread::sleep(secs(11));
     server.signal(Signal::SIGCONT);
     assert_eq!(client.response().status, 200);
     let mut clients: Vec<_> = (0..20).map(|_| server.client("web")).collect();

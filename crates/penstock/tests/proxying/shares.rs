@@ -206,10 +206,11 @@ fn second_stream(server: &Server) -> (Vec<Client>, Http2) {
 #[test]
 fn a_stream_goes_on_as_soon_as_other_clients_leave_it_a_place() {
     let (good, bad) = (Scripted::answering("ok"), silent_backend());
-    let server = start(256, &config(&good.address, &bad.address, "workers = 1", ""));
+    let text = config(&good.address, &bad.address, "workers = 1", "");
+    let server = start(256, &format!("{text}[pool.app.timeouts]\nqueue = \"60s\"\n"));
     let (others, mut client) = second_stream(&server);
     drop(others);
-    // No request of its own ends meanwhile; after five seconds it would be refused.
+    // No request of its own ends meanwhile, and it would be refused only after a minute.
     assert_eq!(client.response(3).0, Some(200));
 }
 
@@ -282,7 +283,11 @@ fn one_after_the_other() -> (Server, Arc<Mutex<Paths>>, Latch, (Scripted, Proces
     });
     let bad = silent_backend();
     let process = "workers = 1\nshares = { connection = 1 }";
-    let server = start(128, &config(&backend.address, &bad.address, process, ""));
+    let text = config(&backend.address, &bad.address, process, "");
+    let server = start(
+        128,
+        &format!("{text}[pool.held.timeouts]\nqueue = \"60s\"\n[pool.app.timeouts]\nqueue = \"60s\"\n"),
+    );
     assert!(traffic(&server) < 100, "{:#}", descriptors(&server));
     (server, paths, gate, (backend, bad))
 }
@@ -422,7 +427,7 @@ fn post(client: &mut Http2, stream: u32) {
 /// Its pool `app` speaks HTTP/2.
 fn multiplexed(good: &Scripted, bad: &Process) -> Server {
     let text = config(&good.address, &bad.address, "workers = 1", "");
-    start(256, &text.replace("[pool.app]\n", "[pool.app]\nhttp2 = \"on\"\n"))
+    start(256, &text.replace("[pool.app]\n", "[pool.app]\nhttp2 = \"on\"\ntimeouts = { queue = \"60s\" }\n"))
 }
 
 #[test]
@@ -615,7 +620,9 @@ fn another_idle_client_is_closed_where_the_first_goes_on_with_a_request_that_cam
     assert_eq!(new.try_response(secs(5)).map(|answer| answer.status), Ok(200));
     // The first was chosen, and its request goes on.
     assert_eq!(metric(&server, "idle_clients_closed"), 2);
-    assert_eq!(count(&server.backend(&bad.address)["in_flight"]), 1);
+    eventually("its backend has it", secs(10), || {
+        (count(&server.backend(&bad.address)["in_flight"]) == 1).then_some(())
+    });
     assert_eq!(idle[2].get("/", &[]).status, 200, "no other was closed");
 }
 

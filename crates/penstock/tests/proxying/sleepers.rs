@@ -153,7 +153,7 @@ fn a_reset_at_either_end_of_a_sleeper_becomes_one_at_the_other() {
 
 #[test]
 fn the_idle_limit_ends_a_sleeper_with_its_record() {
-    let stage = Stage::new("idle-timeout = \"3s\"");
+    let stage = Stage::new("idle-timeout = \"10s\"");
     let mut session = stage.sleeper();
     hear_end(&mut session.client);
     hear_end(&mut session.backend);
