@@ -19,7 +19,7 @@ const FALL: u32 = 2;
 const RISE: u32 = 2;
 
 /// What a busy machine may add to a limit. A request that waits for `timeouts.response` takes 60 s.
-const BUSY: Duration = secs(5);
+const BUSY: Duration = secs(15);
 
 const MINUTE: Duration = secs(60);
 

@@ -546,8 +546,13 @@ fn socat_as_a_unix_backend_that_writes_and_closes_loses_nothing_either() {
     let listen = format!("UNIX-LISTEN:{},fork", socket.display());
     let mut command = Command::new(tools::program("socat"));
     let _socat = testing::peers::Process::start(command.args([listen.as_str(), "SYSTEM:echo the reply"]));
-    eventually("socat listens", secs(5), || socket.exists().then_some(()));
-    let server = relay(&format!("unix:{}", socket.display()), "");
+    let address = format!("unix:{}", socket.display());
+    // Its socket has a name before it listens. A client that left before the reply would end it.
+    eventually("socat serves", secs(5), || {
+        let mut client = Client::try_connect(&address).ok()?;
+        (client.read_to_end().0 == b"the reply\n").then_some(())
+    });
+    let server = relay(&address, "");
     for _ in 0..100 {
         let mut client = server.client("web");
         let (bytes, _) = client.read_to_end();

@@ -376,7 +376,7 @@ fn exchange(front: &str, bytes: &[u8]) -> (Vec<Response>, Vec<u8>, End) {
     let heads = bytes.windows(5).filter(|window| window == b"HEAD ").count();
     loop {
         // Incomplete streams are answered after the listener's own time limit; whole ones at once.
-        let limit = if finished { secs(4) } else { millis(if answers.is_empty() { 3_000 } else { 250 }) };
+        let limit = if finished { secs(4) } else { millis(if answers.is_empty() { 8_000 } else { 250 }) };
         let answer = if answers.len() < heads && bytes.starts_with(b"HEAD ") {
             Ok(client.response_to_head())
         } else {

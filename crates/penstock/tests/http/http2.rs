@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
@@ -703,11 +703,17 @@ fn a_reload_that_switches_http2_off_ends_connections_in_order() {
 
 #[test]
 fn h2spec_passes_all_strict_cases_over_tls_while_reloads_run() {
-    // The suite opens one stream more than are allowed and wants that one refused: few are allowed, and answers take longer
-    // than it takes to open them.
-    let backend = Scripted::start(|talk| {
+    // The suite opens one stream more than are allowed and wants that one refused: few are allowed, and where several are
+    // open, answers take longer than it takes to open them.
+    let open = AtomicUsize::new(0);
+    let backend = Scripted::start(move |talk| {
         while talk.request().is_some() {
+            open.fetch_add(1, SeqCst);
             std::thread::sleep(millis(50));
+            if open.load(SeqCst) > 1 {
+                std::thread::sleep(millis(1500));
+            }
+            open.fetch_sub(1, SeqCst);
             if talk.answer(200, &[], b"served").is_err() {
                 break;
             }

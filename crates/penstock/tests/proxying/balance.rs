@@ -139,7 +139,7 @@ fn hash_and_maglev_keep_a_key_on_one_backend_and_spread_keys() {
         let mut home = BTreeMap::new();
         let mut client = server.client("web");
         for round in 0..3 {
-            for key in 0..100 {
+            for key in 0..200 {
                 let key = format!("key-{key}");
                 let name = client.get("/", &[("X-Key", &key)]).text();
                 let first = home.entry(key.clone()).or_insert_with(|| name.clone());
@@ -148,7 +148,9 @@ fn hash_and_maglev_keep_a_key_on_one_backend_and_spread_keys() {
         }
         for number in 0..4 {
             let share = home.values().filter(|name| **name == number.to_string()).count();
-            assert!((8..=50).contains(&share), "{policy}: backend {number} has {share} of 100 keys");
+            // The ports, and with them the hashes, are others each time: less than one time in a hundred million is
+            // beyond this.
+            assert!((16..=100).contains(&share), "{policy}: backend {number} has {share} of 200 keys");
         }
         // Without one backend, only its keys move.
         assert!(server.ctl(&["drain", "app", &backends[0].address]).status.success());

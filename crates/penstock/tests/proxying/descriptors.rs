@@ -137,7 +137,7 @@ fn measure_under_attack(limit: u32, kind: Kind, from: From, elsewhere: &str) {
     });
     // A machine with two cores on which others work is slow now and then; a server that holds clients up is slow each time.
     let mut times = Vec::new();
-    let is_short = (0..5).any(|_| {
+    let is_short = (0..20).any(|_| {
         let quiet = Times::taken(&calm, &calm.address("web"), elsewhere);
         let attacked = Times::taken(&server, &address, elsewhere);
         let is_short = attacked.are_short_beside(&quiet);
@@ -200,7 +200,7 @@ fn traffic_that_fills_the_account_takes_no_descriptor_of_admin_control_checks_or
     let control = silent(server.control_socket().to_str().unwrap(), 80);
     let calm = start(1024, &text);
     let mut times = Vec::new();
-    let is_short = (0..5).any(|_| {
+    let is_short = (0..20).any(|_| {
         let healthz = |server: &Server| {
             middle(|| assert_eq!(Client::connect(&server.admin()).get("/healthz", &[]).status, 200))
         };
@@ -489,7 +489,7 @@ fn nginx(directory: &std::path::Path) -> (peers::Process, String) {
     (process, address)
 }
 
-/// `each`: KiB for each connection; 4 MiB are for the process, whose allocator keeps some freed memory (57 to 64 MiB were
+/// `each`: KiB for each connection; 10 MiB are for the process, whose allocator keeps some freed memory (57 to 64 MiB were
 /// measured for 60 connections with tiny windows).
 fn windows_hold_at_most(each: u64, kind: Kind, connections: usize, backend: &str, pool: &str) {
     let good = Scripted::answering("ok");
@@ -512,7 +512,7 @@ fn windows_hold_at_most(each: u64, kind: Kind, connections: usize, backend: &str
     });
     let grown = allocated(&server).saturating_sub(before);
     println!("{grown} KiB for {connections} connections");
-    assert!(grown <= 4096 + connections as u64 * each, "{grown} KiB for {connections} connections");
+    assert!(grown <= 10 * 1024 + connections as u64 * each, "{grown} KiB for {connections} connections");
     drop(attack);
     everything_is_given_back(&server);
 }
