@@ -245,8 +245,8 @@ fn forged_sources_get_nothing_that_no_backend_has_sent() {
 /// A question of a forged source.
 const FORGED: &[u8] = b"forged";
 
-/// Forged questions that have no answer yet, at most: a queue of the kernel takes them all, whatever a machine that is busy
-/// keeps from its turn. They are less than a quarter of all flows.
+/// Forged questions that have no answer yet, at most: a queue of the kernel takes them all, also where a busy machine keeps
+/// Penstock or the backend from its turn. They are less than a quarter of all flows.
 const UNANSWERED: usize = 100;
 
 /// A server of a protocol with one answer for each question, which takes its time.
