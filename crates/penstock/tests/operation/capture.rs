@@ -54,6 +54,9 @@ fn ended(child: Child) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Time of a capture in which some requests are made, also by programs that a busy machine starts slowly.
+const LONG_ENOUGH: &str = "8s";
+
 fn port_of(client: &Client) -> u16 {
     match &client.stream {
         testing::client::Stream::Tcp(tcp) => tcp.local_addr().unwrap().port(),
@@ -84,7 +87,7 @@ fn a_session_is_read_by_tshark_as_the_requests_and_responses_that_it_had() {
     let mut earlier = Client::connect(&server.address("web"));
     assert_eq!(earlier.get("/before", &[]).text(), "the answer");
 
-    let child = capture(&server, &file, &["--listener", "web", "--for", "4s"]);
+    let child = capture(&server, &file, &["--listener", "web", "--for", LONG_ENOUGH]);
     let mut client = Client::connect(&server.address("web"));
     for path in ["/one", "/two"] {
         assert_eq!(client.get(path, &[]).text(), "the answer");
@@ -117,7 +120,7 @@ fn a_session_is_read_by_tshark_as_the_requests_and_responses_that_it_had() {
     assert!(String::from_utf8_lossy(&read.stdout).contains("GET /one"), "{read:?}");
 
     let events = String::from_utf8(server.ctl(&["events"]).stdout).unwrap();
-    assert!(events.contains(" captures the bytes of all clients of listener web for 4 s"), "{events}");
+    assert!(events.contains(" captures the bytes of all clients of listener web for 8 s"), "{events}");
     assert!(events.contains("capture of listener web by ") && events.contains(" of 1 session, "), "{events}");
     // The idle one is served on.
     assert_eq!(earlier.get("/after", &[]).text(), "the answer");
@@ -144,7 +147,7 @@ fn http2_is_read_by_tshark_over_tls_and_in_the_clear() {
         ("secure", server.address("secure").replace("127.0.0.1", "https://localhost") + "/one", "--http2"),
     ] {
         let file = directory.path().join(listener);
-        let child = capture(&server, &file, &["--listener", listener, "--for", "3s"]);
+        let child = capture(&server, &file, &["--listener", listener, "--for", LONG_ENOUGH]);
         for path in ["/one", "/two"] {
             assert_eq!(tools::curl_text(&["-k", how, &url.replace("/one", path)]), "the answer");
         }
@@ -341,7 +344,7 @@ fn bulk_over_tcp_is_captured_whole() {
     let server = server(&address);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("raw");
-    let child = capture(&server, &file, &["--listener", "raw", "--for", "3s"]);
+    let child = capture(&server, &file, &["--listener", "raw", "--for", LONG_ENOUGH]);
     let mut client = Client::connect(&server.address("raw"));
     for _ in 0..20 {
         client.send(vec![b'y'; 50_000]);
