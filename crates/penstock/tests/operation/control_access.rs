@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use testing::server::binary;
 use testing::tools::{self, Root};
@@ -14,9 +15,19 @@ const CONFIG: &str = "[control]\nsocket = \"@DIR@/control.sock\"\noperators = [\
 fn start(backend: &Scripted) -> Server {
     let server = Server::start(&format!("{CONFIG}[pool.app]\nbackends = [\"{}\"]\n", backend.address));
     fs::set_permissions(server.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // The directory of the binary may be closed to others.
-    fs::copy(binary(), server.dir.path().join("penstock")).unwrap();
+    own_binary(&server);
     server
+}
+
+/// A copy of the binary in the directory of the server: that of the binary may be closed to other users. Another program makes it:
+/// a child of another test that has not called execve(2) yet has no descriptor of it for writing, with which it could not be run.
+pub(crate) fn own_binary(server: &Server) -> PathBuf {
+    let own = server.dir.path().join("penstock");
+    if !own.exists() {
+        let output = tools::run("cp", &[binary(), own.to_str().unwrap()], secs(60));
+        assert!(output.status.success(), "{output:?}");
+    }
+    own
 }
 
 /// Runs ctl as another user. Returns whether it was done, and what it said.

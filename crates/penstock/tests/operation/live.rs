@@ -7,9 +7,11 @@ use std::process::Output;
 
 use nix::sys::signal::Signal;
 use testing::client::get;
-use testing::server::{Setup, binary};
+use testing::server::Setup;
 use testing::tools::{self, Root};
 use testing::{Scripted, Server, eventually, secs};
+
+use crate::control_access::own_binary;
 
 fn config(backend: &str) -> String {
     format!(
@@ -391,13 +393,8 @@ fn a_value_that_the_environment_decides_cannot_be_set() {
 
 /// Runs ctl as another user, whom the server's own user is.
 fn as_nobody(server: &Server, arguments: &[&str]) -> Output {
-    // The directory of the binary may be closed to others.
-    let own = server.dir.path().join("penstock");
-    if !own.exists() {
-        fs::copy(binary(), &own).unwrap();
-    }
-    let (own, socket) = (own.to_str().unwrap(), server.control_socket());
-    let user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", own];
+    let (own, socket) = (own_binary(server), server.control_socket());
+    let user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", own.to_str().unwrap()];
     let all = [&user[..], &["ctl", "--socket", socket.to_str().unwrap()], arguments].concat();
     tools::run("setpriv", &all, secs(20))
 }
