@@ -65,28 +65,32 @@ fn a_drain_for_a_time_is_shown_and_ends_by_itself() {
     let (one, two) = (Scripted::answering("x"), Scripted::answering("y"));
     let both = format!("[\"{}\", \"{}\"]", one.address, two.address);
     let server = Server::start(&config(&one.address).replace(&format!("[\"{}\"]", one.address), &both));
-    let said = server.said(&["drain", &one.address, "--for", "6s"]);
-    assert!(said.contains("drained for 6 s: no new sessions, none is open"), "{said}");
-    let began = std::time::Instant::now();
+    let said = server.said(&["drain", &one.address, "--for", "1h"]);
+    assert!(said.contains("drained for 1 h 0 min: no new sessions, none is open"), "{said}");
     let backend = server.backend(&one.address);
     assert_eq!(backend["admission"], "draining");
-    assert!((1..=6).contains(&backend["drain_seconds_left"].as_u64().unwrap()), "{backend}");
+    assert!((3000..=3600).contains(&backend["drain_seconds_left"].as_u64().unwrap()), "{backend}");
     let text = server.said(&["backends"]);
-    assert!(text.contains(", draining, ") && text.contains(" s left"), "{text}");
+    assert!(text.contains(", draining, ") && text.contains(" left"), "{text}");
     let url = format!("http://{}/", server.address("web"));
     let why = server.said(&["why", "--from", "127.0.0.1", &url]);
-    assert!(why.contains("draining: by ") && why.contains(" s more"), "{why}");
+    assert!(why.contains("draining: by ") && why.contains(" more"), "{why}");
     for _ in 0..4 {
         assert_eq!(testing::client::get(&server.address("web"), "/").text(), "y");
     }
+    server.said(&["ready", &one.address]);
+    let began = std::time::Instant::now();
+    server.said(&["drain", &one.address, "--for", "2s"]);
     eventually("it is ready again", secs(20), || {
         (server.backend(&one.address)["admission"] == "ready").then_some(())
     });
-    assert!(began.elapsed() > secs(1), "{:?}", began.elapsed());
+    assert!(began.elapsed() >= secs(2), "{:?}", began.elapsed());
     assert!(server.backend(&one.address)["drain_seconds_left"].is_null());
-    let events = server.said(&["events"]);
-    assert!(events.contains("ready: the time of its drain by "), "{events}");
-    let answers: Vec<_> = (0..4).map(|_| testing::client::get(&server.address("web"), "/").text()).collect();
+    eventually("the event", secs(10), || {
+        server.said(&["events"]).contains("ready: the time of its drain by ").then_some(())
+    });
+    // Each worker has its own turn: one of them has several of so many clients.
+    let answers: Vec<_> = (0..40).map(|_| testing::client::get(&server.address("web"), "/").text()).collect();
     assert!(answers.contains(&"x".to_owned()), "{answers:?}");
 }
 

@@ -9,7 +9,7 @@ fn start(backend: &Scripted) -> Server {
          [acl.guests]\nentries = [\"permit 127.0.0.1\"]\ndefault = \"permit\"\n\
          [listener.web]\nbind = \"127.0.0.1:0\"\nacl = \"guests\"\npool = \"app\"\n\
          [listener.raw]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\n\
-         [pool.app]\nbackends = [\"{}\"]\nhealth = \"off\"\n",
+         [pool.app]\nbackends = [\"{}\"]\nhealth = \"off\"\ntimeouts = {{ queue = \"10m\" }}\n",
         backend.address
     ))
 }

@@ -82,13 +82,13 @@ fn those_that_wait_go_to_a_backend_that_is_added_and_to_one_that_is_ready_again(
 #[test]
 fn a_changed_time_limit_of_the_queue_is_that_of_those_that_wait() {
     let one = Scripted::answering("one");
-    let server = Server::start(&config(1, &limited(&one), "3s"));
+    let server = Server::start(&config(1, &limited(&one), "10s"));
     let _first = busy(&server);
     let mut clients = waiting(&server, 2);
     server.write_config(&config(1, &limited(&one), "10m"));
     server.said(&["reload"]);
     eventually("their first limit is over", secs(20), || {
-        (queue(&server)["longest_ms"].as_f64() > Some(4000.0)).then_some(())
+        (queue(&server)["longest_ms"].as_f64() > Some(11_000.0)).then_some(())
     });
     assert_eq!(queue(&server)["waiting"], 2, "they wait on");
     server.said(&["set", "pool.app.timeouts.queue", "5s"]);

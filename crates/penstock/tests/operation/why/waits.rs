@@ -21,7 +21,7 @@ fn behind_a_full_queue_also_a_client_that_all_backends_deny_gets_503() {
     let server = Server::start(&format!(
         "{START}[process]\nworkers = 1\n[acl.one]\nentries = [\"deny 127.0.0.9\"]\ndefault = \"permit\"\n\
          [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
-         [pool.app]\nhealth = \"off\"\nqueue = 2\nbackends = [{{ address = \"{}\", max-connections = 1, acl = \"one\" }}]\n",
+         [pool.app]\nhealth = \"off\"\nqueue = 2\ntimeouts = {{ queue = \"10m\" }}\nbackends = [{{ address = \"{}\", max-connections = 1, acl = \"one\" }}]\n",
         backend.address
     ));
     let ask = |source: &str| asked(&server, &["--from", source, &url(&server, "/")]);
@@ -68,7 +68,7 @@ fn client_that_its_backend_knows_passes_those_that_wait_and_why_says_so() {
     let server = Server::start(&format!(
         "{START}[process]\nworkers = 1\n[listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\n\
          [listener.dns]\nbind = \"127.0.0.1:0\"\nprotocol = \"udp\"\npool = \"app\"\n\
-         [pool.app]\nhealth = \"off\"\nbalance = \"sticky\"\n\
+         [pool.app]\nhealth = \"off\"\nbalance = \"sticky\"\ntimeouts = {{ queue = \"10m\" }}\n\
          backends = [{{ address = \"{}\", soft-max-connections = 1, max-connections = 2 }}]\n",
         backend.address
     ));
