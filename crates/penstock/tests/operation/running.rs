@@ -1,12 +1,13 @@
 //! The process among others: start, privilege, descriptors, signals, systemd, logs and numbers.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use testing::client::{End, Stream, get, request};
@@ -482,7 +483,7 @@ fn metrics_are_what_prometheus_reads_and_count_what_happened() {
     let mut bad = server.client("web");
     bad.send("nonsense\r\n\r\n");
     bad.read_to_end();
-    let text = eventually("the requests are counted", secs(10), || {
+    let text = eventually("the requests and the refusal are counted", secs(10), || {
         let text = server.metrics();
         let sum: f64 = samples(&text)
             .iter()
@@ -493,7 +494,8 @@ fn metrics_are_what_prometheus_reads_and_count_what_happened() {
             })
             .map(|(_, value)| value)
             .fold(0.0, |most, value| most.max(*value));
-        (sum >= 7.0).then_some(text)
+        let is_refusal = |(name, value): &(String, f64)| name.contains("4xx") && *value >= 1.0;
+        (sum >= 7.0 && samples(&text).iter().any(is_refusal)).then_some(text)
     });
     let all = samples(&text);
     assert!(all.len() > 20, "{text}");
@@ -501,10 +503,6 @@ fn metrics_are_what_prometheus_reads_and_count_what_happened() {
     for word in ["listener=\"web\"", "pool=\"app\"", &format!("backend=\"{}\"", backend.address)] {
         assert!(text.contains(word), "{word} is not in {text}");
     }
-    assert!(
-        all.iter().any(|(name, value)| name.contains("4xx") && *value >= 1.0),
-        "the refusal is counted: {text}"
-    );
     assert!(text.contains("# TYPE ") && text.contains("# HELP "));
     assert_eq!(get(&server.admin(), "/healthz").status, 200);
     let status: serde_json::Value = serde_json::from_str(&get(&server.admin(), "/status").text()).unwrap();
@@ -570,9 +568,9 @@ fn the_variables_of_the_flags_are_enough_to_serve() {
         setup.env("PENSTOCK_BACKEND", backends).env("PENSTOCK_BALANCE", "round-robin")
     };
     let server = start(&backends).start();
-    let mut seen: Vec<String> = (0..2).map(|_| get(&server.address("main"), "/").text()).collect();
-    seen.sort();
-    assert_eq!(seen, ["a", "b"]);
+    // Each worker has its own turn: one of them has several of so many clients.
+    let seen: BTreeSet<String> = (0..40).map(|_| get(&server.address("main"), "/").text()).collect();
+    assert_eq!(seen, ["a", "b"].map(str::to_owned).into());
     let refused = start("").output();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{said}");
@@ -627,6 +625,7 @@ fn nine_hundred_idle_connections_do_not_keep_others_waiting() {
     for _ in 0..100 {
         assert_eq!(get(&address, "/").status, 200);
     }
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    // On an idle machine it takes less than a second.
+    assert!(started.elapsed() < secs(60), "{:?}", started.elapsed());
     drop(idle);
 }
