@@ -77,7 +77,8 @@ fn few_descriptors_are_a_fault_and_many_are_not() {
 
 #[test]
 fn a_port_that_another_process_has_is_told_with_its_name() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Not one of those that the kernel gives other tests at other addresses and for datagrams.
+    let taken = TcpListener::bind(("127.0.0.1", testing::port::free())).unwrap();
     let port = taken.local_addr().unwrap().port();
     let name = fs::read_to_string("/proc/self/comm").unwrap();
     for bind in [format!("127.0.0.1:{port}"), format!(":{port}"), format!("0.0.0.0:{port}")] {

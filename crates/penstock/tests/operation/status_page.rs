@@ -60,7 +60,8 @@ fn the_page_is_sound_html_without_script_and_has_what_status_has() {
         "[control]\nsocket = \"@DIR@/control.sock\"\n[admin]\nbind = \"127.0.0.1:0\"\n[access-log]\ntarget = \"off\"\n\
          [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
          [listener.other]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"dead\"\n\
-         [pool.app]\nbackends = [\"{}\", \"unix:/run/<i>&'.sock\"]\nhealth = {{ http = \"/\", interval = \"100ms\", fall = 1 }}\n\
+         [pool.app]\nbackends = [\"{}\", \"unix:/run/<i>&'.sock\"]\n\
+         health = {{ http = \"/\", interval = \"2s\", timeout = \"2s\", fall = 3 }}\n\
          [pool.dead]\nbackends = [\"127.0.0.1:{port}\"]\nhealth = {{ tcp = true, interval = \"100ms\", fall = 1 }}\n",
         backend.address
     ));
