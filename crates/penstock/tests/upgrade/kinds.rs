@@ -50,7 +50,7 @@ fn datagrams_go_to_the_new_process_and_replies_of_the_old_one_still_come() {
     backend.set_read_timeout(Some(secs(20))).unwrap();
     let web = Scripted::answering("x");
     let udp = format!(
-        "[listener.dns]\nbind = \"127.0.0.1:0\"\nprotocol = \"udp\"\npool = \"dns\"\nidle-timeout = \"3s\"\n\
+        "[listener.dns]\nbind = \"127.0.0.1:0\"\nprotocol = \"udp\"\npool = \"dns\"\nidle-timeout = \"15s\"\n\
          [pool.dns]\nhealth = \"off\"\nbackends = [\"{}\"]\n",
         backend.local_addr().unwrap()
     );

@@ -202,7 +202,7 @@ fn twenty_upgrades_in_a_row_fail_no_request_and_cut_no_transfer() {
     let mut sessions = 0;
     for number in 0..UPGRADES {
         earlier.push(front.pid());
-        front.upgrade(&["--drain-for", "2m"]);
+        front.upgrade(&["--drain-for", "1h"]);
         assert_eq!(front.serving(), front.pid(), "upgrade {number}");
         socket.echo(&format!("after upgrade {number}"));
         let metrics = front.server.metrics();
