@@ -487,7 +487,7 @@ fn a_server_that_falls_silent_half_way_is_not_graded() {
             talk.send(&answer[..length]);
         }
     });
-    let graded = authority.grade(&server.address, "b.example", &["--timeout", "3"]);
+    let graded = authority.grade(&server.address, "b.example", &["--timeout", "15"]);
     assert_eq!((graded.grade(), graded.code), ("none", Some(2)), "{:?}", graded.output);
     assert!(!graded.report["observed"]["incomplete"].as_array().unwrap().is_empty());
 }
