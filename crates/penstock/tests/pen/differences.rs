@@ -262,7 +262,7 @@ fn first_datagrams(which: Which) -> String {
     let door = Door::open(which, &format!("-U -r @ {} {}", echo("a"), echo("b")));
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.connect(&door.address).unwrap();
-    client.set_read_timeout(Some(secs(2))).unwrap();
+    client.set_read_timeout(Some(secs(8))).unwrap();
     for _ in 0..10 {
         client.send(b"x").unwrap();
     }

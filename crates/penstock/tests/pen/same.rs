@@ -61,7 +61,7 @@ fn a_server_that_failed_is_left_alone_for_a_time_and_then_used_again() {
     same(|which| {
         let dead = port::free();
         let server = Scripted::answering("b");
-        let door = Door::open(which, &format!("-r -b 4 -O poll @ 127.0.0.1:{dead} {}", server.address));
+        let door = Door::open(which, &format!("-r -b 8 -O poll @ 127.0.0.1:{dead} {}", server.address));
         let before = door.asks(2);
         let _back = Scripted::answering_at(dead, "a");
         let during = door.asks(4);
