@@ -56,7 +56,8 @@ async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 #[tokio::test]
 async fn a_backend_goes_down_and_comes_back_and_both_are_said() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // At this address no other test gets the port meanwhile.
+    let listener = TcpListener::bind("127.0.0.77:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let bench = start(&format!("backends = ['{address}']\n{CHECKED}"));
     let backend = bench.backend(0);
@@ -77,10 +78,9 @@ async fn a_backend_goes_down_and_comes_back_and_both_are_said() {
 #[tokio::test]
 async fn one_that_hangs_does_not_delay_the_others() {
     let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap().into_std().unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let mut bench = start("backends = ['127.0.0.1:1']");
     let pool = format!(
-        "backends = ['{}', '{free}']\nhealth = {{ http = '/', interval = '30ms', timeout = '30ms' }}",
+        "backends = ['{}', '127.0.0.1:2']\nhealth = {{ http = '/', interval = '30ms', timeout = '30ms' }}",
         hanging.local_addr().unwrap()
     );
     let mut snapshot = fixture::snapshot(&bench.front.state, &pool);
@@ -167,11 +167,10 @@ async fn a_pool_says_whether_it_fails_open_or_is_merely_drained() {
 
 #[tokio::test]
 async fn a_reload_keeps_health_and_starts_and_ends_checks() {
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let mut bench = start(&format!("backends = ['{free}']\n{CHECKED}"));
+    let mut bench = start(&format!("backends = ['127.0.0.1:2']\n{CHECKED}"));
     let backend = bench.backend(0);
     eventually("down", || backend.health_state() == HealthState::Down).await;
-    bench.reload(&format!("backends = ['{free}', '127.0.0.1:1']\n{CHECKED}"));
+    bench.reload(&format!("backends = ['127.0.0.1:2', '127.0.0.1:1']\n{CHECKED}"));
     assert!(Arc::ptr_eq(&backend, &bench.backend(0)));
     assert_eq!(backend.health_state(), HealthState::Down);
     let second = bench.backend(1);
@@ -184,10 +183,9 @@ async fn a_reload_keeps_health_and_starts_and_ends_checks() {
 
 #[tokio::test]
 async fn a_backend_that_a_reload_brings_back_by_ending_its_checks_is_said() {
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let mut bench = start(&format!("backends = ['{gone}']\n{CHECKED}"));
+    let mut bench = start(&format!("backends = ['127.0.0.1:1']\n{CHECKED}"));
     eventually("it is down", || bench.backend(0).health_state() == HealthState::Down).await;
-    bench.reload(&format!("backends = ['{gone}']"));
+    bench.reload("backends = ['127.0.0.1:1']");
     assert_eq!(bench.backend(0).health_state(), HealthState::Unchecked);
     assert!(bench.said("readmitted: it is not checked any more"));
 }

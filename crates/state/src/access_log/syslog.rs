@@ -272,9 +272,11 @@ mod tests {
         let lines: String = (0..200_000).map(|number| format!("line {number}\n")).collect();
         let mut rest = lines.as_bytes();
         let mut full = 0;
+        let (is_full, begins) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            std::thread::sleep(Duration::from_millis(200));
+            // It begins when the receiver is full.
+            begins.recv_timeout(Duration::from_secs(60)).expect("the receiver is full");
             let mut all = Vec::new();
             stream.read_to_end(&mut all).unwrap();
             all
@@ -284,6 +286,7 @@ mod tests {
                 Ok(taken) => rest = &rest[taken..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     full += 1;
+                    let _ = is_full.send(());
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(error) => panic!("{error}"),
@@ -345,6 +348,8 @@ mod tests {
         let error = sender.write(b"x\n").unwrap_err().to_string();
         assert!(error.contains(&format!("syslog+tcp://127.0.0.1:{port} is away: ")), "{error}");
         let _back = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        // However late this test is.
+        sender.away.as_mut().unwrap().next += Duration::from_secs(3600);
         assert!(sender.write(b"x\n").is_err(), "it is not due");
         make_due(&mut sender);
         assert_eq!(sender.write(b"x\n").unwrap(), 2);

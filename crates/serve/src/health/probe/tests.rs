@@ -24,7 +24,7 @@ fn http(timeout: Duration) -> ActiveCheck {
 }
 
 const LONG: Duration = Duration::from_secs(20);
-const SHORT: Duration = Duration::from_millis(150);
+const SHORT: Duration = Duration::from_secs(1);
 
 /// Accepts one connection and sends `answer` after a complete request. The task returns the request.
 async fn server(answer: &'static [u8], then: Then) -> (BackendAddress, tokio::task::JoinHandle<String>) {
