@@ -4,7 +4,7 @@ use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use testing::server::binary;
 use testing::tools::{self, Root, run};
@@ -54,7 +54,7 @@ fn ended(child: Child) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Time of a capture in which some requests are made, also by programs that a busy machine starts slowly.
+/// Time of a capture in which some requests are made.
 const LONG_ENOUGH: &str = "8s";
 
 fn port_of(client: &Client) -> u16 {
@@ -67,14 +67,36 @@ fn port_of(client: &Client) -> u16 {
 /// What tshark prints of a file.
 #[track_caller]
 fn tshark(file: &Path, arguments: &[&str]) -> String {
+    let output = tshark_of(file, arguments);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Arguments of tshark, and whether what it then prints is what has to be in the file.
+type Wanted<'a> = (&'a [&'a str], &'a dyn Fn(&str) -> bool);
+
+/// Waits until tshark finds all that is wanted in the file of a running capture, then ends the capture.
+#[track_caller]
+fn wait_for_packets(mut child: Child, file: &Path, wanted: &[Wanted<'_>]) {
+    for (arguments, is_it) in wanted {
+        eventually(&format!("tshark finds it: {arguments:?}"), secs(60), || {
+            // The end of the file may be a part of a packet.
+            let output = tshark_of(file, arguments);
+            is_it(&String::from_utf8_lossy(&output.stdout)).then_some(())
+        });
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[track_caller]
+fn tshark_of(file: &Path, arguments: &[&str]) -> Output {
     let all: Vec<_> =
         ["-r", file.to_str().unwrap(), "-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"]
             .into_iter()
             .chain(arguments.iter().copied())
             .collect();
-    let output = run("tshark", &all, secs(60));
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    run("tshark", &all, secs(60))
 }
 
 #[test]
@@ -147,18 +169,18 @@ fn http2_is_read_by_tshark_over_tls_and_in_the_clear() {
         ("secure", server.address("secure").replace("127.0.0.1", "https://localhost") + "/one", "--http2"),
     ] {
         let file = directory.path().join(listener);
-        let child = capture(&server, &file, &["--listener", listener, "--for", LONG_ENOUGH]);
+        let child = capture(&server, &file, &["--listener", listener, "--for", "1h"]);
         for path in ["/one", "/two"] {
             assert_eq!(tools::curl_text(&["-k", how, &url.replace("/one", path)]), "the answer");
         }
-        ended(child);
         let port = server.address(listener).rsplit(':').next().unwrap().to_owned();
         let as_http2 = format!("tcp.port=={port},http2");
         let paths = ["-d", &as_http2, "-Y", "http2.headers.path", "-T", "fields", "-e", "http2.headers.path"];
-        assert_eq!(tshark(&file, &paths), "/one\n/two\n", "{listener}");
         let statuses =
             ["-d", &as_http2, "-Y", "http2.headers.status", "-T", "fields", "-e", "http2.headers.status"];
-        assert_eq!(tshark(&file, &statuses), "200\n200\n", "{listener}");
+        let wanted: [Wanted<'_>; 2] =
+            [(&paths, &|said| said == "/one\n/two\n"), (&statuses, &|said| said == "200\n200\n")];
+        wait_for_packets(child, &file, &wanted);
     }
 }
 
@@ -344,17 +366,16 @@ fn bulk_over_tcp_is_captured_whole() {
     let server = server(&address);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("raw");
-    let child = capture(&server, &file, &["--listener", "raw", "--for", LONG_ENOUGH]);
+    let child = capture(&server, &file, &["--listener", "raw", "--for", "1h"]);
     let mut client = Client::connect(&server.address("raw"));
     for _ in 0..20 {
         client.send(vec![b'y'; 50_000]);
         client.read_exactly(50_000);
     }
     drop(client);
-    ended(child);
-    let bytes = tshark(&file, &["-T", "fields", "-e", "tcp.len"]);
-    let sum: u64 = bytes.lines().filter_map(|line| line.parse::<u64>().ok()).sum();
-    assert_eq!(sum, 2 * 20 * 50_000);
+    let sum = |said: &str| said.lines().filter_map(|line| line.parse::<u64>().ok()).sum::<u64>();
+    let is_whole = |said: &str| sum(said) == 2 * 20 * 50_000;
+    wait_for_packets(child, &file, &[(&["-T", "fields", "-e", "tcp.len"], &is_whole)]);
 }
 
 #[test]
