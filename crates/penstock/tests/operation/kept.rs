@@ -249,7 +249,7 @@ fn what_a_command_has_answered_is_on_the_disk() {
             assert!(!kept(state.path(), "traffic.state").contains("\"drain\":{"), "{number}");
             proved[1] += 1;
         }
-        if !is_late(&server, &["set", "pool.app.timeouts.connect", &format!("{}s", number + 2)]) {
+        if !is_late(&server, &["set", "pool.app.timeouts.connect", &format!("{}s", number % 100 + 2)]) {
             let history = format!("\"number\":{}", number + 1);
             assert!(kept(state.path(), "changes.state").contains(&history), "{number}");
             proved[2] += 1;
@@ -257,7 +257,7 @@ fn what_a_command_has_answered_is_on_the_disk() {
         if proved.iter().all(|count| *count >= 5) {
             break;
         }
-        assert!(number < 40, "answers come before the store: {proved:?}");
+        assert!(number < 500, "answers come before the store: {proved:?}");
     }
     while is_late(&server, &["weight", &one.address, "7"]) {}
     server.signal(Signal::SIGKILL);

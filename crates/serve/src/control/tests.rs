@@ -36,7 +36,7 @@ struct Client(BufReader<StdStream>);
 impl Client {
     fn connect(server: &Server) -> Self {
         let stream = StdStream::connect(server.thread.path()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         Self(BufReader::new(stream))
     }
 
