@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::net::{IpAddr, TcpListener};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc;
 
 use testing::client::End;
@@ -99,6 +100,10 @@ pub(crate) fn servers_of_a_client(which: Which, newcomers: &[u16]) -> (bool, boo
     let door = Door::open(which, &line);
     let ask = |client| door.hold_from(client, secs(8)).unwrap().1;
     let first = ask(1);
+    // A session that has not ended yet would count.
+    eventually("its session has ended", secs(10), || {
+        servers.iter().all(|server| server.open.load(SeqCst) == 0).then_some(())
+    });
     // After this a new client gets the other server from both: it is the next one, and the one with fewer clients.
     let [other, again] = [2, 3].map(|client| door.hold_from(client, secs(8)).unwrap());
     assert!(other.1 != first && again.1 == first, "{which:?}: {first} {} {}", other.1, again.1);
