@@ -1,5 +1,6 @@
 //! Programs that the tests use. If a program is missing, the test fails and says how to install it.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -132,6 +133,18 @@ pub struct H2load {
     pub succeeded: u64,
     /// Requests that failed, timed out, or had another status.
     pub failed: u64,
+}
+
+/// Writes a program, such as a shell script. Another process writes it: until it calls execve(2), a child that another test
+/// has just started holds what this process had open for writing, and the kernel starts no program that is held so
+/// (ETXTBSY).
+#[track_caller]
+pub fn executable(path: &Path, text: &str) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "cat >\"$0\" && chmod 755 \"$0\""]).arg(path).stdin(Stdio::piped());
+    let mut child = shell.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{}", path.display());
 }
 
 /// Parses h2load's summary.

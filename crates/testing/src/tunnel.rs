@@ -1,7 +1,6 @@
 //! An environment for tunnels: a home and a state directory, an `ssh` that knows one sshd, and the real binary.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use tempfile::TempDir;
 use crate::server::binary;
 use crate::shown::show;
 use crate::sshd::{Sshd, program};
-use crate::{eventually, secs};
+use crate::{eventually, secs, tools};
 
 /// One sshd with the name `far`, and the files that `penstock tunnel` needs.
 pub struct Place {
@@ -93,8 +92,7 @@ impl Place {
     /// Writes a shell script; `$D` in it is the directory of the environment.
     pub fn script(&self, name: &str, text: &str) -> String {
         let directory = self.directory.path().display();
-        self.write(name, &format!("#!/bin/sh\nD={directory}\n{text}\n"));
-        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+        tools::executable(&self.path(name), &format!("#!/bin/sh\nD={directory}\n{text}\n"));
         self.shown(name)
     }
 

@@ -365,17 +365,17 @@ const LOOK: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     /// Starts a shell script in place of ssh; `$3` is the path of the log, if there is one. Returns when the script has
     /// created the file `done`.
     fn start(directory: &std::path::Path, kind: Kind, script: &str) -> Running {
-        let program = directory.join("ssh");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let engine = OpenSsh { program, arguments: Vec::new(), kind, login: String::new() };
+        let file = directory.join("ssh");
+        std::fs::write(&file, format!("{script}\n")).unwrap();
+        // As an argument of the shell: the kernel starts no program that a child of another test holds open for writing, which
+        // it does until it calls execve(2).
+        let arguments = vec![file.display().to_string()];
+        let engine = OpenSsh { program: "/bin/sh".into(), arguments, kind, login: String::new() };
         let target = Err(Failure {
             phase: Phase::Queued,
             reason: hosts::fleet::ending::Reason::LocalError,

@@ -528,9 +528,7 @@ fn prepare(namespace: &Namespace, name: &str, path: &Path) {
                 let grep = fs::canonicalize(program("grep")).unwrap();
                 fs::copy(&grep, path.join("grep")).unwrap();
                 let slow = format!("#!/bin/sh\n[ \"$1\" = -ls ] && sleep 1.7\nexec {shown}/grep \"$@\"\n");
-                fs::write(path.join("slow"), slow).unwrap();
-                fs::set_permissions(path.join("slow"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-                    .unwrap();
+                tools::executable(&path.join("slow"), &slow);
                 namespace.run(&format!("mount --bind {shown}/slow {}", grep.display()));
             }
         }

@@ -1,7 +1,7 @@
 //! `penstock run --mpssh`: the output of mpssh-py, with a program in place of ssh, a real sshd, and the lab.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use testing::fleet::{Fleet, RunResult, sorted, told};
 use testing::server::{Lines, binary, clear_environment, run_to_end};
 use testing::sshd::Sshd;
-use testing::{eventually, secs};
+use testing::{eventually, secs, tools};
 
 /// A directory with lists of hosts and programs in place of ssh.
 struct Place(TempDir);
@@ -31,8 +31,7 @@ impl Place {
     }
 
     fn program(&self, name: &str, script: &str) {
-        self.write(name, &format!("#!/bin/sh\n{script}"));
-        fs::set_permissions(self.0.path().join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        tools::executable(&self.0.path().join(name), &format!("#!/bin/sh\n{script}"));
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

@@ -1,7 +1,6 @@
 //! What the commands of operators do without, and what the programs that they start get nevertheless.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -40,8 +39,7 @@ fn look(directory: &Path) -> String {
         "#!/bin/sh\ncat /proc/$PPID/task/*/status /proc/$PPID/limits >{into}/parent\n\
          cat /proc/self/status /proc/self/limits >{into}/own\n"
     );
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    tools::executable(&path, &script);
     path.display().to_string()
 }
 

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use testing::fleet::{Fleet, sorted, told};
 use testing::server::Lines;
 use testing::sshd::{Sshd, processes};
-use testing::{eventually, secs};
+use testing::{eventually, secs, tools};
 
 const ENGINES: [&str; 2] = ["native", "openssh"];
 
@@ -200,8 +200,7 @@ fn ssh_that_does_not_obey_at_once_does_not_outlive_a_killed_client() {
     let program = fleet.home.path().join("ssh");
     // Ignored from the start, a signal stays ignored.
     let real = testing::sshd::program("ssh");
-    fs::write(&program, format!("#!/bin/sh\ntrap '' TERM\nexec {} \"$@\"\n", real.display())).unwrap();
-    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    tools::executable(&program, &format!("#!/bin/sh\ntrap '' TERM\nexec {} \"$@\"\n", real.display()));
     let sleep = format!("sleep {}", unique());
     let mut command = fleet.command(&["--engine", "openssh", "-w", "h1,h2", &sleep]);
     command.env("PATH", format!("{}:/usr/bin:/bin", fleet.home.path().display()));
@@ -222,8 +221,7 @@ fn command_of_a_killed_client_ends_though_its_watcher_came_late() {
     let wait = format!("read -r word <{}", gate.display());
     let script =
         format!("#!/bin/sh\nif [ \"$3\" = penstock-watcher ]; then {wait}; fi\nexec /bin/sh \"$@\"\n");
-    fs::write(&slow, script).unwrap();
-    fs::set_permissions(&slow, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    tools::executable(&slow, &script);
     let sshd = Sshd::with(&format!("SetEnv PATH={}:/usr/bin:/bin", place.path().display()));
     let fleet = Fleet::of(&sshd);
     for input in [&[][..], &["--stdin"]] {
@@ -497,8 +495,7 @@ fn run_that_goes_on_is_shown_as_such_and_not_run_again() {
 fn program_in_place_of_ssh_may_take_longer_than_a_connection() {
     let fleet = Fleet::of_lab(std::path::Path::new("/nowhere"));
     let program = fleet.home.path().join("slow");
-    fs::write(&program, "#!/bin/sh\nsleep 1.5\necho done\n").unwrap();
-    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    tools::executable(&program, "#!/bin/sh\nsleep 1.5\necho done\n");
     let told = fleet.run(&["-w", "a", "--connect-timeout", "0.5", "-S", program.to_str().unwrap(), "x"]);
     assert_eq!((told.stdout.as_str(), told.code), ("a -> done\n", Some(0)), "{told:?}");
 }

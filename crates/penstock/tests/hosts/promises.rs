@@ -4,7 +4,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Mutex;
@@ -344,8 +343,7 @@ fn pass(user: &User, sshd: &Sshd, door: Door) -> (Option<i32>, String) {
     let bin = user.home.path().join("bin");
     fs::create_dir_all(&bin).unwrap();
     let ssh = format!("#!/bin/sh\nexec {} -F {} \"$@\"\n", tools::program("ssh").display(), config.display());
-    fs::write(bin.join("ssh"), ssh).unwrap();
-    fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+    tools::executable(&bin.join("ssh"), &ssh);
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
     let run = |program: &Path, arguments: &[&str]| -> Output {
         run_to_end(

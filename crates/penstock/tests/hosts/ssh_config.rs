@@ -1,7 +1,6 @@
 //! `penstock ssh config`: what it prints, beside what `ssh -G` prints; and that the commands which it runs end with it.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -150,9 +149,7 @@ const STUBBORN: &str =
     "#!/bin/sh\ntrap '' HUP INT TERM; sleep 600 & echo $! $$ >pids.new; mv pids.new pids; wait; wait\n";
 
 fn put_stubborn(home: &Home) {
-    let path = home.dir.path().join("stubborn");
-    fs::write(&path, STUBBORN).unwrap();
-    fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    testing::tools::executable(&home.dir.path().join("stubborn"), STUBBORN);
 }
 
 fn wait_until_gone(home: &Home) {

@@ -260,7 +260,6 @@ const DELETE: u8 = 0x7f;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     fn question() -> Question {
         Question { text: "passphrase: ".to_owned(), answer: Answered::Unseen }
@@ -268,8 +267,7 @@ mod tests {
 
     fn person(directory: &std::path::Path, script: &str, variables: &[(&str, &str)]) -> UserPrompt {
         let program = directory.join("ask");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        testing::tools::executable(&program, &format!("#!/bin/sh\n{script}\n"));
         let mut person = UserPrompt::from_variables(&|name| match name {
             "SSH_ASKPASS" => Some(program.clone().into()),
             _ => variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into()),
