@@ -187,6 +187,7 @@ fn what_a_run_never_saw_mounted_is_taken_away_only_if_its_mount_command_names_it
     };
     let running = place.start(&["with", "t", "--", "true"]);
     eventually("the mount command", secs(20), || place.path("mounts").exists().then_some(()));
+    eventually("its note", secs(20), || place.noted().contains("mount ").then_some(()));
     running.kill();
     mount("admins-own", &point);
     fs::write(point.join("file"), "a day of work").unwrap();
