@@ -382,6 +382,12 @@ mod tests {
 
     use super::*;
 
+    /// The name of a run that no other process of this machine has: a test that runs twice at once must not find the
+    /// processes of the other.
+    fn unique(run: &str) -> String {
+        format!("{run}{}", std::process::id())
+    }
+
     fn command(run: &str, step: Step) -> Command {
         let mut command = Command::new("/bin/sh");
         command.env(RUN, run).env(STEP, step.word());
@@ -406,10 +412,10 @@ mod tests {
 
     #[tokio::test]
     async fn process_with_a_copied_environment_is_named_and_never_signalled() {
-        let own = tempfile::tempdir().unwrap();
-        let started = RunProcesses::new(&own.path().join("own"), "copied1");
-        let mut bystander = spawn_exec(command("copied1", Step::Mount).args(["-c", "exec sleep 600"]));
-        let mut run = command("copied1", Step::Mount);
+        let (own, name) = (tempfile::tempdir().unwrap(), unique("copied"));
+        let started = RunProcesses::new(&own.path().join("own"), &name);
+        let mut bystander = spawn_exec(command(&name, Step::Mount).args(["-c", "exec sleep 600"]));
+        let mut run = command(&name, Step::Mount);
         run.args(["-c", "sleep 600 & exec sleep 600"]);
         let (mut ours, session) = process::spawn(&mut run).unwrap();
         started.note(Step::Mount, session.leader());
@@ -424,9 +430,9 @@ mod tests {
 
     #[tokio::test]
     async fn daemon_that_left_its_session_and_its_parent_is_still_proved() {
-        let own = tempfile::tempdir().unwrap();
-        let started = RunProcesses::new(&own.path().join("own"), "daemon1");
-        let mut run = command("daemon1", Step::Mount);
+        let (own, name) = (tempfile::tempdir().unwrap(), unique("daemon"));
+        let started = RunProcesses::new(&own.path().join("own"), &name);
+        let mut run = command(&name, Step::Mount);
         run.args(["-c", "setsid sleep 600 & while [ \"$(cat /proc/$!/comm)\" != sleep ]; do :; done"]);
         let ended = started.noting_daemons(Step::Mount, async {
             let (mut child, session) = process::spawn(&mut run).unwrap();
@@ -442,25 +448,24 @@ mod tests {
             "it has a session of its own"
         );
         // The process after a crash has only the notes.
-        let left = RunProcesses::new(&own.path().join("own"), "daemon1").kill_left(Step::Mount).await;
+        let left = RunProcesses::new(&own.path().join("own"), &name).kill_left(Step::Mount).await;
         assert!(left.proved.is_empty() && left.unproved.is_empty(), "{left:?}");
         assert_eq!(process::stat(daemon.process), None, "it was not waited for");
     }
 
     #[tokio::test]
     async fn child_of_a_job_that_has_ended_is_proved_by_its_group_and_others_are_not() {
-        let own = tempfile::tempdir().unwrap();
-        let started = RunProcesses::new(&own.path().join("own"), "job1");
+        let (own, name) = (tempfile::tempdir().unwrap(), unique("job"));
+        let started = RunProcesses::new(&own.path().join("own"), &name);
         // A shell with a process group of its own stands for the run: the job starts a process and ends before it.
-        let mut run = command("job1", Step::Job);
+        let mut run = command(&name, Step::Job);
         run.args(["-c", "sleep 600 & echo $!"]).process_group(0).stdout(Stdio::piped());
         let mut job = run.spawn().unwrap();
         started.note(Step::Job, &Process::of_child(job.id()));
         let mut number = String::new();
         BufReader::new(job.stdout.take().unwrap()).read_line(&mut number).unwrap();
         job.wait().unwrap();
-        let mut other =
-            spawn_exec(command("job1", Step::Job).args(["-c", "exec sleep 600"]).process_group(0));
+        let mut other = spawn_exec(command(&name, Step::Job).args(["-c", "exec sleep 600"]).process_group(0));
         let left = started.left(Step::Job);
         assert_eq!(
             left.proved.iter().map(|one| one.process).collect::<Vec<_>>(),
@@ -477,11 +482,11 @@ mod tests {
 
     #[tokio::test]
     async fn group_that_a_script_leads_proves_nothing_of_a_copied_environment() {
-        let own = tempfile::tempdir().unwrap();
-        let started = RunProcesses::new(&own.path().join("own"), "script1");
+        let (own, name) = (tempfile::tempdir().unwrap(), unique("script"));
+        let started = RunProcesses::new(&own.path().join("own"), &name);
         let mut script = Command::new("/bin/sleep").arg("600").process_group(0).spawn().unwrap();
         let in_script = |step| {
-            let mut command = command("script1", step);
+            let mut command = command(&name, step);
             spawn_exec(command.args(["-c", "exec sleep 600"]).process_group(number(&script)))
         };
         let mut job = in_script(Step::Job);
