@@ -292,6 +292,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::{UnixDatagram, UnixStream};
     use std::sync::Barrier;
+    use std::time::Instant;
 
     use nix::fcntl::{FcntlArg, FdFlag, fcntl};
     use tempfile::{TempDir, tempdir};
@@ -305,6 +306,16 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    /// Waits until the socket at this path is closed everywhere: until it calls execve(2), a child that another test has just
+    /// started holds what this process had open.
+    fn wait_until_stale(path: &Path) {
+        let begun = Instant::now();
+        while !matches!(inspect(path, path), Ok(Occupant::Stale)) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{} is in use", path.display());
+            thread::yield_now();
+        }
     }
 
     #[test]
@@ -348,6 +359,7 @@ mod tests {
         let directory = tempdir().unwrap();
         let path = directory.path().join("s.sock");
         drop(listen_unix(&path, 0o600).unwrap());
+        wait_until_stale(&path);
         let (listener, _) = listen_unix(&path, 0o600).unwrap();
         UnixStream::connect(&path).unwrap();
         listener.accept().unwrap();
@@ -401,6 +413,7 @@ mod tests {
             assert_eq!(remove_stale_unix(&path).unwrap(), Removal::Kept);
             assert_eq!(names_in(&directory), ["s.sock"]);
             drop(socket);
+            wait_until_stale(&path);
             assert_eq!(remove_stale_unix(&path).unwrap(), Removal::Removed);
         }
     }
@@ -413,6 +426,7 @@ mod tests {
         let _client = UnixStream::connect(&path).unwrap();
         let _connection = listener.accept().unwrap();
         drop(listener);
+        wait_until_stale(&path);
         listen_unix(&path, 0o600).unwrap();
     }
 
@@ -439,6 +453,7 @@ mod tests {
         let path = directory.path().join("s.sock");
         for _ in 0..50 {
             drop(listen_unix(&path, 0o600));
+            wait_until_stale(&path);
             let barrier = Barrier::new(4);
             let start = || {
                 barrier.wait();
@@ -482,6 +497,7 @@ mod tests {
         let (listener, _) = listen_unix(&path, 0o600).unwrap();
         assert_eq!(remove_stale_unix(&path).unwrap(), Removal::Kept);
         drop(listener);
+        wait_until_stale(&path);
         assert_eq!(remove_stale_unix(&path).unwrap(), Removal::Removed);
         assert!(names_in(&directory).is_empty());
     }
