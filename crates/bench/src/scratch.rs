@@ -243,7 +243,7 @@ mod tests {
     fn sweep_until_gone(directories: &[&Path]) {
         let start = Instant::now();
         while directories.iter().any(|directory| directory.exists()) {
-            assert!(start.elapsed() < Duration::from_secs(10), "{directories:?}");
+            assert!(start.elapsed() < Duration::from_secs(60), "{directories:?}");
             sweep(directories[0].parent().unwrap());
         }
     }

@@ -283,22 +283,24 @@ mod tests {
 
     use super::*;
     use crate::load::gauge::Window;
+    use crate::load::until_counted;
 
     #[test]
     fn every_talk_gets_its_datagrams_from_the_server_itself() {
         for (talk, clients) in [(Talk::Queries, 8), (Talk::Kept, 2), (Talk::Download, 1)] {
-            let server = Server { listen: Address::Udp("127.0.0.1:0".parse().unwrap()), talk };
-            let (socket, address) = server.bind().unwrap();
-            thread::spawn(move || server.run(&socket));
-            let window = Window { warm_up: Duration::ZERO, duration: Duration::from_millis(20) };
-            let gauge = Gauge::new(window, Vec::new());
-            let load = Load { server: address, talk, clients };
-            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-            LocalSet::new().block_on(&runtime, async {
-                load.start(&gauge).await.unwrap();
-                gauge.run().await;
+            let tally = until_counted(|duration| {
+                let server = Server { listen: Address::Udp("127.0.0.1:0".parse().unwrap()), talk };
+                let (socket, address) = server.bind().unwrap();
+                thread::spawn(move || server.run(&socket));
+                let gauge = Gauge::new(Window { warm_up: Duration::ZERO, duration }, Vec::new());
+                let load = Load { server: address, talk, clients };
+                let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+                LocalSet::new().block_on(&runtime, async {
+                    load.start(&gauge).await.unwrap();
+                    gauge.run().await;
+                });
+                gauge.tally()
             });
-            let tally = gauge.tally();
             assert_eq!((tally.errors, &tally.first_error), (0, &None), "{talk:?}");
             assert!(tally.units > 0, "{talk:?}");
         }

@@ -75,7 +75,7 @@ fn a_run_works_wherever_temporary_files_are_to_be() {
             "--rounds",
             "1",
             "--duration",
-            "50ms",
+            "200ms",
             "--json",
             "r.json",
         ];

@@ -90,6 +90,7 @@ fn a_tiny_run_measures_every_contestant_and_leaves_nothing_behind() {
 
 #[test]
 fn an_interrupted_run_ends_soon_and_leaves_nothing_behind() {
+    let _only = super::only_run();
     let files: [&[&str]; 2] = [&["--json", "r.json"], &[]];
     for (signal, files) in [Signal::SIGINT, Signal::SIGTERM].into_iter().zip(files) {
         let scratch = tempfile::tempdir().unwrap();
@@ -163,6 +164,7 @@ fn one_group_is_measured_by_its_name() {
 
 #[test]
 fn a_killed_run_takes_its_processes_along() {
+    let _only = super::only_run();
     let scratch = tempfile::tempdir().unwrap();
     let mut command =
         bench(scratch.path(), &["http", "--rounds", "100", "--duration", "60s", "--json", "r.json"]);

@@ -7,6 +7,7 @@ use tokio::task::LocalSet;
 
 use super::*;
 use crate::load::gauge::{Tally, Window};
+use crate::load::until_counted;
 
 /// A server that answers every request with these bytes, and closes after a response with `Connection: close`.
 struct Server {
@@ -68,8 +69,9 @@ fn responses_of_every_framing_count_with_all_their_bytes() {
     ];
     for response in responses {
         for reuse in [Reuse::Keep, Reuse::Never] {
-            let server = Server { response, slow: None };
-            let tally = run(server, reuse, Pace::Closed, Duration::from_millis(50)).unwrap();
+            let tally = until_counted(|window| {
+                run(Server { response, slow: None }, reuse, Pace::Closed, window).unwrap()
+            });
             assert_eq!(tally.first_error, None, "{reuse:?} {response}");
             assert!(tally.units > 0, "{reuse:?} {response}");
             assert_eq!(tally.bytes, tally.units * response.len() as u64, "{reuse:?} {response}");

@@ -13,6 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::load::connector::{Curve, NAME};
 use crate::load::gauge::{Tally, Window};
+use crate::load::until_counted;
 use crate::target::front::TlsVersion;
 
 struct Site {
@@ -73,13 +74,13 @@ enum Sessions {
     None,
 }
 
-fn run(server: &Site, client: Client, sessions: Sessions) -> io::Result<Tally> {
+fn run(server: &Site, client: &Client, sessions: Sessions, duration: Duration) -> io::Result<Tally> {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
         let address = server.start(sessions).await;
-        let window = Window { warm_up: Duration::ZERO, duration: Duration::from_millis(100) };
+        let window = Window { warm_up: Duration::ZERO, duration };
         let gauge = Gauge::new(window, Vec::new());
-        Load { server: address, client, connections: 2 }.start(&gauge).await?;
+        Load { server: address, client: client.clone(), connections: 2 }.start(&gauge).await?;
         gauge.run().await;
         Ok(gauge.tally())
     })
@@ -90,7 +91,8 @@ fn handshakes_are_full_or_resumed_as_asked_in_both_versions() {
     let site = Site::new();
     for version in [TlsVersion::V12, TlsVersion::V13] {
         for resumption in [Resumption::Never, Resumption::Always] {
-            let tally = run(&site, site.client(version, resumption), Sessions::Kept).unwrap();
+            let client = site.client(version, resumption);
+            let tally = until_counted(|window| run(&site, &client, Sessions::Kept, window).unwrap());
             assert_eq!(tally.first_error, None, "{version:?} {resumption:?}");
             assert!(tally.units > 0, "{version:?} {resumption:?}");
         }
@@ -101,7 +103,8 @@ fn handshakes_are_full_or_resumed_as_asked_in_both_versions() {
 fn a_server_that_does_not_resume_is_not_counted_as_if_it_did() {
     let site = Site::new();
     for version in [TlsVersion::V12, TlsVersion::V13] {
-        let tally = run(&site, site.client(version, Resumption::Always), Sessions::None).unwrap();
+        let client = site.client(version, Resumption::Always);
+        let tally = until_counted(|window| run(&site, &client, Sessions::None, window).unwrap());
         assert_eq!(tally.units, 0, "{version:?}");
         assert!(tally.first_error.unwrap().contains("not Resumed"), "{version:?}");
     }
@@ -110,6 +113,7 @@ fn a_server_that_does_not_resume_is_not_counted_as_if_it_did() {
 #[test]
 fn a_server_with_another_certificate_is_an_error() {
     let (site, other) = (Site::new(), Site::new());
-    let error = run(&site, other.client(TlsVersion::V13, Resumption::Never), Sessions::Kept).unwrap_err();
+    let client = other.client(TlsVersion::V13, Resumption::Never);
+    let error = run(&site, &client, Sessions::Kept, Duration::from_millis(100)).unwrap_err();
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
 }
