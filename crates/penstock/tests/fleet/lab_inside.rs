@@ -245,12 +245,12 @@ fn what_cannot_be_a_lab_is_said_with_what_can_and_nothing_is_written() {
     assert_eq!(fs::read_to_string(ssh.join("known_hosts")).unwrap(), "mine");
     fs::remove_dir_all(&ssh).unwrap();
     refused(&["3", "--dir", "/proc/there"], 1, &["the lab cannot make /proc/there"]);
-    // A port that is in use.
-    let taken = std::net::TcpListener::bind("127.66.0.2:0").unwrap();
+    // A port that is in use, at addresses on which no other lab listens.
+    let taken = std::net::TcpListener::bind("127.69.0.2:0").unwrap();
     let (port, address) =
         (taken.local_addr().unwrap().port().to_string(), taken.local_addr().unwrap().to_string());
     refused(
-        &["3", "--port", &port],
+        &["3", "--first", "127.69.0.1", "--port", &port],
         1,
         &[&format!("the lab cannot listen on {address}: "), "without --port"],
     );
@@ -295,7 +295,9 @@ fn a_directory_has_one_lab_at_a_time_and_one_that_was_killed_is_no_obstacle() {
     let start = |arguments: &[&str]| -> (Child, Lines) {
         let mut command = Command::new(binary());
         clear_environment(&mut command);
-        command.args(["lab", "3", "--dir", "lab"]).args(arguments).current_dir(parent.path());
+        // No other lab listens on these addresses: it could be given the port of the one that was killed.
+        let first = ["--first", "127.68.0.1"];
+        command.args(["lab", "3", "--dir", "lab"]).args(first).args(arguments).current_dir(parent.path());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = Lines::follow(child.stdout.take().unwrap());
         lines.wait_for("Ctrl-C ends the lab", secs(20));
