@@ -193,9 +193,7 @@ mod tests {
 
     #[tokio::test]
     async fn address_that_refused_is_told_as_such_beside_one_that_was_silent() {
-        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let refusing = nobody.local_addr().unwrap();
-        drop(nobody);
+        let refusing = SocketAddr::from(([127, 0, 0, 1], testing::port::free()));
         // A listener that accepts no connection and whose queue is full: the kernel does not answer further
         // connections.
         let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();

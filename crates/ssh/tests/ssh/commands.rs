@@ -194,7 +194,7 @@ async fn a_forced_command_that_cannot_be_signalled_is_unknown_and_not_run_again(
     }
 }
 
-/// For tests whose own memory counts: those of one binary share a process.
+/// For tests whose own memory counts, and for those that keep megabytes: those of one binary share a process.
 static MEMORY: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[tokio::test]
@@ -299,6 +299,7 @@ async fn what_a_command_leaves_behind_is_heard_to_its_end() {
 
 #[tokio::test]
 async fn standard_input_arrives_whole_while_output_is_read() {
+    let _alone = MEMORY.lock().await;
     let sshd = Sshd::start();
     let session = session(&sshd).await;
     let mut process = session.exec("tee /dev/stderr | sha256sum", &Exec::default()).await.unwrap();
@@ -376,6 +377,7 @@ async fn a_command_in_a_terminal_sees_one() {
 
 #[tokio::test]
 async fn keys_exchanged_anew_lose_no_byte() {
+    let _alone = MEMORY.lock().await;
     let sshd = Sshd::with("RekeyLimit 1M");
     let mut target = target(&sshd);
     target.rekey.bytes = 700_000;

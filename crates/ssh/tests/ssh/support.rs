@@ -117,9 +117,9 @@ pub(crate) async fn phases(client: &Client, target: &Target) -> (Vec<Phase>, Res
     (seen.into_inner().unwrap(), result)
 }
 
-/// Waits until `condition` holds; the test fails with `what` after 20 seconds.
+/// Waits until `condition` holds; the test fails with `what` after a minute.
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !condition() {
         assert!(std::time::Instant::now() < limit, "not in time: {what}");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
