@@ -5,11 +5,24 @@ Arguments: host key, authorized_keys. Prints its port.
 
 import asyncio
 import os
+import subprocess
 import sys
 
 import asyncssh
 
 HOST_KEY, AUTHORIZED = sys.argv[1:3]
+COMMANDS = set()
+
+
+class Popen(subprocess.Popen):
+    """Knows the number of a command before anything else runs here."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        COMMANDS.add(self.pid)
+
+
+subprocess.Popen = Popen
 
 
 async def serve(process):
@@ -20,6 +33,7 @@ async def serve(process):
     feeding = asyncio.create_task(feed(process, command.stdin))
     await asyncio.gather(show(command.stdout, process.stdout), show(command.stderr, process.stderr))
     status = await command.wait()
+    COMMANDS.discard(command.pid)
     feeding.cancel()
     if status >= 0:
         process.exit(status)
@@ -68,20 +82,15 @@ async def main():
 
 
 async def reap():
-    """As init it is the parent of every orphan; asyncio waits for its own children by descriptor."""
+    """As init it is the parent of every orphan. For commands asyncio waits: it could not tell how they ended otherwise."""
     while True:
         await asyncio.sleep(0.2)
         for entry in os.listdir("/proc"):
-            if entry.isdigit() and entry != "1" and entry not in own():
+            if entry.isdigit() and entry != "1" and int(entry) not in COMMANDS:
                 try:
                     os.waitpid(int(entry), os.WNOHANG)
                 except ChildProcessError:
                     pass
-
-
-def own():
-    watcher = asyncio.get_child_watcher() if sys.version_info < (3, 12) else None
-    return {str(pid) for pid in getattr(watcher, "_callbacks", {})}
 
 
 asyncio.run(main())
