@@ -293,8 +293,10 @@ impl Server {
 
     fn is_stopped(&self) -> bool {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
-        let stats = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("stat")).unwrap());
-        stats.into_iter().all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+        // A thread that ends meanwhile has no file any more: the next look finds those that are left.
+        let stats = tasks.map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok());
+        let is_stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
+        stats.into_iter().all(|stat| stat.is_some_and(is_stopped))
     }
 
     #[track_caller]

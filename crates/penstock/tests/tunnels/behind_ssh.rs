@@ -87,8 +87,9 @@ fn a_tcp_check_behind_ssh_sees_whether_the_host_can_connect() {
 #[test]
 fn a_request_that_may_not_be_repeated_goes_to_the_next_backend_when_an_application_behind_ssh_is_down() {
     let place = Place::new();
-    let (gone, stays) =
-        (counting_backend(&place.path("log"), "gone", 0), counting_backend(&place.path("log"), "stays", 0));
+    // At its port no other test comes to listen later.
+    let gone = counting_backend(&place.path("log"), "gone", testing::port::free());
+    let stays = counting_backend(&place.path("log"), "stays", 0);
     let names = [format!("ssh:far/{}", gone.address), format!("ssh:far/{}", stays.address)];
     let rare = "{ http = \"/healthz\", interval = \"60s\", timeout = \"20s\", rise = 1, fall = 1 }";
     let server = serve(&place, &format!("\"{}\", \"{}\"", names[0], names[1]), rare);

@@ -64,6 +64,8 @@ fn every_kind_of_forward_carries_bytes_and_passes_on_the_end_of_one_direction() 
         carries_both_ways(&place, near, far);
         place.run(&["down", "all"]).code(0);
         assert!(TcpStream::connect(("127.0.0.1", near)).is_err());
+        // Until its process for the connection has ended, the host listens at that port.
+        eventually("the host is left", secs(20), || (place.sshd.connections() == 0).then_some(()));
         // The host's sshd leaves the socket on which it listened.
         fs::remove_file(place.path("far.sock")).unwrap();
         place.is_clean();
