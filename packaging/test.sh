@@ -55,9 +55,9 @@ ok() { run "$@" || fail "failed: $*"; }
 refused() { ! run "$@" || fail "did not fail: $*"; }
 said() { grep -q -- "$1" "$scratch/said" || fail "was not said: $1"; }
 not_said() { ! grep -q -- "$1" "$scratch/said" || fail "was said: $1"; }
-# Tries until a command succeeds, for at most ten seconds.
+# Tries until a command succeeds, for at most a minute: a busy machine boots slowly.
 eventually() {
-    local until=$((SECONDS + 10))
+    local until=$((SECONDS + 60))
     until run "$@"; do [ $SECONDS -lt $until ] || fail "still fails: $*"; done
 }
 serves() { eventually curl --silent --fail --location --max-time 5 "$1"; }
@@ -110,7 +110,7 @@ systemd-nspawn --quiet --directory="$machine" --boot --register=no --keep-unit -
     --resolv-conf=off --timezone=off --console=pipe \
     --system-call-filter="seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self" </dev/null >"$scratch/console" 2>&1 &
 container=$!
-for _ in $(seq 100); do
+for _ in $(seq 600); do
     leader=$(pgrep --parent "$container" systemd | head -n 1) && [ "$(cat "/proc/$leader/comm")" = systemd ] && break
     sleep 0.1
 done

@@ -44,7 +44,8 @@ impl User {
     }
 
     pub fn penstock(&self, arguments: &[&str]) -> Output {
-        run_to_end(self.command(crate::binary()).args(arguments), secs(30))
+        // A limit for what hangs only: some commands sync the file system, on which others write.
+        run_to_end(self.command(crate::binary()).args(arguments), secs(120))
     }
 
     /// Runs `penstock`, which must succeed. Returns its standard output.
@@ -104,7 +105,7 @@ impl User {
             command.args(["-o", option]);
         }
         command.args(["-F", "none", "-l", &sshd.user, &sshd.address.to_string(), "true"]);
-        run_to_end(&mut command, secs(30))
+        run_to_end(&mut command, secs(120))
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
@@ -206,7 +207,7 @@ impl Fleet {
         let config = self.user.home.path().join(".ssh/config");
         let mut ssh = self.user.command(tools::program("ssh"));
         ssh.arg("-F").arg(config).args(arguments).args(["echo", "here"]);
-        run_to_end(&mut ssh, secs(20))
+        run_to_end(&mut ssh, secs(120))
     }
 }
 

@@ -12,7 +12,8 @@ use testing::user::User;
 
 #[test]
 fn processes_that_write_at_once_lose_nothing() {
-    let (user, key) = (User::new(), tempfile::tempdir().unwrap());
+    // In memory: each waits five seconds for its turn, and every writer before it waits for the disk.
+    let (user, key) = (User { home: testing::memory::directory() }, tempfile::tempdir().unwrap());
     keygen(&key.path().join("k"), &["-t", "ed25519"]);
     user.pin("web1", &public_line(&key.path().join("k.pub")), None);
     let names: Vec<String> = (0..6).map(|at| format!("alias{at}")).collect();

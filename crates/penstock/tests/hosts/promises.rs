@@ -348,7 +348,7 @@ fn pass(user: &User, sshd: &Sshd, door: Door) -> (Option<i32>, String) {
     let run = |program: &Path, arguments: &[&str]| -> Output {
         run_to_end(
             user.command(program).env("PATH", &path).env("XDG_RUNTIME_DIR", &bin).args(arguments),
-            secs(40),
+            secs(120),
         )
     };
     let ours = Path::new(testing::binary());

@@ -143,6 +143,6 @@ fn witness_that_prints_nonsense_without_end_or_hangs_is_named_in_time() {
         let scene = Scene::new(&[("gate", &gate), ("odd", &odd)]);
         let begun = Instant::now();
         scene.refuses("gate,odd", &[&format!("the witness odd: {expected}"), "nothing was enrolled"]);
-        assert!(begun.elapsed() < secs(25), "{command}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < secs(100), "{command}: {:?}", begun.elapsed());
     }
 }

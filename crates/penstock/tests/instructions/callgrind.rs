@@ -40,7 +40,8 @@ fn build(target: &Path, what: &[&str]) {
     let mut command = Command::new(cargo);
     command.args(["build", "--release", "--locked"]).args(what).stdin(Stdio::null());
     command.env("CARGO_TARGET_DIR", target).current_dir(super::kept::root());
-    let output = run_to_end(&mut command, secs(900));
+    // A limit for what hangs only: from nothing it takes a slow machine long.
+    let output = run_to_end(&mut command, secs(7200));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
