@@ -11,17 +11,62 @@ use super::network::{CLIENT, Network, Running, SERVERS, VIP, are_same, host, noi
 
 pub(crate) const MANY: usize = 200;
 
-/// Bytes of each. The servers give 90 kB a second: slow enough for a few restarts.
+/// Bytes of each: more than the client takes in minutes, and than the buffers of both sides hold.
 const PART: usize = 4_000_000;
+
+/// Downloads at once: address, their number, a file with what the server has, and one that is not there yet. Until it is, each
+/// takes a few kB a second, and none ends; then they go on to their ends. Prints `begun` once each has begun, and what becomes
+/// of each.
+const CLIENT_OF_MANY: &str = r#"
+import os, socket, sys, time
+address, count, expected, go = sys.argv[1], int(sys.argv[2]), open(sys.argv[3], "rb").read(), sys.argv[4]
+class Download:
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
+        self.socket.settimeout(120)
+        self.socket.connect((address, 80))
+        self.socket.sendall(b"GET /part HTTP/1.1\r\nHost: x\r\n\r\n")
+        self.head, self.taken = b"", 0
+        while b"\r\n\r\n" not in self.head:
+            byte = self.socket.recv(1)
+            assert byte, self.head
+            self.head += byte
+        assert self.head.startswith(b"HTTP/1.1 200 ") and b"Content-Length: %d\r\n" % len(expected) in self.head, self.head
+        self.socket.setblocking(False)
+    def take(self, most):
+        try:
+            data = self.socket.recv(most)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            return f"{error} after {self.taken}"
+        if not data or data != expected[self.taken:self.taken + len(data)]:
+            return f"{len(data)} bytes that are not those after {self.taken}"
+        self.taken += len(data)
+        return "whole" if self.taken == len(expected) else None
+running, has_begun = [Download() for _ in range(count)], False
+while running:
+    is_free = os.path.exists(go)
+    for one in list(running):
+        if said := one.take(1 << 20 if is_free else 1000):
+            print(said, flush=True)
+            running.remove(one)
+    if not has_begun and all(one.taken for one in running):
+        has_begun = True
+        print("begun", flush=True)
+    time.sleep(0.001 if is_free else 0.05)
+"#;
 
 /// Ports of the client by the server that has the connection.
 pub(crate) type Places = BTreeMap<usize, BTreeSet<String>>;
 
 pub(crate) struct Downloads<'a> {
     network: &'a Network,
-    curl: Running,
+    client: Running,
     before: Places,
     said: PathBuf,
+    go: PathBuf,
     vip: &'a str,
 }
 
@@ -37,25 +82,18 @@ impl<'a> Downloads<'a> {
         for server in SERVERS {
             fs::write(network.root(server).join("part"), noise(PART)).unwrap();
         }
-        let (to, said) = (directory.join("part#1").display().to_string(), directory.join("said"));
-        let url = format!("http://{}/part?[1-{MANY}]", host(vip));
-        let words = ["curl", "--no-progress-meter", "--parallel", "--parallel-immediate", "--parallel-max"];
-        let count = MANY.to_string();
-        let more = [&count, "-f", "-m", "300", "--noproxy", "*", "-o", &to];
-        let last = ["-w", "%{http_code} %{size_download} %{num_connects}\n", &url];
-        let mut command = network.command(CLIENT, &[&words[..], &more, &last].concat());
-        command.stdout(fs::File::create(&said).unwrap()).stderr(Stdio::null());
-        let curl = Running(command.spawn().unwrap());
+        let (said, go) = (directory.join("said"), directory.join("go"));
+        let part = network.root(SERVERS[0]).join("part").display().to_string();
+        let words = ["python3", "-c", CLIENT_OF_MANY, vip, &MANY.to_string(), &part, go.to_str().unwrap()];
+        let mut command = network.command(CLIENT, &words);
+        command.stdout(fs::File::create(&said).unwrap());
+        let client = Running(command.spawn().unwrap());
         let before = eventually("all downloads have begun", secs(60), || {
-            let places = places(network, vip);
-            let begun = |number: usize| {
-                fs::metadata(directory.join(format!("part{number}"))).is_ok_and(|it| it.len() > 0)
-            };
-            (places.values().map(BTreeSet::len).sum::<usize>() == MANY && (1..=MANY).all(begun))
-                .then_some(places)
+            fs::read_to_string(&said).unwrap().starts_with("begun").then(|| places(network, vip))
         });
+        assert_eq!(before.values().map(BTreeSet::len).sum::<usize>(), MANY, "{before:?}");
         assert!(before.values().all(|ports| ports.len() > MANY / 5), "both have many: {before:?}");
-        Self { network, curl, before, said, vip }
+        Self { network, client, before, said, go, vip }
     }
 
     /// Every connection is still there, on the server that it began on.
@@ -64,19 +102,14 @@ impl<'a> Downloads<'a> {
         assert_eq!(places(self.network, self.vip), self.before);
     }
 
-    /// Waits for the last one.
+    /// Lets them end, and waits for the last one.
     #[track_caller]
     pub(crate) fn assert_all_end_whole(mut self) {
-        eventually("the downloads end", secs(250), || self.curl.0.try_wait().unwrap());
+        fs::write(&self.go, "").unwrap();
+        eventually("the downloads end", secs(250), || self.client.0.try_wait().unwrap());
         let said = fs::read_to_string(&self.said).unwrap();
-        let whole = format!("200 {PART} 1");
-        assert_eq!(said.lines().filter(|line| **line == whole).count(), MANY, "{said}");
-        let part = noise(PART);
-        for number in 1..=MANY {
-            let file = self.network.directory.path().join(format!("part{number}"));
-            assert!(fs::read(&file).unwrap() == part, "{number}");
-            fs::remove_file(file).unwrap();
-        }
+        assert_eq!(said.lines().filter(|line| *line == "whole").count(), MANY, "{said}");
+        fs::remove_file(&self.go).unwrap();
     }
 }
 

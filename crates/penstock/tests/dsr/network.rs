@@ -133,8 +133,8 @@ impl Network {
         Setup::new(config).through(["ip", "netns", "exec", self.machines[BALANCER].name(), a, b, c])
     }
 
-    /// Starts nginx on a server: `/` says which one it is, `/large` gives a file, `/part` one slowly, and files can be put. At
-    /// an address for which there is a file `broken-ADDRESS` it answers with an error.
+    /// Starts nginx on a server: `/` says which one it is, `/large` gives a file, and files can be put. At an address for which
+    /// there is a file `broken-ADDRESS` it answers with an error.
     pub(crate) fn nginx(&self, server: usize) -> Running {
         let root = self.root(server);
         fs::create_dir_all(&root).unwrap();
@@ -154,10 +154,10 @@ impl Network {
              events {{}}\n\
              http {{ access_log off; client_body_temp_path {at}.body; proxy_temp_path {at}.proxy;\n\
              fastcgi_temp_path {at}.fastcgi; uwsgi_temp_path {at}.uwsgi; scgi_temp_path {at}.scgi;\n\
-             client_max_body_size 100m;\n\
+             client_max_body_size 100m; send_timeout 1h;\n\
              server {{ listen *:80; listen *:8080; listen [::]:80; listen [::]:8080; root {at}; dav_methods PUT;\n\
              if (-f {at}/broken-$server_addr) {{ return 503; }}
-             add_header X-Server {server} always; location = /part {{ limit_rate 90k; }} }} }}\n"
+             add_header X-Server {server} always; }} }}\n"
         );
         fs::write(&config, text).unwrap();
         let mut command = self.command(server, &["nginx", "-e", "stderr", "-c", config.to_str().unwrap()]);
