@@ -3,10 +3,7 @@
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
-use super::network::{BALANCER, CLIENT, Network, SERVERS, VIP, VIP6, config};
-
-const CHECKED: &str =
-    "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
+use super::network::{BALANCER, CHECKED, CLIENT, Network, SERVERS, VIP, VIP6, config};
 
 fn degraded(server: &Server) -> String {
     server.ctl_json(&["status"])["degraded"].to_string()

@@ -12,11 +12,8 @@ use serde_json::Value;
 use testing::tools::{self, Root};
 use testing::{eventually, secs};
 
-use super::network::{BALANCER, CLIENT, Network, Running, SERVERS, VIP, config};
+use super::network::{BALANCER, CHECKED, CLIENT, Network, Running, SERVERS, VIP, config};
 use super::traffic::{ask, unbound};
-
-const CHECKED: &str =
-    "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
 
 #[test]
 fn a_running_download_ends_whole_on_a_drained_backend_and_new_connections_go_elsewhere() {

@@ -3,7 +3,7 @@
 use testing::tools::{self, Root};
 use testing::{binary, eventually, secs};
 
-use super::network::{BALANCER, CLIENT, Network, SERVERS, VIP, VIP6, config};
+use super::network::{BALANCER, CHECKED, CLIENT, Network, SERVERS, VIP, VIP6, config};
 use super::traffic::{ask, unbound};
 
 #[test]
@@ -29,21 +29,20 @@ fn forwards(path: &str, address: &str, [vip, first, second, client]: [&str; 4]) 
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
     let _dns = unbound(&network, SERVERS[1]);
-    let check = "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
-    let mut config = config(&format!("\"{vip}:80\""), &format!("data-path = \"{path}\""), check)
+    let mut config = config(&format!("\"{vip}:80\""), &format!("data-path = \"{path}\""), CHECKED)
         .replace(", \"10.77.0.15:80\"", "")
         .replace("10.77.0.14", first);
     config.push_str(&format!(
         "[listener.all]\nbind = \"{vip}:*\"\nprotocol = \"dsr\"\ninterface = \"eth0\"\n\
          data-path = \"{path}\"\ntransport = \"tcp-and-udp\"\npool = \"all\"\n\
-         [pool.all]\nbackends = [\"{second}:8080\"]\nbalance = \"maglev\"\n{check}\n"
+         [pool.all]\nbackends = [\"{second}:8080\"]\nbalance = \"maglev\"\n{CHECKED}\n"
     ));
     let server = network.balancer(&config);
     let paths = server.ctl_json(&["status"])["listeners"].clone();
     assert!(paths.as_array().unwrap().iter().all(|one| one["paths"][0]["path"] == path), "{paths:#}");
-    let visit = |port: u16| network.curl(&["-m", "1", &format!("http://{vip}:{port}/")]).stdout;
-    eventually("both serve", secs(20), || (visit(80) == b"2" && visit(8080) == b"3").then_some(()));
-    assert!((0..20).all(|_| visit(80) == b"2" && visit(8080) == b"3"));
+    let visit = |port: u16, limit| network.curl(&["-m", limit, &format!("http://{vip}:{port}/")]).stdout;
+    eventually("both serve", secs(20), || (visit(80, "1") == b"2" && visit(8080, "1") == b"3").then_some(()));
+    assert!((0..20).all(|_| visit(80, "20") == b"2" && visit(8080, "20") == b"3"));
     assert_eq!(ask(&network, CLIENT, address, None).as_deref(), Some("3"));
     let explain = |port: u16, transport: &str| {
         let to = format!("{vip}:{port}");

@@ -9,7 +9,7 @@ use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
 use super::downloads::LargeDownloads;
-use super::network::{BALANCER, Network, SERVERS, VIP, config};
+use super::network::{BALANCER, Network, PATIENT, SERVERS, VIP, config};
 use super::paths::{ends, stop};
 use super::survival::other_build;
 
@@ -19,7 +19,7 @@ fn setup(network: &Network, config: &str) -> Setup {
 }
 
 fn of(listener: &str) -> String {
-    config(&format!("\"{VIP}:80\""), listener, "health = { tcp = true, interval = \"1s\" }")
+    config(&format!("\"{VIP}:80\""), listener, PATIENT)
 }
 
 fn serves(network: &Network) {

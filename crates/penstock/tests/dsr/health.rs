@@ -4,10 +4,7 @@
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
-use super::network::{Network, SERVERS, VIP, config};
-
-const CHECKED: &str =
-    "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
+use super::network::{CHECKED, Network, SERVERS, VIP, config};
 
 /// Exit code of `ctl health`, and what it says.
 fn health(server: &Server, pools: &[&str]) -> (Option<i32>, String) {

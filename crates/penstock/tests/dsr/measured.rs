@@ -4,10 +4,7 @@ use serde_json::Value;
 use testing::tools::{self, Root};
 use testing::{eventually, secs};
 
-use super::network::{BALANCER, Network, SERVERS, VIP, config};
-
-const CHECKED: &str =
-    "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
+use super::network::{BALANCER, CHECKED, Network, SERVERS, VIP, config};
 
 #[test]
 fn the_metrics_say_where_packets_are_forwarded_and_what_became_of_them() {

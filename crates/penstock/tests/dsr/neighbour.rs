@@ -5,7 +5,7 @@ use std::time::Instant;
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
-use super::network::{BALANCER, CLIENT, Network, Running, SERVERS, VIP, config};
+use super::network::{BALANCER, CHECKED, CLIENT, Network, Running, SERVERS, VIP, config};
 
 /// Tells a machine again and again who has an address: own Ethernet address, that of the machine, the address, that of the
 /// machine, the pause, and the Ethernet address that is claimed.
@@ -95,8 +95,8 @@ fn claim([first, second, own]: [String; 3]) {
     eventually("nothing is degraded", secs(10), || (degraded(&server) == "[]").then_some(()));
 }
 
-/// The kernel sends the check of a pool where the forged answers lead.
-const CHECKED: &str = "health = { tcp = true, interval = \"1s\", timeout = \"500ms\", rise = 1, fall = 2 }";
+/// It fails within 2 s.
+const QUICK: &str = "health = { tcp = true, interval = \"1s\", timeout = \"500ms\", rise = 1, fall = 2 }";
 
 fn backends(server: &Server) -> Option<Vec<(String, Option<String>)>> {
     let status = server.ctl_json(&["dsr", "status"]);
@@ -121,6 +121,7 @@ fn forge([first, second, own]: [String; 3]) {
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
     let at = |ip: &str| if ip.contains(':') { format!("[{ip}]:80") } else { format!("{ip}:80") };
+    // The kernel sends the check of the pool where the forged answers lead.
     let text = config(&format!("\"{VIP}:80\""), "", CHECKED);
     let text = text.replace("10.77.0.14:80", &at(&first)).replace("10.77.0.15:80", &at(&second));
     let server = network.balancer(&text);
@@ -172,7 +173,7 @@ fn replace(path: &str, first: &str) {
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
     let at = if first.contains(':') { format!("[{first}]:80") } else { format!("{first}:80") };
-    let text = config(&format!("\"{VIP}:80\""), &format!("data-path = \"{path}\""), CHECKED);
+    let text = config(&format!("\"{VIP}:80\""), &format!("data-path = \"{path}\""), QUICK);
     let server = network.balancer(&text.replace("10.77.0.14:80", &at));
     let is = |mac: &str| {
         let first = backends(&server)?.first()?.clone();

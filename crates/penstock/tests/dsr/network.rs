@@ -304,6 +304,13 @@ pub(crate) fn config(bind: &str, listener: &str, pool: &str) -> String {
     )
 }
 
+/// A check that finds a fault within a few seconds. Answers that are late because the machine is busy are no fault for it.
+pub(crate) const CHECKED: &str =
+    "health = { tcp = true, interval = \"1s\", timeout = \"1s\", rise = 1, fall = 2 }";
+
+/// A check beside connections that must not break: a backend that is down loses them.
+pub(crate) const PATIENT: &str = "health = { tcp = true, interval = \"10s\", timeout = \"10s\" }";
+
 /// Names of listeners that have one family of addresses each.
 pub(crate) const FAMILIES: [&str; 2] = ["v4", "v6"];
 

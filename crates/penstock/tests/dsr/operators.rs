@@ -3,10 +3,7 @@
 use testing::tools::{self, Root};
 use testing::{eventually, secs};
 
-use super::network::{Network, SERVERS, VIP, VIP6, config};
-
-const CHECKED: &str =
-    "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
+use super::network::{CHECKED, Network, SERVERS, VIP, VIP6, config};
 
 #[test]
 fn services_are_shown_and_what_is_explained_of_a_packet_is_what_happens() {

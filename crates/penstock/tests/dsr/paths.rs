@@ -7,7 +7,7 @@ use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
 use super::downloads::LargeDownloads;
-use super::network::{BALANCER, CLIENT, Network, SERVERS, SWITCH, VIP, config};
+use super::network::{BALANCER, CLIENT, Network, PATIENT, SERVERS, SWITCH, VIP, config};
 
 const NO_CHECKS: &str = "health = \"off\"";
 
@@ -248,7 +248,7 @@ fn a_killed_process_and_its_successor_cut_no_download_and_a_stop_takes_the_progr
     }
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
-    let config = config(&bind(), "", "health = { tcp = true, interval = \"1s\" }");
+    let config = config(&bind(), "", PATIENT);
     let mut server = network.balancer_with_all_files(&config);
     eventually("it serves", secs(20), || {
         network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success().then_some(())

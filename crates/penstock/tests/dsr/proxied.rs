@@ -5,12 +5,9 @@ use std::fs;
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
-use super::network::{BALANCER, Network, SERVERS, VIP, VIP6, are_same, config, host, noise};
+use super::network::{BALANCER, CHECKED, Network, SERVERS, VIP, VIP6, are_same, config, host, noise};
 use super::paths::stop;
 use super::traffic::{ask, bind, unbound};
-
-const CHECKED: &str =
-    "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
 
 /// A network whose balancer has the addresses, as keepalived would give them. Of IPv6 it answers only for those of the interface.
 fn network() -> Network {

@@ -10,10 +10,8 @@ use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
 use super::downloads::{Downloads, MANY};
-use super::network::{BALANCER, CLIENT, Network, SERVERS, VIP, VIP6, config, host, only};
+use super::network::{BALANCER, CLIENT, Network, PATIENT, SERVERS, VIP, VIP6, config, host, only};
 use super::tunnel::{self, Routed};
-
-const CHECKED: &str = "health = { tcp = true, interval = \"1s\" }";
 
 /// The link of the service's program, if there is one.
 pub(crate) fn link(network: &Network, path: &str) -> PathBuf {
@@ -88,7 +86,7 @@ fn two_hundred_downloads_of_ipv6_outlive_a_crash_a_restart_and_an_upgrade() {
     }
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
-    outlive(&network, "tc", &config(&format!("\"[{VIP6}]:80\""), &kept("tc"), CHECKED), ("web", VIP6));
+    outlive(&network, "tc", &config(&format!("\"[{VIP6}]:80\""), &kept("tc"), PATIENT), ("web", VIP6));
 }
 
 #[test]
@@ -99,7 +97,7 @@ fn two_hundred_downloads_through_tunnels_outlive_a_crash_a_restart_and_an_upgrad
     let routed = Routed::new();
     routed.limit_segments();
     let _servers = SERVERS.map(|server| routed.network.nginx(server));
-    let config = only(&tunnel::config(80, &kept("tc"), CHECKED), &["v4"]);
+    let config = only(&tunnel::config(80, &kept("tc"), PATIENT), &["v4"]);
     outlive(&routed.network, "tc", &config, ("v4", VIP));
 }
 
@@ -115,7 +113,7 @@ fn two_hundred_downloads_outlive_the_process_that_forwards_them_if_the_next_one_
     fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     let listener = format!("data-path = \"af_packet\"\nhash-key-file = \"{}\"", key.display());
-    let config = config(&format!("\"{VIP}:80\""), &listener, CHECKED);
+    let config = config(&format!("\"{VIP}:80\""), &listener, PATIENT);
     // Root alone may read the key.
     let config = config.replace("user = \"nobody\"\n", "");
     let mut server = network.balancer(&config);
@@ -144,7 +142,7 @@ fn survive(path: &str) {
         network.pass_in_driver(BALANCER);
         network.offload(CLIENT, "tx", "off");
     }
-    outlive(&network, path, &config(&format!("\"{VIP}:80\""), &kept(path), CHECKED), ("web", VIP));
+    outlive(&network, path, &config(&format!("\"{VIP}:80\""), &kept(path), PATIENT), ("web", VIP));
 }
 
 fn outlive(network: &Network, path: &str, config: &str, (listener, vip): (&str, &str)) {
@@ -320,7 +318,7 @@ fn without_its_process_the_program_of_an_owner_answers_who_has_the_address_and_t
         let _servers = SERVERS.map(|server| network.nginx(server));
         let binds: Vec<_> = hosts.iter().map(|host| format!("\"{host}:80\"")).collect();
         let listener = format!("data-path = \"{path}\"\nowner-address = \"{OWNER}\"");
-        let config = config(&format!("[{}]", binds.join(", ")), &listener, CHECKED);
+        let config = config(&format!("[{}]", binds.join(", ")), &listener, PATIENT);
         for word in ["owner", "standby"] {
             let change = if word == "owner" { "add" } else { "del" };
             network.ip(BALANCER, &["addr", change, &format!("{OWNER}/32"), "dev", "lo"]);

@@ -10,7 +10,7 @@ use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
 use super::downloads::Downloads;
-use super::network::{BALANCER, CLIENT, Network, Running, SERVERS, VIP, VIP6, config};
+use super::network::{BALANCER, CLIENT, Network, PATIENT, Running, SERVERS, VIP, VIP6, config};
 use super::trace::{ended, fields, trace};
 
 const OWNER: &str = "169.254.77.10";
@@ -128,7 +128,7 @@ fn two_hundred_downloads_stay_where_they_are_when_the_other_balancer_takes_over(
     fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     let listener = format!("owner-address = \"{OWNER}\"\nhash-key-file = \"{}\"", key.display());
-    let config = config(&format!("\"{VIP}:80\""), &listener, "health = { tcp = true, interval = \"1s\" }");
+    let config = config(&format!("\"{VIP}:80\""), &listener, PATIENT);
     // Root alone may read the key.
     let config = config.replace("user = \"nobody\"\n", "");
     let servers = machines.map(|machine| network.machine(machine).setup(&config).start());

@@ -8,7 +8,7 @@ use testing::tools::{self, Root};
 use testing::{eventually, secs};
 
 use super::network::{
-    BALANCER, CLIENT, LARGE, Network, Running, SERVERS, VIP, VIP6, are_same, config, host, noise,
+    BALANCER, CLIENT, LARGE, Network, PATIENT, Running, SERVERS, VIP, VIP6, are_same, config, host, noise,
 };
 
 #[test]
@@ -110,7 +110,7 @@ fn http_passes(path: &str, vips: &[&str], offloads: &[(&str, &str)]) {
         network.offload(CLIENT, "tx", "off");
     }
     let listener = format!("mode = \"l2\"\ndata-path = \"{path}\"");
-    let server = network.balancer(&config(&bind, &listener, "health = { tcp = true, interval = \"1s\" }"));
+    let server = network.balancer(&config(&bind, &listener, PATIENT));
     for address in &addresses {
         eventually("the service has its backends", secs(20), || {
             network.curl(&["-m", "1", &format!("http://{address}/")]).status.success().then_some(())

@@ -11,7 +11,9 @@ use testing::network::Machine;
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
-use super::network::{BALANCER, CLIENT, FAMILIES, Network, Running, SERVERS, SWITCH, VIP, VIP6, noise, only};
+use super::network::{
+    BALANCER, CHECKED, CLIENT, FAMILIES, Network, PATIENT, Running, SERVERS, SWITCH, VIP, VIP6, noise, only,
+};
 use super::trace::{ended, fields, trace};
 use super::traffic::{Frames, OFFLOADS, UNLOADED, ask, pass, unbound};
 
@@ -124,8 +126,6 @@ pub(crate) fn config(port: u16, listener: &str, pool: &str) -> String {
     text
 }
 
-const CHECK: &str = "health = { tcp = true, interval = \"300ms\", timeout = \"300ms\", rise = 1, fall = 2 }";
-
 #[test]
 fn http_passes_through_tunnels_with_every_offload_and_replies_go_straight_back() {
     if tools::root("makes network namespaces") == Root::LeftOut {
@@ -155,7 +155,7 @@ fn http_passes(path: &str, offloads: &[(&str, &str)], families: &[&str]) {
     let routed = Routed::new();
     let network = &routed.network;
     let _servers = SERVERS.map(|server| network.nginx(server));
-    let config = only(&config(80, &format!("data-path = \"{path}\""), CHECK), families);
+    let config = only(&config(80, &format!("data-path = \"{path}\""), PATIENT), families);
     let all = FAMILIES.into_iter().zip([VIP.to_owned(), format!("[{VIP6}]")]);
     let addresses: Vec<_> =
         all.filter(|(one, _)| families.contains(one)).map(|(_, address)| address).collect();
@@ -335,7 +335,7 @@ fn a_server_behind_a_router_is_probed_through_its_tunnel_and_routes_are_followed
         let routed = Routed::new();
         let network = &routed.network;
         let _servers = SERVERS.map(|server| network.nginx(server));
-        let server = network.balancer(&config(80, &format!("data-path = \"{path}\""), CHECK));
+        let server = network.balancer(&config(80, &format!("data-path = \"{path}\""), CHECKED));
         let far = format!("{FAR_IP}:80");
         let both = |vip: &str| {
             let url = format!("http://{vip}/");
@@ -380,7 +380,7 @@ fn the_doctor_proves_each_tunnel() {
     let network = &routed.network;
     let _servers = SERVERS.map(|server| network.nginx(server));
     let file = network.directory.path().join("doctor.toml").display().to_string();
-    fs::write(&file, config(80, "", CHECK).replace("@DIR@", "/nowhere")).unwrap();
+    fs::write(&file, config(80, "", CHECKED).replace("@DIR@", "/nowhere")).unwrap();
     let faults = || {
         let output = network.output(BALANCER, &[binary(), "doctor", "dsr", "--config", &file, "--json"]);
         let report: Value =

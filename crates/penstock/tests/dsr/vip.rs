@@ -4,11 +4,8 @@ use serde_json::Value;
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
-use super::network::{BALANCER, CLIENT, Network, SERVERS, VIP, VIP6, config};
+use super::network::{BALANCER, CHECKED, CLIENT, Network, SERVERS, VIP, VIP6, config};
 use super::traffic::{ask, unbound};
-
-const CHECKED: &str =
-    "health = { tcp = true, interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
 
 /// What the probes say of a backend at an address.
 fn probed(server: &Server, backend: &str, address: &str) -> Option<Value> {

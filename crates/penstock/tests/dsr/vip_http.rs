@@ -10,8 +10,7 @@ use testing::{Server, eventually, secs};
 use super::network::{BALANCER, Network, SERVERS, VIP, VIP6, config, host};
 use super::tunnel::{self, Routed};
 
-const CHECKED: &str =
-    "health = { http = \"/\", interval = \"200ms\", timeout = \"200ms\", rise = 1, fall = 2 }";
+const CHECKED: &str = "health = { http = \"/\", interval = \"1s\", timeout = \"1s\", rise = 1, fall = 2 }";
 
 /// State and cause of a backend at an address.
 fn probed(server: &Server, backend: &str, address: &str) -> Option<(String, String)> {
