@@ -109,10 +109,12 @@ fn the_answer_of_drain_waits_for_the_worker_and_says_if_it_does_not_follow() {
         assert!(stop.wait().unwrap().success());
         let warning = "the worker of 10.77.0.100:80 has not followed within 1 s";
         assert!(answer.contains(warning), "{path}: {answer}");
-        let answer = server.said(&["ready", "10.77.0.14:80"]);
-        assert!(!answer.contains("followed"), "{path}: {answer}");
-        let answer = server.said(&["drain", "10.77.0.14:80"]);
-        assert!(!answer.contains("followed"), "{path}: {answer}");
+        // It goes on, and follows within that second, which a busy machine may need for other programs.
+        for command in ["ready", "drain"] {
+            eventually(&format!("{path}: the worker follows {command}"), secs(20), || {
+                (!server.said(&[command, "10.77.0.14:80"]).contains("followed")).then_some(())
+            });
+        }
         assert!((0..50).all(|_| network.visit(VIP) == "3"), "{path}");
     }
 }
@@ -166,7 +168,8 @@ fn with_the_same_key_a_flow_has_the_same_backend_after_a_restart_and_a_missing_k
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
     let who = || -> Vec<_> {
         let server = network.balancer(&config);
-        eventually("the service has its backends", secs(20), || ask(&network, CLIENT, VIP, None));
+        super::wire::ready(&server);
+        eventually("it serves", secs(20), || ask(&network, CLIENT, VIP, None));
         assert_eq!(server.ctl_json(&["status"])["degraded"].as_array().map(Vec::len), Some(0));
         (40_000..40_024).map(|port| ask(&network, CLIENT, VIP, Some(port)).expect("an answer")).collect()
     };

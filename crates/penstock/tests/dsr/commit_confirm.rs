@@ -69,13 +69,13 @@ fn a_start_that_an_operator_confirms_stays() {
     }
     let network = Network::new();
     let _servers = SERVERS.map(|server| network.nginx(server));
-    let server = started(&network, "tc", "8");
+    let server = started(&network, "tc", "15");
     assert_eq!(server.said(&["confirm"]), "the start is confirmed\n");
     let began = std::time::Instant::now();
     assert!(server.refused(&["confirm"]).contains("confirm"), "there is nothing more to confirm");
     eventually("it serves, also when the time is over", secs(40), || {
         let serves = network.curl(&["-m", "1", &format!("http://{VIP}/")]).status.success();
-        (serves && began.elapsed() > secs(10)).then_some(())
+        (serves && began.elapsed() > secs(17)).then_some(())
     });
     assert!(link(&network, "tc").exists() && status(&server)["degraded"].as_array().unwrap().is_empty());
     assert!(server.said(&["events"]).contains("the start is confirmed by"), "it is told who did");

@@ -183,7 +183,7 @@ impl Network {
     /// Which server answers a new connection.
     #[track_caller]
     pub(crate) fn visit(&self, address: &str) -> String {
-        let output = self.curl(&["-m", "10", &format!("http://{address}/")]);
+        let output = self.curl(&["-m", "30", &format!("http://{address}/")]);
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     }

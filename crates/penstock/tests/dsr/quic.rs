@@ -41,7 +41,7 @@ const VISIT: &str = r#"
 import asyncio, socket, ssl, sys
 from aioquic.asyncio import connect
 from aioquic.quic.configuration import QuicConfiguration
-address, count = sys.argv[1], int(sys.argv[2])
+address, count, limit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 async def ask(connection):
     async def once():
         reader, writer = await connection.create_stream()
@@ -49,7 +49,7 @@ async def ask(connection):
         writer.write_eof()
         return (await reader.read()).decode()
     try:
-        return await asyncio.wait_for(once(), 4)
+        return await asyncio.wait_for(once(), limit)
     except asyncio.TimeoutError:
         return "-"
 async def visit():
@@ -76,11 +76,11 @@ asyncio.run(main())
 
 const VISITS: usize = 24;
 
-/// Which servers the client has reached before and after its change.
-fn visit(network: &Network, vip: &str) -> Vec<(String, String)> {
+/// Which servers the client has reached before and after its change. One that does not answer is waited for so many seconds.
+fn visit(network: &Network, vip: &str, limit: &str) -> Vec<(String, String)> {
     let python = tools::python("aioquic");
     let count = VISITS.to_string();
-    let said = network.run(CLIENT, &[python.to_str().unwrap(), "-c", VISIT, vip, &count]);
+    let said = network.run(CLIENT, &[python.to_str().unwrap(), "-c", VISIT, vip, &count, limit]);
     let pair = |line: &str| line.split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned()));
     said.lines().filter_map(pair).collect()
 }
@@ -122,7 +122,7 @@ fn a_quic_connection_keeps_its_server_when_the_address_of_its_client_changes() {
         let server = network.balancer(&text(path, quic));
         super::wire::ready(&server);
         eventually(&format!("{path} {vip}: both serve, and every connection goes on"), secs(60), || {
-            let all = visit(&network, vip);
+            let all = visit(&network, vip, "40");
             let both = SERVERS.iter().all(|one| all.iter().any(|(before, _)| *before == one.to_string()));
             assert!(all.iter().all(|(before, after)| before == "-" || before == after), "{path}: {all:?}");
             (both && all.len() == VISITS && !all.iter().any(|(before, _)| before == "-")).then_some(())
@@ -132,7 +132,7 @@ fn a_quic_connection_keeps_its_server_when_the_address_of_its_client_changes() {
             let plain = text(path, "");
             server.write_config(&plain);
             assert!(server.ctl(&["reload"]).status.success());
-            let all = visit(&network, vip);
+            let all = visit(&network, vip, "4");
             assert!(all.iter().any(|(_, after)| after == "-"), "{all:?}");
         }
         super::paths::stop(server);

@@ -197,7 +197,7 @@ pub(crate) fn unbound(network: &Network, server: usize) -> Running {
 /// Asks a DNS server which one it is, from a port of the client.
 pub(crate) fn ask(network: &Network, machine: usize, address: &str, port: Option<u16>) -> Option<String> {
     let (at, from) = (format!("@{address}"), port.map(|port| format!("{}@{port}", network.address(machine))));
-    let mut words = vec!["kdig", "+short", "+retry=0", "+time=2", &at];
+    let mut words = vec!["kdig", "+short", "+retry=0", "+time=5", &at];
     words.extend(from.iter().flat_map(|from| ["-b", from.as_str()]));
     words.extend(["who.test", "TXT"]);
     let output = network.output(machine, &words);
