@@ -8,6 +8,7 @@ use testing::{Server, eventually, secs};
 
 use super::bpf_refused::{Refused, starter};
 use super::network::{Network, SERVERS, VIP, config};
+use super::paths::stop;
 use super::survival::link;
 
 #[test]
@@ -61,4 +62,7 @@ fn a_program_whose_maps_have_another_form_goes_on_until_its_successor_is_in_its_
     let server = network.setup_as("one.toml", &text).start();
     eventually("its flows are taken over", secs(20), || before(&server).then_some(()));
     (0..20).for_each(|_| assert!(["2", "3"].contains(&&*network.visit(VIP))));
+    // The next network namespace may have the number of this one, and would find what is left.
+    stop(server);
+    assert!(!link(&network, "tc").exists());
 }
