@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -199,14 +200,16 @@ pub fn processes() -> Vec<String> {
     found
 }
 
-/// A loopback address and a port that is free and unlikely to be taken by other programs.
+/// A loopback address, different for each call in this process, and a port of it that is free and unlikely to be taken by other
+/// programs.
 pub fn free_address() -> (Ipv4Addr, u16) {
-    let random =
-        std::process::id() ^ u32::from(std::thread::current().name().map_or(0, |name| name.len() as u16));
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos();
-    let mixed = (random ^ now).wrapping_mul(0x9E37_79B1);
-    let [first, second, third, _] = mixed.to_be_bytes();
-    let address = Ipv4Addr::new(127, first.max(2), second, third.clamp(1, 254));
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // 252 second numbers from 2 on, 256 third and 254 fourth ones. Two programs at the same time begin far from each other.
+    const COUNT: u32 = 252 * 256 * 254;
+    let number = (std::process::id().wrapping_mul(0x9E37_79B1) % COUNT + NEXT.fetch_add(1, Relaxed)) % COUNT;
+    let [second, third, fourth] = [2 + number / 254 / 256, number / 254 % 256, 1 + number % 254];
+    let [second, third, fourth] = [second, third, fourth].map(|byte| u8::try_from(byte).unwrap());
+    let address = Ipv4Addr::new(127, second, third, fourth);
     let port = TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port();
     (address, port)
 }
