@@ -151,7 +151,7 @@ impl Setup {
         let stderr = Lines::follow(child.stderr.take().unwrap());
         let stdout = Lines::follow(child.stdout.take().unwrap());
         let mut server = Server { child, dir: self.dir, stderr, stdout, addresses: Mutex::default() };
-        let deadline = Instant::now() + secs(30);
+        let deadline = Instant::now() + secs(90);
         while server.stderr.count(" ready") == 0 {
             let ended = server.child.try_wait().unwrap();
             assert!(ended.is_none(), "the server ended with {ended:?}: {:#?}", server.stderr.tail(40));
