@@ -50,7 +50,7 @@ impl Updatable {
         let knot = command.spawn().unwrap();
         let server = Self { directory, address: SocketAddr::from((address, port)), knot };
         eventually("the zones are served", secs(20), || {
-            server.dig("example.", "SOA").contains("admin").then_some(())
+            server.ask("example.", "SOA", 1).contains("admin").then_some(())
         });
         server
     }
@@ -69,14 +69,19 @@ impl Updatable {
 
     /// The records of a name, as `kdig +short` prints them.
     pub fn dig(&self, name: &str, kind: &str) -> String {
-        let place = format!("@{}", self.address.ip());
+        self.ask(name, kind, 10)
+    }
+
+    /// Waits so many seconds for the answer, also while the server is not there yet.
+    fn ask(&self, name: &str, kind: &str, seconds: u32) -> String {
+        let (place, limit) = (format!("@{}", self.address.ip()), format!("+time={seconds}"));
         let mut command = Command::new(program("kdig"));
         command.args([
             &place,
             "-p",
             &self.address.port().to_string(),
             "+short",
-            "+time=1",
+            &limit,
             "+retry=0",
             name,
             kind,

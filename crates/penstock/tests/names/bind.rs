@@ -1,7 +1,7 @@
 //! The same against BIND: a primary that checks prerequisites and signatures in its own way.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
@@ -18,7 +18,7 @@ fn bind_takes_our_updates_and_its_refusals_are_told() {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     // BIND listens on the addresses of interfaces only.
     let (shown, address) = (path.display(), "127.0.0.1");
-    let port = TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port();
+    let port = testing::port::free();
     let key = |name: &str, secret: &str| {
         format!("key \"{name}\" {{ algorithm hmac-sha256; secret \"{secret}\"; }};\n")
     };

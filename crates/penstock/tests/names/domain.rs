@@ -163,7 +163,7 @@ impl Domain {
         self.processes[at] = Some(command.spawn().unwrap());
         let address = self.servers[at];
         eventually("the zone is served", secs(20), || {
-            dig(address, &self.zone, "SOA").contains("admin").then_some(())
+            dig(address, &self.zone, "SOA", 1).contains("admin").then_some(())
         });
     }
 
@@ -197,7 +197,7 @@ impl Domain {
         let resolv = format!("nameserver {mine}\noptions trust-ad timeout:2 attempts:2\n");
         fs::write(self.file("resolv.conf"), resolv).unwrap();
         eventually("the resolver answers", secs(20), || {
-            dig(mine, &self.zone, "SOA").contains("admin").then_some(())
+            dig(mine, &self.zone, "SOA", 1).contains("admin").then_some(())
         });
     }
 
@@ -217,7 +217,7 @@ impl Domain {
 
     /// What a server says, as `kdig +short` prints it.
     pub(crate) fn dig(&self, server: usize, name: &str, kind: &str) -> String {
-        dig(self.servers[server], name, kind)
+        dig(self.servers[server], name, kind, 10)
     }
 
     /// Arguments of `penstock dns push` for the primary server.
@@ -264,10 +264,11 @@ impl Drop for Domain {
     }
 }
 
-fn dig(server: Ipv4Addr, name: &str, kind: &str) -> String {
-    let place = format!("@{server}");
+/// Waits so many seconds for the answer, also where no server is yet.
+fn dig(server: Ipv4Addr, name: &str, kind: &str, seconds: u32) -> String {
+    let (place, limit) = (format!("@{server}"), format!("+time={seconds}"));
     let mut command = Command::new(program("kdig"));
-    command.args([&place, "+short", "+time=1", "+retry=0", name, kind]);
+    command.args([&place, "+short", &limit, "+retry=0", name, kind]);
     String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
 }
 

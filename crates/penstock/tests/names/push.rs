@@ -121,7 +121,7 @@ fn every_refusal_is_told_by_its_reason() {
     assert!(domain.dig(0, "web1.example.test.", "SSHFP").starts_with("4 2 "));
 
     // A server that accepts and says nothing.
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = TcpListener::bind(("127.0.0.1", testing::port::free())).unwrap();
     let (place, key) =
         (silent.local_addr().unwrap().to_string(), domain.key("penstock").display().to_string());
     let arguments = ["dns", "push", "--next", &file, "--server", &place, "--tsig", &key, "--timeout", "1"];
