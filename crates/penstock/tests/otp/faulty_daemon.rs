@@ -27,7 +27,8 @@ fn beside(daemon: fn(UnixStream), typed: &str) {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("retrieve authentication info") || said.contains("Authentication"), "{said}");
-    assert!(began.elapsed() < secs(8), "{:?}", began.elapsed());
+    // It waits for two seconds, and a busy machine may need more for the programs.
+    assert!(began.elapsed() < secs(20), "{:?}", began.elapsed());
 }
 
 fn heard(stream: &UnixStream) {

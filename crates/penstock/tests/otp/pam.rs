@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use testing::server::{Lines, Setup, binary, run_to_end};
 use testing::tools::{Root, program, root};
@@ -140,7 +140,8 @@ fn without_a_daemon_or_with_a_slow_one_nobody_is_let_in_and_nothing_waits_long()
     let _silent = UnixListener::bind(&socket).unwrap();
     let began = Instant::now();
     expect(&options, "alice", &otp, false);
-    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+    // Two seconds, and what a busy machine needs for the programs.
+    assert!(began.elapsed() < secs(20), "{:?}", began.elapsed());
     expect("socket=/run/x.sock alwaysok", "alice", &otp, false);
 }
 

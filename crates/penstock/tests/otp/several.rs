@@ -21,7 +21,7 @@ fn config(port: u16, peer: u16, level: u8) -> String {
     format!(
         "[listener.web]\nbind = \"127.0.0.1:{port}\"\npool = \"app\"\n[pool.app]\nbackends = [\"127.0.0.1:9\"]\n\
          [otp]\nstore = \"@DIR@/otp\"\nkey-file = \"@DIR@/otp.key\"\nlisteners = [\"web\"]\n\
-         peers = [\"127.0.0.1:{peer}\"]\nsync-level = {level}\nsync-timeout = \"500ms\"\n\
+         peers = [\"127.0.0.1:{peer}\"]\nsync-level = {level}\nsync-timeout = \"10s\"\n\
          [control]\nsocket = \"@DIR@/control.sock\"\n"
     )
 }
