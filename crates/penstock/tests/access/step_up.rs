@@ -128,7 +128,7 @@ fn a_log_in_without_a_user_changes_nothing_unless_it_is_excepted() {
 
 #[test]
 fn a_password_is_enough_for_the_configured_time() {
-    let site = site("step-up-for = \"3s\"");
+    let site = site("step-up-for = \"10s\"");
     let mut peer = ann(&site, [127, 0, 0, 1]);
     assert_eq!(peer.command(&format!("otp {}", CODES[0])).0, "ok");
     assert_eq!(peer.command("drain 127.0.0.1:9").0, "ok");

@@ -155,7 +155,7 @@ fn a_follower_who_is_removed_is_disconnected_though_nothing_happens() {
 fn a_token_that_has_ended_is_refused_and_one_that_is_not_known_looks_alike() {
     let site = Site::start("");
     token(&site, "other", &["--role", "view"]);
-    let secret = token(&site, "short", &["--role", "view", "--expires", "5s"]);
+    let secret = token(&site, "short", &["--role", "view", "--expires", "15s"]);
     let mut peer = Peer::connect(&site, None);
     assert!(log_in(&mut peer, &secret).starts_with("235 "));
     eventually("the end of the token", secs(20), || {
