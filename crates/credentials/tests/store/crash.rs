@@ -15,6 +15,9 @@ use super::{enrol, last, otp, place};
 
 const THREADS: u32 = 8;
 
+/// Kills at least.
+const KILLS: u32 = 5;
+
 /// Directory of the store, and the numbers from which the threads begin, of the process that is killed.
 const DIRECTORY: &str = "PENSTOCK_OTP_DIRECTORY";
 const BEGIN: &str = "PENSTOCK_OTP_BEGIN";
@@ -66,7 +69,8 @@ fn no_otp_is_good_twice_and_none_is_forgotten_when_the_process_is_killed() {
     let mut good: HashMap<u32, u32> = (0..THREADS).map(|thread| (thread, 0)).collect();
     let (mut total, mut kills, mut twice) = (0, 0, 0);
     let mut random = std::process::id();
-    while total < count {
+    // What was written before a kill is read after it, which may be much on a busy machine.
+    while total < count || kills < KILLS {
         // Each thread begins three OTPs before the last one that was good.
         let begin: Vec<String> =
             (0..THREADS).map(|thread| good[&thread].saturating_sub(3).to_string()).collect();
@@ -116,5 +120,4 @@ fn no_otp_is_good_twice_and_none_is_forgotten_when_the_process_is_killed() {
     }
     println!("{total} good OTPs, {kills} kills, {twice} good twice");
     assert_eq!(twice, 0);
-    assert!(kills >= 5, "{kills} kills");
 }
