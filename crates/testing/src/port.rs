@@ -22,7 +22,10 @@ pub fn free() -> u16 {
 /// No port is free.
 #[must_use]
 pub fn listener() -> TcpListener {
-    all().filter(|port| take(*port)).find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).expect("a free port")
+    all()
+        .filter(|port| take(*port))
+        .find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok())
+        .expect("a free port")
 }
 
 /// Each port once, beginning with the one behind those that earlier calls in this process have tried.
