@@ -253,7 +253,7 @@ fn run(command: &mut Command) -> Output {
     std::os::unix::fs::symlink(binary(), programs.path().join("penstock")).unwrap();
     let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
     clear_environment(command);
-    run_to_end(command.env("PATH", path).stdin(Stdio::null()), secs(60))
+    run_to_end(command.env("PATH", path).stdin(Stdio::null()), secs(600))
 }
 
 fn stdout(output: &Output) -> String {
