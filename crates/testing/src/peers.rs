@@ -459,14 +459,17 @@ pub fn nginx(dir: &Path, extra: &str) -> Process {
         ),
     )
     .unwrap();
+    let running = dir.join("nginx.pid");
+    let _ = fs::remove_file(&running);
     let mut command = Command::new(tools::program("nginx"));
     command.arg("-p").arg(dir).arg("-c").arg(dir.join("nginx.conf")).arg("-e").arg(dir.join("nginx.log"));
     let mut process = Process::start(&mut command);
     process.address = format!("unix:{at}/nginx.sock");
     let address = process.address.clone();
-    eventually("nginx listens", secs(15), || {
+    eventually("nginx listens", secs(60), || {
         assert!(process.child.try_wait().unwrap().is_none(), "nginx ended: {:?}", process.stderr.all());
-        Stream::connect(&address).ok()
+        // It opens one socket after the other, and then writes the file.
+        Stream::connect(&address).ok().filter(|_| running.exists())
     });
     process
 }

@@ -53,7 +53,9 @@ fn requests_reach_a_verified_backend_by_its_name_over_kept_connections() {
     let mut client = server.client("web");
     assert_eq!(client.get("/", &[]).text(), "served");
     let seen = client.get("/seen", &[]).text();
-    assert!(seen.starts_with("TLSv1.3 . app.internal NONE"), "{seen}");
+    // A session of the check may have been resumed, where it came first.
+    assert!(seen.starts_with("TLSv1.3 . ") || seen.starts_with("TLSv1.3 r "), "{seen}");
+    assert!(seen[10..].starts_with("app.internal NONE"), "{seen}");
     assert!(seen.ends_with(" 2"), "the second request goes over the same connection: {seen}");
     eventually("the check passes over TLS", secs(10), || {
         (server.health(&nginx.address) == "up").then_some(())
