@@ -181,11 +181,16 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(60), "{:?}", *lock(&worked));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let before = *lock(&worked);
-        Paced::new(pace.client(), async {}).await;
-        let meanwhile = *lock(&worked) - before;
-        // One or two on an idle machine, some more where steps last differently long. Behind all 50 clients it would be 50.
-        assert!(meanwhile <= step * 20, "{meanwhile:?}");
+        let mut meanwhile = Vec::new();
+        for _ in 0..9 {
+            let before = *lock(&worked);
+            Paced::new(pace.client(), async {}).await;
+            meanwhile.push(*lock(&worked) - before);
+        }
+        // One or two on an idle machine, some more where steps last differently long: on a busy one 25 of one client were
+        // seen. Behind all 50 clients it would be 50.
+        meanwhile.sort();
+        assert!(meanwhile[4] <= step * 20, "{meanwhile:?}");
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
         let (worked, time) = (*lock(&worked), start.elapsed());
         assert!(worked <= (time + Duration::from_millis(500)) / 10 + step * 2, "{worked:?} of {time:?}");
