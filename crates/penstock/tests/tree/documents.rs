@@ -155,11 +155,12 @@ fn every_field_that_is_printed_is_in_the_documents() {
     }
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("t.toml");
-    fs::write(&file, tunnel(&backend)).unwrap();
+    // Root has one directory for the sockets of all tunnels: another test has one of this name at the same time.
+    fs::write(&file, tunnel(&backend).replace("[tunnel.db]", "[tunnel.fields]")).unwrap();
     let script = format!(
         "penstock run -w @lab --json uptime; penstock run --last --json; penstock put -w lab001 --json {0} t.toml
          penstock ssh explain lab001 --json; penstock ssh explain lab002 --json; penstock ssh config lab001 --json
-         penstock tunnel with --config {0} db -- penstock tunnel status --json; penstock check --format json {0}",
+         penstock tunnel with --config {0} fields -- penstock tunnel status --json; penstock check --format json {0}",
         file.display()
     );
     let mut lab = Command::new(binary());
