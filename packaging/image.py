@@ -97,13 +97,13 @@ class Archive:
 def tree_of(program, config, roots):
     """The files of the image."""
     archive = Archive()
-    for directory in ("etc", "etc/penstock", "etc/ssl", "etc/ssl/certs", "run", "usr", "usr/bin", "var", "var/lib"):
+    for directory in ("etc", "etc/penstock", "etc/ssl", "etc/ssl/certs", "run", "usr", "usr/bin"):
         archive.add(directory, 0o755)
+    # No /var/lib/penstock: a directory for state that ends with the container would promise too much.
     # /run is a file system of its own with --read-only: then --tmpfs /run/penstock:uid=65532 is asked for.
     archive.add("run/penstock", 0o755, owner=USER)
-    archive.add("var/lib/penstock", 0o700, owner=USER)
     archive.add("tmp", 0o1777)
-    archive.add("etc/passwd", 0o644, f"root:x:0:0::/:\npenstock:x:{USER}:{USER}::/var/lib/penstock:\n".encode())
+    archive.add("etc/passwd", 0o644, f"root:x:0:0::/:\npenstock:x:{USER}:{USER}::/:\n".encode())
     archive.add("etc/group", 0o644, f"root:x:0:\npenstock:x:{USER}:\n".encode())
     archive.add(ROOTS.lstrip("/"), 0o644, roots)
     archive.add(CONFIG.lstrip("/"), 0o644, config)
