@@ -5,9 +5,9 @@ use std::io;
 use nix::sys::signal::{self, SigSet};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Has SIGHUP and SIGUSR1 wait for [`Signals::catch`]. A start takes some 50 ms before that, in which they would end the process:
-/// programs that watch a file send SIGHUP at any time. Call this while the process has one thread; programs that it starts by
-/// [`std::process::Command`] have all signals again.
+/// Has SIGHUP and SIGUSR1 wait until the server catches signals. A start takes some 50 ms before that, in which they would
+/// end the process: programs that watch a file send SIGHUP at any time. Call this while the process has one thread; programs
+/// that it starts by [`std::process::Command`] have all signals again.
 ///
 /// # Errors
 /// The kernel refuses to change the mask.

@@ -81,7 +81,8 @@ fn every_split_of_a_message_arrives_as_the_same_request() {
     let recorder = Recorder::start();
     // The kernel's table of connections, in which the test looks, is long beside other tests.
     let text = configuration(std::slice::from_ref(&recorder), 64);
-    let server = Server::start(&text.replace("head = \"2s\", body = \"2s\"", "head = \"60s\", body = \"60s\""));
+    let server =
+        Server::start(&text.replace("head = \"2s\", body = \"2s\"", "head = \"60s\", body = \"60s\""));
     let message = b"POST /split?q=1 HTTP/1.1\r\nHost: test\r\nX-A: b\r\nTransfer-Encoding: chunked\r\n\r\n\
                     5;x=y\r\nhello\r\nA\r\n0123456789\r\n0\r\nX-Sum: 7\r\n\r\n";
     let mut client = server.client("lane0");
