@@ -4,11 +4,10 @@
     packaging/image.py PROGRAM IMAGE.tar [ROOTS]
 
 PROGRAM   penstock, linked statically (setup/static.sh makes one)
-IMAGE     what `docker load`, `podman load` and `skopeo copy oci-archive:IMAGE.tar` read: an OCI layout (image-spec 1.1),
-          with the index that Docker before version 25 needs
+IMAGE     what `docker load` reads: an OCI layout (image-spec 1.1), with the index that Docker before version 25 needs
 ROOTS     certificates of public authorities, for ACME and for backends that speak TLS
 
-The same files give the same bytes: times are that of the last commit (SOURCE_DATE_EPOCH).
+The same files give the same bytes: all times are SOURCE_DATE_EPOCH, in seconds since 1970 (0 if it is not set).
 """
 
 import datetime
@@ -61,6 +60,8 @@ def static_architecture(path, content):
         sys.exit(f"image.py: {path} is for a processor that is not known here (e_machine {machine:#x})")
     headers, = struct.unpack_from("<Q", content, 32)
     size, count = struct.unpack_from("<HH", content, 54)
+    if headers + size * count > len(content):
+        sys.exit(f"image.py: {path} is cut short: copy it, or build it, again")
     for number in range(count):
         kind, = struct.unpack_from("<I", content, headers + number * size)
         if kind == PROGRAM_HEADER_INTERPRETER:
@@ -69,7 +70,10 @@ def static_architecture(path, content):
 
 
 def when():
-    seconds = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
+    told = os.environ.get("SOURCE_DATE_EPOCH", "0")
+    if not told.isdecimal():
+        sys.exit(f"image.py: SOURCE_DATE_EPOCH is {told!r}, not a number of seconds since 1970: unset it, or give one")
+    seconds = int(told)
     return seconds, datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -18,11 +18,12 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH PYTHONDONTWRITEBYTECODE=1
 
 program=${PENSTOCK_STATIC:-$out/build/$triple/dist/penstock}
+[ -z "${PENSTOCK_STATIC:-}" ] || [ -f "$program" ] || die "PENSTOCK_STATIC names $program, which is no file"
 if [ -z "${PENSTOCK_STATIC:-}" ]; then
     have musl-gcc || install_packages musl-tools
     [ -d "$(rustc --print sysroot)/lib/rustlib/$triple" ] || rustup target add "$triple" ||
         die "Rust lacks its library for $triple: rustup target add $triple"
-    # No path of this machine is in the program: two builds in different places are the same.
+    # No path of this machine is to be in the program.
     cargo_home=${CARGO_HOME:-$HOME/.cargo}
     prefixes="$PWD=/penstock $out/build=/target $cargo_home=/cargo"
     RUSTFLAGS=
