@@ -20,16 +20,16 @@ fn held() -> SigSet {
 }
 
 pub(crate) struct Signals {
-    /// Read the configuration, and open the log files, again.
+    /// SIGHUP: the server reads its configuration, and opens its log files, again.
     pub(crate) reload: Signal,
-    /// Open the log files again.
+    /// SIGUSR1: the server opens its log files again.
     pub(crate) reopen: Signal,
     pub(crate) terminate: Signal,
     pub(crate) interrupt: Signal,
 }
 
 impl Signals {
-    /// Catches them, also those that wait since [`hold`]. The thread must be the one that called that.
+    /// Catches the signals, also those that wait since [`hold`]. Call this on the thread that called `hold`.
     pub(crate) fn catch() -> io::Result<Self> {
         let signals = Self {
             reload: signal(SignalKind::hangup())?,

@@ -1,9 +1,9 @@
-//! How much memory the process has beyond what it uses.
+//! Memory that the kernel has given to the process and that nothing in it uses.
 
 use nix::sys::prctl;
 
 /// Has the kernel use small pages (4 KiB) for this process, and for those that it starts. mimalloc asks for huge ones
-/// (`MADV_HUGEPAGE`), of which the first byte costs 2 MiB: a server without traffic had 43 MB instead of 26, and a request cost
+/// (`MADV_HUGEPAGE`), of which the first byte costs 2 MiB: a server without traffic had 43 MB instead of 28, and a request cost
 /// the same (28 November 2026). A kernel that refuses leaves it as it is. PR_SET_THP_DISABLE(2const).
 pub fn use_small_pages() {
     let _ = prctl::set_thp_disable(true);
