@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -17,6 +17,9 @@ const QUEUE: usize = 1024;
 
 /// Time limit for writing the remaining lines at the end of the process.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Shortest time between two writes.
+const GATHER: Duration = Duration::from_millis(2);
 
 type Change = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
@@ -139,7 +142,9 @@ fn sender() -> Option<&'static SyncSender<Message>> {
     Some(LINES.get_or_init(|| {
         let (lines, queue) = sync_channel(QUEUE);
         // If the thread cannot be started, the queue is closed and every line counts as dropped.
-        let _ = std::thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&queue));
+        let _ = std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || write_all(&queue, &mut io::stderr()));
         lines
     }))
 }
@@ -148,18 +153,70 @@ fn has_other_threads() -> bool {
     std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1)
 }
 
-fn write_all(queue: &Receiver<Message>) {
-    while let Ok(message) = queue.recv() {
+/// Writes lines as they come. Those that follow within [`GATHER`] are written together: operators may cause thousands a
+/// second, and each line by itself would wake this thread, which takes the core from a worker.
+fn write_all(queue: &Receiver<Message>, out: &mut impl Write) {
+    let mut text = Vec::new();
+    while let Ok(first) = queue.recv() {
+        let (began, mut last) = (Instant::now(), None);
+        for message in std::iter::once(first).chain(queue.try_iter().take(QUEUE)) {
+            match message {
+                Message::Line(line) => text.extend_from_slice(&line),
+                Message::Flush(done) => {
+                    last = Some(done);
+                    break;
+                }
+            }
+        }
         let dropped = DROPPED.swap(0, Relaxed);
-        let mut out = io::stderr();
         if dropped > 0 {
             // An error is ignored: there is no other place to report a closed standard error.
             let lost = text::units::count(dropped, "line");
             let _ = writeln!(out, "{lost} missing from this log: standard error was not read");
         }
-        match message {
-            Message::Line(line) => drop(out.write_all(&line)),
-            Message::Flush(done) => drop(done.send(())),
+        // An error is ignored, as above.
+        let _ = out.write_all(&text);
+        text.clear();
+        match last {
+            Some(done) => drop(done.send(())),
+            None => std::thread::sleep(GATHER.saturating_sub(began.elapsed())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keeps each write by itself.
+    #[derive(Default)]
+    struct Writes(Vec<String>);
+
+    impl Write for Writes {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            self.0.push(String::from_utf8(text.to_vec()).unwrap());
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_wait_are_written_at_once_in_their_order_and_before_a_flush_is_answered() {
+        let (lines, queue) = sync_channel(QUEUE);
+        let (done, written) = sync_channel(1);
+        for number in 0..100 {
+            lines.send(Message::Line(format!("{number}\n").into_bytes())).unwrap();
+        }
+        lines.send(Message::Flush(done)).unwrap();
+        lines.send(Message::Line(b"later\n".to_vec())).unwrap();
+        drop(lines);
+        let mut out = Writes::default();
+        write_all(&queue, &mut out);
+        let expected: String = (0..100).map(|number| format!("{number}\n")).collect();
+        assert_eq!(out.0, [expected, "later\n".to_owned()]);
+        assert_eq!(written.recv(), Ok(()));
     }
 }

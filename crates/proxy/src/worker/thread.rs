@@ -7,9 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use state::State;
 use state::access_log::AccessLog;
 use state::listen::{BoundKey, Socket};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::Worker;
@@ -179,6 +180,32 @@ impl Loops {
     }
 }
 
+/// Shortest time between two looks at changes of health and of marks. Operators may make thousands a second, each of which would
+/// wake every worker.
+const CALM: Duration = Duration::from_millis(5);
+
+/// Tells a worker that the health or the marks of backends have changed.
+struct HealthChanges {
+    changes: watch::Receiver<()>,
+    from: tokio::time::Instant,
+}
+
+impl HealthChanges {
+    fn of(state: &State) -> Self {
+        Self { changes: state.health_changes.subscribe(), from: tokio::time::Instant::now() }
+    }
+
+    /// Completes after a change, and not before [`CALM`] is over since the last one. Nothing is lost if it is dropped before.
+    async fn next(&mut self) {
+        if self.from > tokio::time::Instant::now() {
+            tokio::time::sleep_until(self.from).await;
+        }
+        // The sender lives as long as the state.
+        let _ = self.changes.changed().await;
+        self.from = tokio::time::Instant::now() + CALM;
+    }
+}
+
 /// Runs a worker on the calling thread until it is drained.
 pub fn run(
     index: usize,
@@ -197,11 +224,10 @@ pub fn run(
         let mut keeping = pin!(worker.idle_sessions.run());
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut health = worker.front.state.health_changes.subscribe();
+        let mut health = HealthChanges::of(&worker.front.state);
         let handed_over = loop {
             tokio::select! {
-                // The sender lives as long as the state.
-                _ = health.changed() => worker.handle_health_change(),
+                () = health.next() => worker.handle_health_change(),
                 _ = tick.tick() => worker.tick(Instant::now()),
                 () = worker.slot_cache.account().wanted(index) => worker.give_up_unused(),
                 () = worker.slot_cache.account().wished(index) => worker.grant_wishes(),
@@ -242,7 +268,7 @@ pub fn run(
             }
             tokio::select! {
                 () = emptied => {}
-                _ = health.changed() => worker.handle_health_change(),
+                () = health.next() => worker.handle_health_change(),
                 _ = tick.tick() => worker.tick(Instant::now()),
                 error = &mut keeping => return Err(error),
                 Some(question) = questions.recv() => worker.answer(question),
@@ -259,4 +285,28 @@ pub fn run(
     drop(runtime);
     worker.batch.borrow_mut().flush();
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_of_health_are_looked_at_once_in_a_while_and_the_last_is_not_lost() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.unwrap().block_on(async {
+            let state = State::new(1);
+            let mut health = HealthChanges::of(&state);
+            state.health_changes.send_replace(());
+            let began = tokio::time::Instant::now();
+            health.next().await;
+            for _ in 0..1000 {
+                state.health_changes.send_replace(());
+            }
+            health.next().await;
+            assert!(began.elapsed() >= CALM, "{:?}", began.elapsed());
+            let third = tokio::time::timeout(CALM * 3, health.next()).await;
+            assert!(third.is_err(), "a thousand changes are one");
+        });
+    }
 }
