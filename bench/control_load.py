@@ -13,6 +13,9 @@ with --rate 0 as much as the socket takes, and with --connections 0 one connecti
   both    these by turns
   access  an entry that is added to an access list and removed from it: changes of the configuration
 
+With --floor also beside a program that gives the same answers from memory and does nothing else (bench/control_floor.c), in the
+background on core 0 as the control thread: what even a control socket without any work would cost the client.
+
 Prints Markdown: medians over the rounds with least and greatest in parentheses, and whether the p99 beside the commands lies
 within the spread of that alone. The client and nginx have real-time priority (needs root), so that the operators' own work on
 core 1 does not delay them. "CPU" is the processor time of penstock in each turn, of one core.
@@ -25,11 +28,13 @@ import multiprocessing
 import os
 import socket
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-from timed_client import front_door, latencies, penstock_of, spread
+from timed_client import SERVER_CORE, front_door, latencies, penstock_of, spread, wait_for
 
 TICK = 0.005
 
@@ -68,16 +73,19 @@ def main():
     parser.add_argument("--rate", type=int, default=10_000, help="commands a second; 0: as many as are taken")
     parser.add_argument("--connections", type=int, default=4, help="control connections; 0: one for each command")
     parser.add_argument("--mix", choices=[*MIXES, "all"], default="all")
+    parser.add_argument("--floor", action="store_true", help="also beside a program that only answers (needs cc)")
     options = parser.parse_args()
     penstock = penstock_of(parser, options)
     mixes = list(MIXES) if options.mix == "all" else [options.mix]
-    samples = {name: [] for name in ["alone", *mixes]}
-    with front_door(penstock, 'state-directory = "{directory}/state"', SPARE) as (port, control, server):
+    floors = {f"{name}: the answers alone": name for name in mixes if options.floor and name != "access"}
+    samples = {name: [] for name in ["alone", *mixes, *floors]}
+    with front_door(penstock, 'state-directory = "{directory}/state"', SPARE) as (port, control, server), answers_alone(control, floors) as floor:
         latencies(port, turns(1))
         for _ in range(options.rounds):
             for name, rounds in samples.items():
                 before = processor_time(server)
-                with operators(control, commands_of(name, options.connections), options) as sent:
+                commands = commands_of(floors.get(name, name), options.connections)
+                with operators(floor if name in floors else control, commands, options) as sent:
                     begun = time.monotonic()
                     p50, p99, count = latencies(port, turns(options.seconds))
                     took = time.monotonic() - begun
@@ -97,6 +105,32 @@ def main():
         commands = "-" if name == "alone" else spread(rate, ",.0f")
         print(f"| {name} | {commands} | {spread(p50, '.0f')} | {spread(p99, '.0f')} | {spread(ratios, '.2f')} | "
               f"{spread(cpu, '.0f')} | {verdict} |")
+
+
+@contextlib.contextmanager
+def answers_alone(control, floors):
+    """Starts the program that has the answers of penstock in memory; gives its socket."""
+    if not floors:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as name:
+        operator = Operator(control)
+        with open(f"{name}/answers", "wb") as file:
+            for command in [*READ, *CHANGE]:
+                operator.send([command])
+                text = b""
+                while not text.endswith(b"\n.\n"):
+                    text += operator.socket.recv(262_144)
+                file.write(b"%s %d\n%s" % (command, len(text), text))
+        source = Path(__file__).with_name("control_floor.c")
+        subprocess.run(["cc", "-O2", "-o", f"{name}/floor", str(source)], check=True)
+        words = ["taskset", "-c", str(SERVER_CORE), f"{name}/floor", f"{name}/socket", f"{name}/answers"]
+        with subprocess.Popen(words) as floor:
+            wait_for(Path(f"{name}/socket"))
+            yield f"{name}/socket"
+            if floor.poll() is not None:
+                sys.exit("bench/control_floor.c ended early")
+            floor.kill()
 
 
 def turns(seconds):

@@ -90,11 +90,11 @@ def front_door(penstock, process="", sections="", prefix=()):
 
 
 def wait_for(path):
-    """Waits until nginx has made its socket."""
+    """Waits until a server has made its socket."""
     deadline = time.monotonic() + 20
     while not path.exists():
         if time.monotonic() > deadline:
-            sys.exit(f"nginx did not make {path.name}")
+            sys.exit(f"no server made the socket {path} within 20 s")
         time.sleep(0.05)
 
 
