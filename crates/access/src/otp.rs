@@ -4,6 +4,7 @@
 //! - `crates/access/src/otp/modhex.rs`: the alphabet of YubiKeys, and what other keyboard layouts make of it
 //! - `crates/access/src/otp/yubico.rs`: the OTP of YubiKeys: one encrypted block with counters
 //! - `crates/access/src/otp/oath.rs`: HOTP (RFC 4226) and TOTP (RFC 6238)
+//! - `crates/access/src/otp/challenge.rs`: HMAC-SHA1 challenge-response of a key at this machine
 //! - `crates/access/src/otp/token.rs`: a token with its state, and whether an OTP is good for it
 //! - `crates/access/src/otp/ledger.rs`: all tokens and API clients
 //! - `crates/access/src/otp/record.rs`: the records that change them
@@ -16,6 +17,7 @@
 //! - `crates/access/src/otp/uri.rs`: what authenticator apps scan
 
 pub mod base32;
+pub mod challenge;
 mod hex;
 pub mod import;
 pub mod journal;

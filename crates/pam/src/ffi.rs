@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::ptr;
 use std::time::Duration;
 
@@ -131,6 +133,8 @@ unsafe extern "C" {
     fn setfsuid(user: u32) -> c_int;
     fn setfsgid(group: u32) -> c_int;
     fn syscall(number: c_long, ...) -> c_long;
+    fn signal(number: c_int, handler: usize) -> usize;
+    fn alarm(seconds: u32) -> u32;
     fn strlen(text: *const c_char) -> usize;
     fn free(memory: *mut c_void);
 }
@@ -141,6 +145,10 @@ const SET_GROUPS: c_long = 116;
 /// The same in the common table of newer architectures (aarch64, riscv64).
 #[cfg(not(target_arch = "x86_64"))]
 const SET_GROUPS: c_long = 159;
+
+/// Number of close_range(2) on all architectures, and its flag CLOSE_RANGE_CLOEXEC.
+const CLOSE_RANGE: c_long = 436;
+const CLOSE_AT_EXEC: c_long = 4;
 
 /// Most groups of one user (NGROUPS_MAX of Linux).
 const MOST_GROUPS: usize = 65_536;
@@ -317,6 +325,31 @@ pub(crate) fn account(name: &str) -> Option<Account> {
 /// The number of a user.
 pub(crate) fn user_id(name: &str) -> Option<u32> {
     account(name).map(|account| account.user)
+}
+
+/// The user whose rights this program has.
+pub(crate) fn own_user() -> u32 {
+    // SAFETY: it takes and writes no memory.
+    unsafe { geteuid() }
+}
+
+/// Lets a program that will be started have no descriptor of this one beside its standard ones (a kernel before 5.11 lets it have
+/// those that the program that loaded this module has not marked), and lets the kernel end it after a time. No signal is sent to
+/// it: the program that loaded this module may have waited for it already, and another process may have its number.
+pub(crate) fn alone_for(command: &mut Command, limit: Duration) {
+    let seconds = u32::try_from(limit.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1);
+    let begin = move || {
+        // SAFETY: no pointer. It marks descriptors of this process alone.
+        unsafe { syscall(CLOSE_RANGE, 3 as c_long, c_long::from(u32::MAX), CLOSE_AT_EXEC) };
+        // SAFETY: no pointer. 14 is SIGALRM and 0 is SIG_DFL: the signal, which outlives execve(2), ends the program.
+        unsafe {
+            signal(14, 0);
+            alarm(seconds);
+        }
+        Ok(())
+    };
+    // SAFETY: between fork(2) and execve(2) the function makes three system calls, and allocates and locks nothing.
+    unsafe { command.pre_exec(begin) };
 }
 
 /// Opens files with the rights of a user: user, group and supplementary groups of this thread, for as long as `act` runs.

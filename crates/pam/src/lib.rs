@@ -1,27 +1,31 @@
 //! `pam_penstock.so`: asks the daemon over a Unix socket whether what a user typed is good. It has no secret, no thread and no
-//! dependency: it is loaded into sshd, sudo and login. Any fault is a refusal, within two seconds.
+//! dependency: it is loaded into sshd, sudo and login. Any fault is a refusal, within two seconds where no key must be touched.
 //!
 //! - `crates/pam/src/options.rs`: the words behind the module in a file of pam.d
 //! - `crates/pam/src/typed.rs`: what of the typed text is the password, and what the OTP
 //! - `crates/pam/src/secret.rs`: what is overwritten before its memory is given back
 //! - `crates/pam/src/mapping.rs`: the authfile of pam_yubico: which user has which keys
 //! - `crates/pam/src/ask.rs`: the question to the daemon and its answer
+//! - `crates/pam/src/key.rs`: the programs that ask a key at this machine
 //! - `crates/pam/src/ffi.rs`: the functions of libpam; the only file with `unsafe`
 
 mod ask;
 mod ffi;
+mod key;
 mod mapping;
 mod options;
 mod secret;
 mod typed;
 
 use std::ffi::{c_char, c_int, c_void};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
-use ask::{Answer, Question};
+use ask::{Answer, Asked, Question, Responded, Told};
 use ffi::{Handle, Item, Return};
 use mapping::Keys;
-use options::{Auth, Echo, Mapping, Options, Prompting};
+use options::{Auth, Echo, Factor, Mapping, Options, Prompting};
 use secret::Secret;
 
 /// Entry point: is the user who he says he is? A fault in the module is a refusal.
@@ -60,6 +64,9 @@ fn authenticate(handle: &Handle, words: &[String]) -> Return {
         }
     };
     let Some(user) = handle.user() else { return Return::UserUnknown };
+    if options.factor == Factor::Key {
+        return authenticate_by_key(handle, &options, &user);
+    }
     let mapped = match &options.mapping {
         Mapping::Store => None,
         Mapping::File(path) => Some((path.display().to_string(), mapping::read(path, &user), "operator")),
@@ -94,17 +101,86 @@ fn authenticate(handle: &Handle, words: &[String]) -> Return {
         password: typed.password.as_deref(),
         keys: keys.as_deref().filter(|_| options.auth != Auth::Password),
         keys_of,
+        responded: None,
     };
-    match ask::ask(&options.socket, options.daemon.as_deref(), &question) {
-        Ok(Answer::Good) => Return::Success,
-        Ok(Answer::NoToken) if options.nullok => Return::Ignore,
-        Ok(Answer::NoToken) => Return::UserUnknown,
-        Ok(Answer::Bad) => Return::AuthenticationError,
-        Err(why) => {
-            handle.log(&format!("{}: {why}; {user} is not let in", options.socket.display()));
-            Return::AuthInfoUnavailable
-        }
+    let answer = ask::ask(&options.socket, options.daemon.as_deref(), &question);
+    answer.map_or_else(|why| unasked(handle, &options, &user, &why), |answer| told(&options, answer))
+}
+
+/// What the daemon's word means for the log-in.
+fn told(options: &Options, answer: Answer) -> Return {
+    match answer {
+        Answer::Good => Return::Success,
+        Answer::NoToken if options.nullok => Return::Ignore,
+        Answer::NoToken => Return::UserUnknown,
+        Answer::Bad | Answer::WhichKey => Return::AuthenticationError,
     }
+}
+
+/// There is no word of the daemon.
+fn unasked(handle: &Handle, options: &Options, user: &str, why: &io::Error) -> Return {
+    handle.log(&format!("{}: {why}; {user} is not let in", options.socket.display()));
+    Return::AuthInfoUnavailable
+}
+
+/// Asks the key at this machine what the daemon says, and the daemon whether the responses are good.
+fn authenticate_by_key(handle: &Handle, options: &Options, user: &str) -> Return {
+    let from = handle.item(Item::RemoteHost).unwrap_or_default();
+    if !from.is_empty() {
+        let why = "a key at this machine does not prove who is there, so mode=challenge-response is for local log-ins";
+        handle.log(&format!("{user} comes from {from}: {why}"));
+        return Return::AuthenticationError;
+    }
+    let (socket, daemon) = (&options.socket, options.daemon.as_deref());
+    let mut question = Question {
+        user,
+        service: &handle.item(Item::Service).unwrap_or_default(),
+        from: "",
+        auth: options.auth.word(),
+        otp: None,
+        password: None,
+        keys: None,
+        keys_of: "operator",
+        responded: None,
+    };
+    let mut said = ask::challenge(socket, daemon, &question, None);
+    if let Ok(Told::Nothing(Answer::WhichKey)) = said {
+        let serial = match key::serial(&options.programs.serial) {
+            Ok(serial) => serial,
+            Err(why) => return silent(handle, &options.programs.serial, user, &why),
+        };
+        said = ask::challenge(socket, daemon, &question, Some(&serial));
+    }
+    let asked: Asked = match said {
+        Ok(Told::Ask(asked)) => asked,
+        Ok(Told::Nothing(answer)) => return told(options, answer),
+        Err(why) => return unasked(handle, options, user, &why),
+    };
+    let password = match options.auth {
+        Auth::Both => match first_text(handle, options, &options.password_prompt, Echo::Off) {
+            Some(password) => Some(password),
+            None => return Return::AuthenticationError,
+        },
+        Auth::Otp | Auth::Password | Auth::Either => None,
+    };
+    if let Some(password) = &password {
+        // For the modules behind this one.
+        handle.set_password(password);
+    }
+    let [response, next] = match key::respond(&options.programs.response, &asked) {
+        Ok(responses) => responses,
+        Err(why) => return silent(handle, &options.programs.response, user, &why),
+    };
+    question.password = password.as_deref();
+    question.responded = Some(Responded { challenge: &asked.challenge, response: &response, next: &next });
+    let answer = ask::ask(socket, daemon, &question);
+    answer.map_or_else(|why| unasked(handle, options, user, &why), |answer| told(options, answer))
+}
+
+/// The key does not respond.
+fn silent(handle: &Handle, program: &Path, user: &str, why: &io::Error) -> Return {
+    handle.log(&format!("{}: {why}; {user} is not let in", program.display()));
+    Return::AuthenticationError
 }
 
 /// What the user typed.

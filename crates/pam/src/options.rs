@@ -14,6 +14,8 @@ pub(crate) struct Options {
     pub(crate) daemon: Option<String>,
     /// What a log-in must prove.
     pub(crate) auth: Auth,
+    /// What the user has.
+    pub(crate) factor: Factor,
     /// Who says which user has which keys.
     pub(crate) mapping: Mapping,
     /// The question for an OTP.
@@ -26,6 +28,7 @@ pub(crate) struct Options {
     pub(crate) name_length: usize,
     /// A user without tokens is left to the other modules.
     pub(crate) nullok: bool,
+    pub(crate) programs: Programs,
 }
 
 /// What a log-in must prove.
@@ -50,6 +53,24 @@ impl Auth {
             Self::Both => "both",
         }
     }
+}
+
+/// What proves that the user has something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Factor {
+    /// What is typed: `mode=client`.
+    Otp,
+    /// A key at this machine: `mode=challenge-response`.
+    Key,
+}
+
+/// Programs that ask a key at this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Programs {
+    /// `ykchalresp`
+    pub(crate) response: PathBuf,
+    /// `ykinfo`
+    pub(crate) serial: PathBuf,
 }
 
 /// Who says which user has which keys.
@@ -88,6 +109,7 @@ impl Options {
             socket: PathBuf::from("/run/penstock/auth.sock"),
             daemon: Some("penstock".to_owned()),
             auth: Auth::Otp,
+            factor: Factor::Otp,
             mapping: Mapping::Store,
             prompt: "One-time password: ".to_owned(),
             password_prompt: "Password: ".to_owned(),
@@ -95,10 +117,18 @@ impl Options {
             prompting: Prompting::Always,
             name_length: NAME_LENGTH,
             nullok: false,
+            programs: Programs {
+                response: PathBuf::from("/usr/bin/ykchalresp"),
+                serial: PathBuf::from("/usr/bin/ykinfo"),
+            },
         };
         let mut is_asked = false;
+        let mut of_otp = None;
         for word in words {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            if matches!(name, "authfile" | "user_authfile" | "prompt" | "verbose_otp" | "token_id_length") {
+                of_otp = Some(word);
+            }
             match (name, value) {
                 ("socket", path) if path.starts_with('/') => options.socket = path.into(),
                 ("daemon_user", user) if !user.is_empty() => options.daemon = Some(user.to_owned()),
@@ -129,9 +159,24 @@ impl Options {
                     let length = length.parse().ok().filter(|length| *length <= 32);
                     options.name_length = length.ok_or_else(|| word.clone())?;
                 }
+                ("mode", "client") => options.factor = Factor::Otp,
+                ("mode", "challenge-response") => options.factor = Factor::Key,
+                ("chalresp_program", path) if path.starts_with('/') => {
+                    options.programs.response = path.into()
+                }
+                ("serial_program", path) if path.starts_with('/') => options.programs.serial = path.into(),
                 // The daemon has its own log.
-                ("debug", "") | ("mode", "client") => {}
+                ("debug", "") => {}
                 _ => return Err(word.clone()),
+            }
+        }
+        if options.factor == Factor::Key {
+            // No OTP is typed, and a key that is there would do in place of a password.
+            if let Some(word) = of_otp {
+                return Err(word.clone());
+            }
+            if matches!(options.auth, Auth::Password | Auth::Either) {
+                return Err(format!("auth={} beside mode=challenge-response", options.auth.word()));
             }
         }
         if options.auth == Auth::Either && !is_asked {

@@ -3,6 +3,8 @@
 
 #[path = "../src/ask.rs"]
 mod ask;
+#[path = "../src/key.rs"]
+mod key;
 #[path = "../src/mapping.rs"]
 mod mapping;
 #[path = "../src/options.rs"]
@@ -35,6 +37,13 @@ mod ffi {
         Ok(act())
     }
 
+    pub(crate) fn own_user() -> u32 {
+        // The test has made the program.
+        std::fs::metadata("/proc/self").map_or(0, |facts| std::os::unix::fs::MetadataExt::uid(&facts))
+    }
+
+    pub(crate) fn alone_for(_: &mut std::process::Command, _: Duration) {}
+
     pub(crate) fn wipe(memory: &mut [u8]) {
         memory.fill(0);
         WIPED.with(|wiped| wiped.set(wiped.get() + memory.len()));
@@ -63,9 +72,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ask::{Answer, Question, ask, judge, line};
+use ask::{Answer, Question, Responded, Slot, Told, ask, asked, judge, line};
 use mapping::Keys;
-use options::{Auth, Echo, Mapping, Options, Prompting};
+use options::{Auth, Echo, Factor, Mapping, Options, Prompting};
 use secret::Secret;
 use typed::{Typed, split};
 
@@ -92,11 +101,113 @@ fn options_are_those_of_pam_yubico_where_they_make_sense_and_others_are_refused(
         (Path::new("/run/x.sock"), Prompting::IfNeeded, Echo::On, true, 16)
     );
     assert_eq!(read.prompt, "Press it: ");
-    for word in
-        ["alwaysok", "socket=relative", "token_id_length=33", "id=1", "authfile=x", "mode=challenge-response"]
-    {
+    for word in [
+        "alwaysok",
+        "socket=relative",
+        "token_id_length=33",
+        "id=1",
+        "authfile=x",
+        "mode=x",
+        "chalresp_path=/var/yubico",
+    ] {
         assert_eq!(options(&[word]), Err(word.to_owned()));
     }
+}
+
+#[test]
+fn a_key_that_responds_to_challenges_goes_with_a_password_and_not_in_its_place() {
+    let read = options(&["mode=challenge-response", "auth=both", "nullok", "try_first_pass"]).unwrap();
+    assert_eq!((read.factor, read.auth), (Factor::Key, Auth::Both));
+    assert_eq!(read.programs.response, Path::new("/usr/bin/ykchalresp"));
+    let read = options(&["mode=challenge-response", "chalresp_program=/x/y", "serial_program=/x/z"]).unwrap();
+    assert_eq!((read.auth, read.programs.response.as_path()), (Auth::Otp, Path::new("/x/y")));
+    assert_eq!(read.programs.serial, Path::new("/x/z"));
+    for word in [
+        "authfile=/x",
+        "user_authfile",
+        "prompt=x",
+        "verbose_otp",
+        "token_id_length=12",
+        "chalresp_program=y",
+    ] {
+        assert_eq!(options(&[word, "mode=challenge-response"]), Err(word.to_owned()));
+    }
+    for word in ["auth=either", "auth=password"] {
+        assert!(options(&["mode=challenge-response", word]).unwrap_err().starts_with(word));
+    }
+}
+
+#[test]
+fn only_an_exact_challenge_is_sent_to_a_key() {
+    let said = |challenge: &str, next: &str| {
+        format!("{{\"slot\":2,\"challenge\":\"{challenge}\",\"next\":\"{next}\"}}\n")
+    };
+    let good = said("00ff", &"a0".repeat(63));
+    let read = asked(good.as_bytes()).unwrap();
+    assert_eq!((read.slot, read.slot.option(), &*read.challenge), (Slot::Two, "-2", "00ff"));
+    assert_eq!(read.next, "a0".repeat(63));
+    for cut in 0..good.len() {
+        assert_eq!(asked(&good.as_bytes()[..cut]), None, "{cut}");
+    }
+    for (challenge, next) in [("", "00"), ("0", "00"), ("00", "zz"), ("-h", "00"), ("00", &*"a0".repeat(64))]
+    {
+        assert_eq!(asked(said(challenge, next).as_bytes()), None, "{challenge} {next}");
+    }
+    assert_eq!(asked(good.replace(":2,", ":3,").as_bytes()), None);
+    assert_eq!(asked(format!("{good}{good}").as_bytes()), None);
+}
+
+#[test]
+fn a_program_that_hangs_fails_or_prints_another_text_gives_no_response() {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    let program = std::env::temp_dir().join(format!("penstock-pam-{}-program", std::process::id()));
+    // Made anew each time: a file that another process of these tests has open for writing cannot be run.
+    let make = |text: &str, mode: u32| {
+        let _ = fs::remove_file(&program);
+        fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let run = |limit| loop {
+        match key::run(&program, &["-2"], limit) {
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => continue,
+            done => return done.map(|text| text.to_string()).map_err(|error| error.to_string()),
+        }
+    };
+    let long = Duration::from_secs(60);
+    make("echo $1 $HOME; pwd", 0o755);
+    assert_eq!(run(long).unwrap(), "-2\n/", "it has no environment");
+    let asked = asked(b"{\"slot\":2,\"challenge\":\"00\",\"next\":\"01\"}\n").unwrap();
+    for text in [
+        "echo 1234",
+        "printf '%041d' 1",
+        "printf '%040x\\n\\n' 1",
+        "echo zz34567890123456789012345678901234567890",
+    ] {
+        make(text, 0o755);
+        assert!(key::respond(&program, &asked).is_err(), "{text}");
+    }
+    make("printf '%038x%s\\n' 1 \"$3\"", 0o755);
+    let [first, second] = key::respond(&program, &asked).unwrap();
+    assert!(first.ends_with("00") && second.ends_with("01"));
+    make("echo 1234567", 0o755);
+    assert_eq!(&*key::serial(&program).unwrap(), "1234567");
+    for text in ["echo", "echo 12x", "echo 4294967296"] {
+        make(text, 0o755);
+        assert!(key::serial(&program).is_err(), "{text}");
+    }
+    make("printf '%040x\\n' 1; exit 1", 0o755);
+    assert!(run(long).unwrap_err().contains("is the key there?"));
+    make("exec head -c 1000 /dev/zero", 0o755);
+    assert!(run(long).unwrap_err().contains("more than 256 bytes"));
+    make("exec sleep 2", 0o755);
+    assert!(run(Duration::from_millis(100)).unwrap_err().contains("does not end within"));
+    for mode in [0o775, 0o757] {
+        make("printf '%040x\\n' 1", mode);
+        assert!(run(long).unwrap_err().contains("others may write to it"), "{mode:o}");
+    }
+    fs::remove_file(&program).unwrap();
+    assert!(run(long).is_err());
 }
 
 #[test]
@@ -201,11 +312,19 @@ fn a_question_is_one_line_of_json_whatever_was_typed() {
         password: None,
         keys: Some(&keys),
         keys_of: "user",
+        responded: None,
     };
     assert_eq!(
         &*line(&question),
         "{\"user\":\"alice\",\"service\":\"sshd\",\"from\":\"\",\"auth\":\"both\",\"otp\":\"a\\\"\\\\\\u000a\\u0001\\u007f\",\
          \"keys_of\":\"user\",\"keys\":[\"cccb\"]}\n"
+    );
+    let responded = Some(Responded { challenge: "00", response: "01", next: "02" });
+    let question = Question { otp: None, keys: None, responded, ..question };
+    assert_eq!(
+        &*line(&question),
+        "{\"user\":\"alice\",\"service\":\"sshd\",\"from\":\"\",\"auth\":\"both\",\
+         \"challenge\":\"00\",\"response\":\"01\",\"next\":\"02\"}\n"
     );
 }
 
@@ -218,6 +337,7 @@ const QUESTION: Question<'static> = Question {
     password: None,
     keys: None,
     keys_of: "operator",
+    responded: None,
 };
 
 #[test]
@@ -237,13 +357,45 @@ fn only_the_exact_words_let_somebody_in() {
 
 /// A daemon that does something else.
 fn with(name: &str, daemon: impl FnOnce(UnixStream) + Send + 'static) -> std::io::Result<Answer> {
+    beside(name, daemon, |path| ask(path, Some("penstock"), &QUESTION))
+}
+
+fn beside<T>(
+    name: &str,
+    daemon: impl FnOnce(UnixStream) + Send + 'static,
+    act: impl FnOnce(&Path) -> std::io::Result<T>,
+) -> std::io::Result<T> {
     let path = std::env::temp_dir().join(format!("penstock-pam-{}-{name}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
     let thread = std::thread::spawn(move || daemon(listener.accept().unwrap().0));
-    let answer = ask(&path, Some("penstock"), &QUESTION);
+    let answer = act(&path);
     std::fs::remove_file(&path).unwrap();
     thread.join().unwrap();
     answer
+}
+
+#[test]
+fn what_a_key_is_asked_comes_from_the_daemon_which_may_want_its_serial_number() {
+    let told = |name: &str, serial: Option<&'static str>, said: &'static str| {
+        let daemon = move |mut stream: UnixStream| {
+            let mut line = String::new();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+            let number = serial.map_or_else(String::new, |serial| format!(",\"serial\":\"{serial}\""));
+            let asked = "{\"user\":\"alice\",\"service\":\"x\",\"from\":\"\",\"want\":\"challenge\"";
+            assert_eq!(line, format!("{asked}{number}}}\n"));
+            stream.write_all(said.as_bytes()).unwrap();
+        };
+        beside(name, daemon, |path| ask::challenge(path, Some("penstock"), &QUESTION, serial))
+    };
+    let which = told("which", None, "{\"result\":\"which-key\"}\n").unwrap();
+    assert_eq!(which, Told::Nothing(Answer::WhichKey));
+    let line = "{\"slot\":1,\"challenge\":\"00\",\"next\":\"01\"}\n";
+    let Told::Ask(asked) = told("asked", Some("1234567"), line).unwrap() else { panic!("it is asked") };
+    assert_eq!((asked.slot, &*asked.challenge, &*asked.next), (Slot::One, "00", "01"));
+    // A log-in that was not judged is none that is good.
+    assert!(told("nothing", None, "{\"result\":\"good\"}\n").is_err());
+    assert!(told("torn", None, "{\"slot\":1,\"challenge\":\"00\",\"next\":\"0\n").is_err());
+    assert!(with("late", |mut stream| drop(stream.write_all(b"{\"result\":\"which-key\"}\n"))).is_err());
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! - `crates/serve/src/otp/verifier.rs`: the validation server of listeners
 //! - `crates/serve/src/otp/peers.rs`: other validation servers
 //! - `crates/serve/src/otp/judge.rs`: what the store says of what a user typed
+//! - `crates/serve/src/otp/challenge.rs`: keys at this machine that respond to challenges
 //! - `crates/serve/src/otp/socket.rs`: the socket of PAM modules
 //! - `crates/serve/src/otp/passwords.rs`: passwords that are asked there
 //! - `crates/serve/src/otp/refusals.rs`: why an OTP was refused, in the log
@@ -11,6 +12,7 @@
 //! `crates/access/src/otp/validation.rs` has the protocol, `crates/access/src/otp/ledger.rs` the decisions, and
 //! `crates/credentials/src/group_commit.rs` the thread that makes them durable before a client is answered.
 
+mod challenge;
 mod judge;
 mod passwords;
 mod peers;
@@ -30,6 +32,7 @@ use state::lock::lock;
 use state::validation::Validation;
 use tokio::task::JoinHandle;
 
+use challenge::Keys;
 use passwords::Passwords;
 use peers::Peers;
 use refusals::Refusals;
@@ -116,6 +119,7 @@ impl Doors {
         let peers = Arc::new(Peers::start(&otp.validators, &tokens, &self.state));
         let judges = Judges {
             tokens: tokens.clone(),
+            keys: Keys::new(tokens.clone()),
             peers: peers.clone(),
             refusals: Refusals::default(),
             passwords: self.passwords.clone(),

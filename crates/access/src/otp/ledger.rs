@@ -1,5 +1,6 @@
 //! All tokens and API clients of a store. Every change is a record (`crates/access/src/otp/record.rs`), which the program that
-//! keeps them must make durable before it tells a client that an OTP was good.
+//! keeps them must make durable before it tells a client that an OTP was good. `crates/access/src/otp/ledger/keys.rs` has the keys
+//! that respond to challenges.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,6 +12,8 @@ use super::record::{Told, VERSION};
 use super::seal::Key;
 use super::token::{Effect, Kind, Moved, Refusal, Standing, Token};
 use super::yubico::{self, Otp};
+
+mod keys;
 
 /// Largest number of tokens of a store.
 pub const MOST_TOKENS: usize = 200_000;
@@ -70,6 +73,15 @@ pub enum Unfit {
     },
     #[error("the store is full: it has {MOST_TOKENS} tokens or {MOST_CLIENTS} API clients; remove one first")]
     Full,
+    #[error(
+        "key {id} of {owner} has the same serial number, or none as well: say which key is which (--serial)"
+    )]
+    SameKey {
+        /// The token that there is.
+        id: String,
+        /// The user.
+        owner: String,
+    },
     #[error("{owner} has {MOST_OF_ONE} tokens, which is the limit for one user; remove one first")]
     TooManyOfOne {
         /// The user.
@@ -307,6 +319,7 @@ impl Ledger {
             return Err(Unfit::Full);
         }
         self.has_room(token.owner.as_deref())?;
+        self.is_another_key(token, token.owner.as_deref())?;
         Ok(Record::Token(token.into()))
     }
 
@@ -326,6 +339,9 @@ impl Ledger {
             return Err(Unfit::Name { name: name.to_owned() });
         }
         self.has_room(owner)?;
+        if let Some(token) = self.tokens.get(&id) {
+            self.is_another_key(token, owner)?;
+        }
         Ok(Record::Owner { id, owner: owner.map(str::to_owned) })
     }
 
@@ -404,7 +420,7 @@ impl Ledger {
         let (mut refused, mut wrong) = (Refusal::UnknownToken, Vec::new());
         for id in self.owners.get(user).into_iter().flatten() {
             let Some(token) = self.tokens.get_mut(id) else { continue };
-            if matches!(token.kind, Kind::Yubico { .. }) {
+            if matches!(token.kind, Kind::Yubico { .. } | Kind::Challenge(_)) {
                 continue;
             }
             match token.judge_code(&self.key, &code, nonce, now) {

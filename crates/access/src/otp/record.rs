@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::challenge::Exchange;
 use super::token::{Kind, Last, Moved, Standing, StoredForm, Token};
 
 /// Version of the records.
@@ -121,6 +122,7 @@ enum StoredKind {
     Yubico { last: Option<Last> },
     Hotp { form: StoredForm, next: u64 },
     Totp { form: StoredForm, period: u64, last: Option<u64>, drift: i64 },
+    Challenge(Exchange),
 }
 
 impl From<&Token> for StoredToken {
@@ -131,6 +133,7 @@ impl From<&Token> for StoredToken {
             Kind::Totp { form, period, last, drift } => {
                 StoredKind::Totp { form: (*form).into(), period: *period, last: *last, drift: *drift }
             }
+            Kind::Challenge(exchange) => StoredKind::Challenge(exchange.clone()),
         };
         Self {
             id: token.id.clone(),
@@ -154,6 +157,7 @@ impl StoredToken {
             StoredKind::Totp { form, period, last, drift } => {
                 Kind::Totp { form: form.form()?, period, last, drift }
             }
+            StoredKind::Challenge(exchange) => Kind::Challenge(exchange),
         };
         let mut token = Token::new(self.id, self.owner, kind, self.sealed, self.enrolled);
         (token.standing, token.used) = (self.standing, self.used);

@@ -127,7 +127,8 @@ impl State {
             Some(Moved::Stepped { last, drift, .. }) => {
                 pairs.extend([("totp", last.to_string()), ("drift", drift.to_string())]);
             }
-            Some(Moved::Pressed(_)) | None => {}
+            // The last one is told to no server.
+            Some(Moved::Pressed(_)) | None | Some(Moved::Responded(_)) => {}
         }
         pairs
     }

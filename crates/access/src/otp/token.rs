@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::challenge::{Exchange, Turn};
 use super::oath::{
     Algorithm, Code, Digits, Form, LOOK_AHEAD, LOOK_BACK, RESYNC_AHEAD, RESYNC_STEPS, STEPS_AROUND, Shared,
 };
@@ -74,6 +75,8 @@ pub enum Kind {
         /// Steps by which the clock of the token is ahead.
         drift: i64,
     },
+    /// A key at this machine that responds to challenges. It makes no OTPs.
+    Challenge(Exchange),
 }
 
 impl Kind {
@@ -84,6 +87,7 @@ impl Kind {
             Self::Yubico { .. } => "yubico",
             Self::Hotp { .. } => "hotp",
             Self::Totp { .. } => "totp",
+            Self::Challenge(_) => "challenge-response",
         }
     }
 }
@@ -123,6 +127,8 @@ pub enum Moved {
         #[serde(default)]
         nonce: String,
     },
+    /// A key has responded.
+    Responded(Turn),
     /// Steps up to this one are used up.
     Stepped {
         /// The highest step that was accepted.
@@ -143,6 +149,8 @@ impl Moved {
             Self::Pressed(last) => u64::from(last.session) << 8 | u64::from(last.press),
             Self::Counted { next, .. } => *next,
             Self::Stepped { last, .. } => *last,
+            // Of one store only: it is compared with none of another.
+            Self::Responded(_) => 0,
         }
     }
 
@@ -152,6 +160,7 @@ impl Moved {
         match self {
             Self::Pressed(last) => &last.nonce,
             Self::Counted { nonce, .. } | Self::Stepped { nonce, .. } => nonce,
+            Self::Responded(_) => "",
         }
     }
 }
@@ -161,6 +170,8 @@ impl Moved {
 pub(super) enum Effect {
     /// Its counters are higher.
     Moved,
+    /// A challenge is used up, which other validation servers do not have.
+    Here,
     /// Nothing: they were as high before.
     Nothing,
 }
@@ -206,6 +217,24 @@ pub enum Refusal {
         /// The counters of the OTP.
         counter: Option<Counter>,
     },
+    /// The key has responded to the challenge in another log-in, or it was never asked this one.
+    #[error("token {id}: a log-in before this one has used the challenge up")]
+    OldChallenge {
+        /// The token.
+        id: String,
+    },
+    #[error("token {id}: the response is not that of the key")]
+    WrongResponse {
+        /// The token.
+        id: String,
+    },
+    #[error("the user has several keys, and the serial number of this one cannot be read")]
+    WhichKey,
+    #[error("the user has no key with the serial number {serial}")]
+    OtherKey {
+        /// As the key says.
+        serial: u32,
+    },
     /// The same OTP with the same nonce: the request itself came twice.
     #[error("token {id}: a request with this OTP and nonce was answered before")]
     ReplayedRequest {
@@ -248,10 +277,11 @@ impl Token {
             Kind::Totp { last, drift, .. } => {
                 last.map(|last| Moved::Stepped { last, drift: *drift, nonce: nonce() })
             }
+            Kind::Challenge(_) => None,
         }
     }
 
-    /// Whether a change is one of a token of this kind.
+    /// Whether a change, which may be one of another server, is one of a token of this kind.
     pub(super) fn is_moved_by(&self, moved: &Moved) -> bool {
         matches!(
             (&self.kind, moved),
@@ -272,14 +302,22 @@ impl Token {
         match self.kind {
             Kind::Yubico { .. } => self.open(key, yubico::Secret::from_bytes).map(drop),
             Kind::Hotp { .. } | Kind::Totp { .. } => self.shared(key).map(drop),
+            // Its key alone has the secret.
+            Kind::Challenge(_) => Ok(()),
         }
+    }
+
+    /// Whether it makes OTPs.
+    #[must_use]
+    pub fn makes_otps(&self) -> bool {
+        !matches!(self.kind, Kind::Challenge(_))
     }
 
     fn shared(&self, key: &Key) -> Result<Shared, Refusal> {
         self.open(key, |bytes| Shared::new(bytes.to_vec()))
     }
 
-    fn usable(&self) -> Result<(), Refusal> {
+    pub(super) fn usable(&self) -> Result<(), Refusal> {
         match self.standing {
             Standing::Active => Ok(()),
             Standing::Revoked => Err(Refusal::Revoked { id: self.id.clone() }),
@@ -318,7 +356,7 @@ impl Token {
         // Not counted as wrong: the person has only to take the next code.
         let replayed = || Err(Refusal::Replayed { id: self.id.clone(), counter: None });
         let moved = match self.kind {
-            Kind::Yubico { .. } => None,
+            Kind::Yubico { .. } | Kind::Challenge(_) => None,
             Kind::Hotp { form, next } => {
                 let at = form.find(&secret, code, next, LOOK_AHEAD + 1);
                 let oldest = next.saturating_sub(LOOK_BACK);
@@ -358,7 +396,7 @@ impl Token {
         self.usable()?;
         let secret = self.shared(key)?;
         let moved = match self.kind {
-            Kind::Yubico { .. } => None,
+            Kind::Yubico { .. } | Kind::Challenge(_) => None,
             Kind::Hotp { form, next } => {
                 let at = form.find_pair(&secret, codes, next, RESYNC_AHEAD);
                 let next = at.and_then(|at| at.checked_add(2));
@@ -384,6 +422,11 @@ impl Token {
 
     /// Takes over a change. Counters only grow: an older change does nothing.
     pub(super) fn take(&mut self, moved: &Moved, now: u64) -> Effect {
+        if let (Kind::Challenge(exchange), Moved::Responded(turn)) = (&mut self.kind, moved) {
+            exchange.take(turn);
+            self.used = Some(now);
+            return Effect::Here;
+        }
         let is_higher = self.position().is_none_or(|before| moved.order() > before.order());
         if !self.is_moved_by(moved) || !is_higher {
             return Effect::Nothing;

@@ -16,6 +16,7 @@ mod client;
 mod enrol;
 mod import;
 mod input;
+mod key;
 mod list;
 mod qr;
 

@@ -11,10 +11,10 @@ use testing::tools::{Root, root};
 
 use crate::pam::{Daemon, Sshd, asked_by, daemon, daemon_with, expect, log_in};
 
-const PASSWORD: &str = "correct horse";
+pub(crate) const PASSWORD: &str = "correct horse";
 
 /// Gives a user a password.
-fn password(directory: &Path, user: &str) {
+pub(crate) fn password(directory: &Path, user: &str) {
     let file = directory.join("password");
     fs::write(&file, format!("{PASSWORD}\n")).unwrap();
     let (users, file) = (directory.join("users"), file.to_str().unwrap().to_owned());

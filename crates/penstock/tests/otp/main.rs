@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod catching_up;
+mod challenge;
 mod check;
 mod codes;
 mod command;

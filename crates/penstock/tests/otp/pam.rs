@@ -38,9 +38,14 @@ pub(crate) fn daemon() -> Daemon {
     daemon_with("")
 }
 
+/// A configuration with a socket for modules. `more` are further lines of `[otp]`.
+pub(crate) fn config(more: &str) -> String {
+    format!("{CONFIG}{more}")
+}
+
 /// `more` are further lines of `[otp]`.
 pub(crate) fn daemon_with(more: &str) -> Daemon {
-    let setup = Setup::new(&format!("{CONFIG}{more}"));
+    let setup = Setup::new(&config(more));
     let tokens = Tokens::below(setup.dir());
     let key = tokens.yubikey("cccccccccccb", Some("alice"));
     Daemon { server: setup.start(), tokens, key }
@@ -54,11 +59,17 @@ impl Daemon {
 
 /// Logs a user in through pamtester, with options of the module.
 pub(crate) fn log_in(options: &str, user: &str, typed: &str) -> Output {
+    log_in_with(options, user, typed, &[])
+}
+
+/// The same, with further arguments of pamtester.
+pub(crate) fn log_in_with(options: &str, user: &str, typed: &str, arguments: &[&str]) -> Output {
     let services = tempfile::tempdir().unwrap();
     let module = module();
     let rules = format!("auth required {} {options}\naccount required pam_permit.so\n", module.display());
     fs::write(services.path().join("penstock-test"), rules).unwrap();
     let mut child = Command::new(program("pamtester"))
+        .args(arguments)
         .args(["penstock-test", user, "authenticate"])
         .env("LD_PRELOAD", "libpam_wrapper.so")
         .env("PAM_WRAPPER", "1")

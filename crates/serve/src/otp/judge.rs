@@ -1,7 +1,7 @@
 //! What the store says of what a user typed, for all doors where users are known by name.
 
 use access::otp::ledger::{Accepted, Ledger, Record};
-use access::otp::token::Refusal;
+use access::otp::token::{Refusal, Token};
 use access::otp::yubico::Otp;
 use serde::Deserialize;
 
@@ -15,7 +15,7 @@ pub(super) fn judge(
     now: u64,
 ) -> Result<(Accepted, Record), Refusal> {
     let Some(keys) = keys else {
-        if ledger.of_owner(user).next().is_none() {
+        if !ledger.of_owner(user).any(Token::makes_otps) {
             return Err(Refusal::NoToken);
         }
         return ledger.prove(user, typed, nonce, now);

@@ -190,6 +190,18 @@ fn of_store(asker: &Asker, token: Option<&str>, why: &Refusal) -> String {
         Refusal::Replayed { id, .. } => format!(
             "REPLAYED_OTP: {why}: take the next one (if the owner did not use it, another person has seen it: penstock otp revoke {id})"
         ),
+        Refusal::OldChallenge { id } => format!(
+            "REPLAYED_OTP: {why} (if the key is refused again: penstock otp remove {id}, and enrol it anew)"
+        ),
+        Refusal::WrongResponse { id } => format!(
+            "{bad}{why} (another key was there, or its slot was written anew: penstock otp remove {id}, and enrol it anew)"
+        ),
+        Refusal::WhichKey => {
+            format!("{bad}{why} (serial_program= of the module, and ykman otp settings --serial-usb-visible)")
+        }
+        Refusal::OtherKey { .. } => {
+            format!("{bad}{why} (penstock otp enrol challenge-response --user {user} --serial N)")
+        }
         Refusal::ReplayedRequest { .. } => format!("REPLAYED_REQUEST: {why}"),
         Refusal::Sealed { id, .. } => {
             format!("BACKEND_ERROR: {why} (penstock otp remove {id}, and enrol it anew)")

@@ -1,11 +1,13 @@
 //! The socket on which PAM modules ask whether what a user typed is good: one line of JSON each way.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use access::otp::challenge::{Challenge, Response};
 use access::otp::ledger::Ledger;
 use access::otp::sync::Verdict;
 use access::otp::token::Refusal;
@@ -26,7 +28,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use super::judge::{Keys, KeysOf, judge};
+use super::challenge::{Fault, Keys, Responded};
+use super::judge::{Keys as Names, KeysOf, judge};
 use super::passwords::{Password, Passwords};
 use super::peers::{News, Peers};
 use super::refusals::{Asker, Refusals, Why};
@@ -83,6 +86,7 @@ impl AuthSocket {
 /// What decides about questions.
 pub(super) struct Judges {
     pub(super) tokens: Arc<Tokens>,
+    pub(super) keys: Keys,
     pub(super) peers: Arc<Peers>,
     pub(super) refusals: Refusals,
     pub(super) passwords: Arc<Passwords>,
@@ -159,6 +163,22 @@ struct Question {
     /// Who says so.
     #[serde(default)]
     keys_of: KeysOf,
+    /// What is wanted, if it is not the judgement of a log-in.
+    want: Option<Want>,
+    /// Serial number of the key that is to respond.
+    serial: Option<String>,
+    /// What a key was asked, and its responses.
+    challenge: Option<String>,
+    response: Option<String>,
+    next: Option<String>,
+}
+
+/// What a module wants beside a judgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Want {
+    /// What to ask the key of the user.
+    Challenge,
 }
 
 /// What it is told.
@@ -167,15 +187,26 @@ enum Said {
     Good,
     Bad,
     NoToken,
+    /// The user has several keys: the serial number must say which one is there.
+    WhichKey,
     Unable,
 }
 
 impl Said {
+    fn of(fault: &Fault) -> Self {
+        match fault {
+            Fault::Refused(Refusal::NoToken) => Self::NoToken,
+            Fault::Refused(_) => Self::Bad,
+            Fault::Unable(_) => Self::Unable,
+        }
+    }
+
     fn line(self) -> &'static str {
         match self {
             Self::Good => "{\"result\":\"good\"}\n",
             Self::Bad => "{\"result\":\"bad\"}\n",
             Self::NoToken => "{\"result\":\"no-token\"}\n",
+            Self::WhichKey => "{\"result\":\"which-key\"}\n",
             Self::Unable => "{\"result\":\"unable\"}\n",
         }
     }
@@ -210,14 +241,28 @@ async fn serve(stream: UnixStream, peer: Credentials, door: &Door) -> io::Result
     BufReader::new(read.take(LONGEST)).read_line(&mut line).await?;
     let said = match serde_json::from_str::<Question>(&line) {
         Ok(question) if line.ends_with('\n') => answer(question, peer, door).await,
-        _ => Said::Unable,
+        _ => Said::Unable.line().into(),
     };
-    write.write_all(said.line().as_bytes()).await
+    write.write_all(said.as_bytes()).await
 }
 
-async fn answer(question: Question, peer: Credentials, door: &Door) -> Said {
-    let Question { user, service, from, auth, otp, password, keys, keys_of } = question;
+/// The line of an answer.
+async fn answer(question: Question, peer: Credentials, door: &Door) -> Cow<'static, str> {
+    let Question { user, service, from, auth, otp, password, keys, keys_of, want, .. } = question;
     let (otp, password) = (otp.map(Zeroizing::new), password.map(Zeroizing::new));
+    let responses =
+        [question.challenge, question.response, question.next].map(|text| text.map(Zeroizing::new));
+    let responded = match responses.each_ref().map(Option::as_deref) {
+        [None, None, None] => None,
+        [Some(challenge), Some(response), Some(next)] => {
+            let read = (Challenge::read(challenge), Response::read(response), Response::read(next));
+            let (Some(challenge), Some(response), Some(next)) = read else {
+                return Said::Unable.line().into();
+            };
+            Some(Responded { challenge, response, next })
+        }
+        _ => return Said::Unable.line().into(),
+    };
     // What an ordinary user says of a host counts for no guesses at that host: they would keep others out.
     let trust = trust(peer);
     let source = match trust {
@@ -235,21 +280,40 @@ async fn answer(question: Question, peer: Credentials, door: &Door) -> Said {
         // It may ask a directory service.
         let own = tokio::task::spawn_blocking(move || User::from_name(&name)).await;
         let is_own = matches!(own, Ok(Ok(Some(own))) if own.uid.as_raw() == peer.uid);
-        if !is_own || keys.is_some() {
-            let why = format!("user {} may not ask about another user, nor say which keys one has", peer.uid);
+        // Who tells the response that is expected next could do without the key from then on.
+        let is_of_key = want.is_some() || responded.is_some();
+        if !is_own || keys.is_some() || is_of_key {
+            let why = match is_of_key {
+                true => format!("user {} may not ask a key: only root may (challenge-response)", peer.uid),
+                false => {
+                    format!("user {} may not ask about another user, nor say which keys one has", peer.uid)
+                }
+            };
             door.judges.refusals.tell(&asker, &Why::Other(why));
-            return Said::Unable;
+            return Said::Unable.line().into();
         }
+    }
+    let judges = &door.judges;
+    if want == Some(Want::Challenge) {
+        let serial = question.serial.map(|serial| serial.parse());
+        return match serial.transpose() {
+            Ok(serial) => judges.challenge(&user, serial, &asker).await,
+            Err(_) => Said::Unable.line().into(),
+        };
     }
     let wanted = match auth.as_deref().map(str::parse::<LogIn>) {
         None => LogIn::Otp,
         Some(Ok(wanted)) => wanted,
-        Some(Err(_)) => return Said::Unable,
+        Some(Err(_)) => return Said::Unable.line().into(),
     };
-    let keys = keys.map(|names| Keys { names, of: keys_of });
-    let log_in = LogInQuestion { user, otp, password, keys, source };
-    let judges = &door.judges;
-    match judges.judge(wanted, log_in).await {
+    let proof = match (otp, responded) {
+        (Some(_), Some(_)) => return Said::Unable.line().into(),
+        (Some(otp), None) => Some(Proof::Otp(otp, keys.map(|names| Names { names, of: keys_of }))),
+        (None, Some(responded)) => Some(Proof::Key(responded)),
+        (None, None) => None,
+    };
+    let log_in = LogInQuestion { user, proof, password, source };
+    let said = match judges.judge(wanted, log_in).await {
         Judged::Good(by) => {
             tracing::info!(subject = SUBJECT, "{asker}: good, by {}", plain(&by));
             Said::Good
@@ -258,17 +322,25 @@ async fn answer(question: Question, peer: Credentials, door: &Door) -> Said {
             reasons.iter().for_each(|why| judges.refusals.tell(&asker, why));
             said
         }
-    }
+    };
+    said.line().into()
 }
 
 /// A question without its form.
 struct LogInQuestion {
     user: String,
-    otp: Option<Zeroizing<String>>,
+    proof: Option<Proof>,
     password: Option<Zeroizing<String>>,
-    keys: Option<Keys>,
     /// Where the user comes from.
     source: String,
+}
+
+/// What proves that the user has something.
+enum Proof {
+    /// A one-time password, and the public names of which it must have one.
+    Otp(Zeroizing<String>, Option<Names>),
+    /// Responses of a key at this machine.
+    Key(Responded),
 }
 
 enum Judged {
@@ -305,6 +377,21 @@ impl Judges {
         }
     }
 
+    /// What the key of a user is asked.
+    async fn challenge(&self, user: &str, serial: Option<u32>, asker: &Asker) -> Cow<'static, str> {
+        let (said, why) = match self.standing(user).await {
+            Err((said, why)) => (said, Why::Other(why)),
+            Ok(()) => match self.keys.ask(user, serial).await {
+                Ok(line) => return line.into(),
+                // The module comes back with the serial number.
+                Err(Fault::Refused(Refusal::WhichKey)) => return Said::WhichKey.line().into(),
+                Err(fault) => (Said::of(&fault), fault.why(user)),
+            },
+        };
+        self.refusals.tell(asker, &why);
+        said.line().into()
+    }
+
     /// Whether the file of users leaves the user any right.
     async fn standing(&self, user: &str) -> Result<(), (Said, String)> {
         match self.passwords.revoked(self.settings.users.as_deref(), user).await {
@@ -319,19 +406,23 @@ impl Judges {
 
     /// Every factor that came is checked, also after a wrong one: the answer does not tell which one was wrong.
     async fn judge_factors(&self, wanted: LogIn, question: LogInQuestion) -> Judged {
-        let LogInQuestion { user, otp, password, keys, source } = question;
+        let LogInQuestion { user, proof, password, source } = question;
         let is_whole = match wanted {
-            LogIn::Otp => otp.is_some(),
+            LogIn::Otp => proof.is_some(),
             LogIn::Password => password.is_some(),
-            LogIn::Either => otp.is_some() || password.is_some(),
-            LogIn::Both => otp.is_some() && password.is_some(),
+            LogIn::Either => proof.is_some() || password.is_some(),
+            LogIn::Both => proof.is_some() && password.is_some(),
         };
         if !is_whole {
             let why = Why::Other("the question lacks what was typed".to_owned());
             return Judged::Refused(Said::Unable, vec![why]);
         }
-        let otp = match otp {
-            Some(otp) => self.judge_otp(&user, otp, keys).await,
+        let otp = match proof {
+            Some(Proof::Otp(otp, keys)) => self.judge_otp(&user, otp, keys).await,
+            Some(Proof::Key(responded)) => match self.keys.judge(&user, responded).await {
+                Ok(token) => Factor::Proven(format!("token {token}")),
+                Err(fault) => Factor::Failed(Said::of(&fault), fault.why(&user)),
+            },
             None => Factor::Absent,
         };
         let is_enough = wanted == LogIn::Either && otp.proof().is_some();
@@ -395,7 +486,7 @@ impl Judges {
         }
     }
 
-    async fn judge_otp(&self, user: &str, otp: Zeroizing<String>, keys: Option<Keys>) -> Factor {
+    async fn judge_otp(&self, user: &str, otp: Zeroizing<String>, keys: Option<Names>) -> Factor {
         let nonce = format!("pam{:032x}", fastrand::u128(..));
         let (user, name) = (user.to_owned(), Otp::read(&otp).ok().map(|otp| otp.name));
         let decide = move |ledger: &mut Ledger, now: u64| {

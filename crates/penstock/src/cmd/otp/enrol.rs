@@ -13,10 +13,10 @@ use credentials::{Store, random};
 use text::shell;
 
 use super::change::changes;
-use super::{input, qr};
+use super::{input, key, qr};
 use crate::output::{Failure, plain, print};
 
-/// Enrol a token: a YubiKey, or an app that makes codes
+/// Enrol a token: a YubiKey, an app that makes codes, or a key that responds to challenges
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 pub(super) struct Arguments {
@@ -31,6 +31,7 @@ enum Which {
     Totp(Totp),
     /// Codes by a counter (RFC 4226): as for totp
     Hotp(Hotp),
+    ChallengeResponse(key::Arguments),
 }
 
 /// The OTP of a YubiKey
@@ -96,12 +97,15 @@ Examples:
   penstock otp enrol totp --user alice
   penstock otp enrol hotp --user alice --digits 8
   penstock otp enrol yubikey --user bob
-  penstock otp enrol yubikey --user bob --secret-file key.csv";
+  penstock otp enrol yubikey --user bob --secret-file key.csv
+  penstock otp enrol challenge-response --user carol
+  penstock otp enrol challenge-response --user dave --state-file ~dave/.yubico/challenge-1234567";
 
 pub(super) fn run(store: &mut Store, arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.kind {
         Which::Yubikey(arguments) => yubikey(store, arguments),
         Which::Totp(totp) => code(store, &totp.code, By::Time(totp.period.into())),
+        Which::ChallengeResponse(arguments) => key::run(store, arguments),
         Which::Hotp(hotp) => code(store, &hotp.code, By::Counter(hotp.counter)),
     }
 }

@@ -66,6 +66,7 @@ fn counter(token: &Token) -> String {
         }
         Kind::Hotp { next, .. } => next.to_string(),
         Kind::Totp { last, .. } => last.map_or("-".to_owned(), |last| last.to_string()),
+        Kind::Challenge(_) => "-".to_owned(),
     }
 }
 
@@ -93,6 +94,9 @@ fn json(token: &Token) -> serde_json::Value {
         Kind::Totp { form, period, last, drift } => json!({
             "period": period, "last": last, "drift": drift,
             "digits": form.digits.count(), "algorithm": form.algorithm.as_str(),
+        }),
+        Kind::Challenge(exchange) => json!({
+            "slot": u8::from(exchange.slot), "serial": exchange.serial,
         }),
     };
     let (serde_json::Value::Object(mut all), serde_json::Value::Object(own)) = (common, own) else {
