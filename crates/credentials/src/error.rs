@@ -62,6 +62,11 @@ pub enum StoreError {
         /// Where and what.
         why: String,
     },
+    #[error("{} has lost its content, and with it the counters of OTPs that were used: no OTP is accepted. Stop the server and restore it from a backup; without one move it away, make a new one (penstock otp init) and enrol all tokens anew, with new secrets", .path.display())]
+    Emptied {
+        /// The journal.
+        path: PathBuf,
+    },
     #[error("another process has held the lock of {0} for {seconds} s: try again, or find it with `fuser -v {0}/lock`", .path.display())]
     Locked {
         /// The directory.

@@ -64,6 +64,8 @@ enum Shape {
     Torn,
     /// What is known of it may be wrong, or a write failed: it must be read again from its start.
     Unknown,
+    /// It has lost lines that are known: what it has left would count used OTPs as new.
+    Shorter,
 }
 
 /// Something that reads or changes a store.
@@ -138,6 +140,7 @@ impl Store {
         if is_there(&path)? {
             return Err(StoreError::Exists { path: directory.clone() });
         }
+        // With its first line it gets its name: a journal without one has lost it.
         let (mut chain, mut lines) = (Chain::default(), Vec::new());
         let ledger = Ledger::new(key);
         ledger.records().for_each(|record| chain.write(ledger.key(), &record.text(), &mut lines));
@@ -225,12 +228,17 @@ impl Store {
         let seen = match self.shape {
             Shape::Unknown => Seen::Replaced,
             Shape::Good | Shape::Torn => self.journal.look()?,
+            Shape::Shorter => match self.journal.look()? {
+                Seen::Shorter => Seen::Shorter,
+                // Its first part may be another one, too.
+                Seen::More(_) | Seen::Replaced => Seen::Replaced,
+            },
         };
         let bytes = match seen {
             Seen::More(bytes) => bytes,
             Seen::Shorter => {
-                self.shape = Shape::Unknown;
-                let why = "the journal is shorter than it was".to_owned();
+                self.shape = Shape::Shorter;
+                let why = "the journal is shorter than it was (an older one counts after a restart of the server only)".to_owned();
                 return Err(StoreError::Damaged { path: self.journal.path().to_owned(), why });
             }
             Seen::Replaced => {
@@ -262,6 +270,10 @@ impl Store {
                     (Tail::Clean, Shape::Good | Shape::Unknown) => Shape::Good,
                     _ => Shape::Torn,
                 };
+                if self.chain == Chain::default() {
+                    self.shape = Shape::Unknown;
+                    return Err(StoreError::Emptied { path: self.journal.path().to_owned() });
+                }
                 Ok(())
             }
             Err(damage) => {
@@ -334,20 +346,24 @@ pub fn peek(place: &Place) -> Result<Ledger, StoreError> {
     if !is_there(&path)? {
         return Err(StoreError::Missing { path: place.directory.clone() });
     }
-    let (ledger, read) = peek_far(place)?;
-    read.map(|_| ledger).map_err(|damage| StoreError::Damaged { path, why: damage.to_string() })
+    let (ledger, chain, read) = peek_far(place)?;
+    match read {
+        Ok(_) if chain == Chain::default() => Err(StoreError::Emptied { path }),
+        Ok(_) => Ok(ledger),
+        Err(damage) => Err(StoreError::Damaged { path, why: damage.to_string() }),
+    }
 }
 
 /// Keys of the API clients of a store, as far as it can be read: what cannot be answered from it is signed all the same. It
 /// needs no lock, and may be out of date.
 #[must_use]
 pub fn client_keys(place: &Place) -> BTreeMap<u32, Zeroizing<Vec<u8>>> {
-    let Ok((ledger, _)) = peek_far(place) else { return BTreeMap::new() };
+    let Ok((ledger, ..)) = peek_far(place) else { return BTreeMap::new() };
     ledger.clients().filter_map(|client| Some((client.id, ledger.client_key(client)?))).collect()
 }
 
 /// Reads a store up to the first line that is damaged: the lines before it are good.
-fn peek_far(place: &Place) -> Result<(Ledger, Result<Tail, Damage>), StoreError> {
+fn peek_far(place: &Place) -> Result<(Ledger, Chain, Result<Tail, Damage>), StoreError> {
     let mut ledger = Ledger::new(key_file::read_key(&place.key_file)?);
     let bytes = match Journal::open_to_read(&place.directory.join("journal"))?.look()? {
         Seen::More(bytes) => bytes,
@@ -355,8 +371,9 @@ fn peek_far(place: &Place) -> Result<(Ledger, Result<Tail, Damage>), StoreError>
     };
     let key = Arc::clone(ledger.key());
     let take = |record: &str| ledger.take(Record::read(record)?);
-    let read = journal::read(&key, &mut Chain::default(), &bytes, take);
-    Ok((ledger, read))
+    let mut chain = Chain::default();
+    let read = journal::read(&key, &mut chain, &bytes, take);
+    Ok((ledger, chain, read))
 }
 
 /// Whether only the owner of a directory may write to it. Root gets the owner, to whom files belong that it makes there.

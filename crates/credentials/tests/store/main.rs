@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use access::otp::ledger::Accepted;
 use access::otp::token::{Kind, Refusal, Standing, Token};
 use access::otp::yubico::{Counter, Otp, Press, Secret};
-use credentials::{GroupCommit, Place, Store, StoreError, job};
+use credentials::{GroupCommit, Place, Store, StoreError, job, peek};
 
 fn secret() -> Secret {
     Secret::new([1; 16], [2; 6])
@@ -111,6 +111,19 @@ fn a_journal_torn_at_any_byte_keeps_every_whole_line_and_goes_on() {
         whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect();
     for cut in 0..whole.len() {
         fs::write(&path, &whole[..cut]).unwrap();
+        if cut < ends[0] {
+            // The first line is there before the journal has its name: without it the journal has lost its content.
+            for said in
+                [Store::open(place(directory.path())).map(drop), peek(&place(directory.path())).map(drop)]
+            {
+                let said = said.unwrap_err().to_string();
+                assert!(
+                    said.contains("has lost its content") && said.contains("penstock otp init"),
+                    "{cut}: {said}"
+                );
+            }
+            continue;
+        }
         let mut store = Store::open(place(directory.path())).unwrap_or_else(|error| panic!("{cut}: {error}"));
         // The last two lines before the cut are what was accepted last.
         let accepted = ends.iter().filter(|end| **end <= cut).count().checked_sub(2);
@@ -123,6 +136,37 @@ fn a_journal_torn_at_any_byte_keeps_every_whole_line_and_goes_on() {
             assert_eq!(last(&Store::open(place(directory.path())).unwrap(), "cccc"), Some(100), "{cut}");
         }
     }
+}
+
+#[test]
+fn a_process_that_runs_accepts_nothing_from_a_journal_that_has_lost_lines_until_it_has_them_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Store::create(place(directory.path()), None).unwrap();
+    enrol(&mut store, "cccc");
+    for number in 1..4 {
+        assert!(press(&mut store, "cccc", number).unwrap().is_ok());
+    }
+    let path = directory.path().join("otp/journal");
+    let whole = fs::read(&path).unwrap();
+    let before = whole[..whole.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+    for cut in [before, 0] {
+        fs::write(&path, &whole[..cut]).unwrap();
+        for _ in 0..3 {
+            let said = press(&mut store, "cccc", 3).unwrap_err();
+            assert!(said.contains("shorter than it was"), "{cut}: {said}");
+        }
+    }
+    fs::write(&path, &whole).unwrap();
+    assert!(press(&mut store, "cccc", 3).unwrap().is_err(), "it was used");
+    assert!(press(&mut store, "cccc", 4).unwrap().is_ok());
+    // Another process may replace it by a shorter one, with its lock.
+    let replaced = fs::read(&path).unwrap();
+    fs::write(&path, &replaced[..before]).unwrap();
+    assert!(press(&mut store, "cccc", 5).is_err());
+    fs::write(directory.path().join("otp/whole"), &replaced).unwrap();
+    fs::rename(directory.path().join("otp/whole"), &path).unwrap();
+    assert!(press(&mut store, "cccc", 4).unwrap().is_err());
+    assert!(press(&mut store, "cccc", 5).unwrap().is_ok());
 }
 
 #[test]

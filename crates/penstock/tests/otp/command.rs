@@ -81,6 +81,25 @@ fn tokens_of_other_programs_are_imported() {
 }
 
 #[test]
+fn a_store_that_has_lost_its_content_is_refused_and_what_it_says_makes_a_new_one() {
+    let tokens = Tokens::new();
+    let key = tokens.yubikey("cccccccccccb", Some("alice"));
+    assert!(tokens.said(&["verify"], &key.otp(1, 1)).contains("good"));
+    let journal = tokens.directory.join("otp/journal");
+    fs::write(&journal, "").unwrap();
+    for arguments in [&["list"][..], &["verify"], &["enrol", "totp", "--user", "alice"]] {
+        let said = tokens.refused(arguments, &key.otp(1, 1));
+        assert!(said.contains(&format!("{} has lost its content", journal.display())), "{said}");
+        assert!(said.contains("restore it from a backup") && said.contains("penstock otp init"), "{said}");
+    }
+    assert_eq!(fs::read(&journal).unwrap(), b"", "nothing was written");
+    assert!(tokens.refused(&["init"], "").contains("already"));
+    fs::rename(&journal, tokens.directory.join("otp/journal.lost")).unwrap();
+    tokens.said(&["init"], "");
+    assert!(tokens.said(&["list"], "").contains("no tokens yet"));
+}
+
+#[test]
 fn faults_say_what_to_do() {
     let tokens = Tokens::new();
     let key = tokens.directory.join("otp.key");
