@@ -30,6 +30,7 @@ use credentials::Place;
 use state::State;
 use state::lock::lock;
 use state::validation::Validation;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use challenge::Keys;
@@ -134,7 +135,14 @@ impl Doors {
         });
         // Lines of their own: those who send wrong OTPs over the network hide no log-in.
         let refusals = Arc::new(Refusals::default());
-        let validator = Arc::new(Verifier { tokens: tokens.clone(), peers, refusals, settings: otp.clone() });
+        let validator = Arc::new(Verifier {
+            tokens: tokens.clone(),
+            peers,
+            refusals,
+            passwords: self.passwords.clone(),
+            settings: otp.clone(),
+            runtime: Handle::current(),
+        });
         let listeners = otp.answering.clone();
         self.state.validation.store(Some(Arc::new(Validation { listeners, validator })));
         *served = Some(Served { settings: otp.clone(), tokens, opening: task, socket });

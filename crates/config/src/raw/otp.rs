@@ -29,7 +29,7 @@ pub(crate) struct RawOtp {
     pub(crate) socket: Key<PathText>,
     /// File of users whose passwords PAM modules may ask about, as `users` of `[control]`: `penstock user add` writes it. Others
     /// than its owner must not read it (mode 0600), and the user of the process must. A user whom it calls revoked is let in by no
-    /// factor; while it cannot be read, no user is let in.
+    /// factor, and the OTPs of their tokens are good for no API client; while it cannot be read, no user is let in.
     #[schemars(extend("x-default" = "none: no password is good", "examples" = ["/etc/penstock/users"]))]
     pub(crate) users: Key<PathText>,
     /// What a log-in through PAM must prove at least: a one-time password (`"otp"`), a password (`"password"`), one of them

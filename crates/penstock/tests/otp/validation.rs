@@ -29,7 +29,11 @@ pub(crate) fn verifier() -> Verifier {
 
 /// `prepare` is called with the directory of the server before it starts.
 pub(crate) fn verifier_after(prepare: impl FnOnce(&Path)) -> Verifier {
-    let setup = Setup::new(CONFIG);
+    verifier_of(CONFIG, prepare)
+}
+
+fn verifier_of(config: &str, prepare: impl FnOnce(&Path)) -> Verifier {
+    let setup = Setup::new(config);
     let tokens = Tokens::below(setup.dir());
     let key = tokens.yubikey("cccccccccccb", Some("alice"));
     let said = tokens.said(&["client", "add", "vpn"], "");
@@ -66,6 +70,49 @@ impl Verifier {
         }
         value("status").unwrap()
     }
+}
+
+#[test]
+fn a_token_of_a_user_who_was_revoked_is_not_good() {
+    let config = CONFIG.replace("listeners =", "users = \"@DIR@/users\"\nlisteners =");
+    let verifier = verifier_of(&config, |directory| {
+        let added = user(directory, &["add", "alice", "--no-password"]);
+        assert!(added.status.success(), "{added:?}");
+    });
+    let directory = verifier.server.dir.path().to_owned();
+    let other = verifier.tokens.yubikey("vvvvvvvvvvvv", None);
+    let nonce = |number: u8| format!("{number:032}");
+    assert_eq!(verifier.status(&verifier.key.otp(1, 1), &nonce(1)), "OK");
+    let revoked = user(&directory, &["revoke", "alice"]);
+    assert!(revoked.status.success(), "{revoked:?}");
+    assert_eq!(verifier.status(&verifier.key.otp(1, 2), &nonce(2)), "BAD_OTP");
+    assert_eq!(verifier.status(&verifier.key.otp(1, 2), &nonce(3)), "REPLAYED_OTP", "it was used up");
+    verifier.server.stderr.wait_for(
+        "API client 1 at 127.0.0.1: refused: BAD_OTP: token cccccccccccb is of alice: the user was revoked on ",
+        secs(10),
+    );
+    assert_eq!(verifier.status(&other.otp(1, 1), &nonce(4)), "OK", "a token of no user");
+    // While it is not known who was revoked, no token of a user is good.
+    let users = directory.join("users");
+    let text = std::fs::read_to_string(&users).unwrap();
+    std::fs::write(&users, format!("{text}alice unknown=1\n")).unwrap();
+    assert_eq!(verifier.status(&verifier.key.otp(1, 3), &nonce(5)), "BACKEND_ERROR");
+    assert_eq!(verifier.status(&other.otp(1, 2), &nonce(6)), "OK");
+    verifier.server.stderr.wait_for("refused: BACKEND_ERROR: the file of users cannot be used", secs(10));
+    std::fs::write(&users, text).unwrap();
+    let removed = user(&directory, &["remove", "alice"]);
+    assert!(removed.status.success(), "{removed:?}");
+    assert_eq!(
+        verifier.status(&verifier.key.otp(1, 4), &nonce(7)),
+        "OK",
+        "a user whom the file does not name"
+    );
+}
+
+fn user(directory: &Path, arguments: &[&str]) -> std::process::Output {
+    let file = directory.join("users");
+    let own = ["user", "--file", file.to_str().unwrap()];
+    testing::server::penstock(&[&own, arguments].concat())
 }
 
 #[test]

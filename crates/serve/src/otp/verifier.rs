@@ -13,10 +13,12 @@ use config::types;
 use credentials::{StoreError, job};
 use logic::peers::Peer;
 use state::validation::{Proof, Question, Reply, Validator};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
 use super::judge::judge;
+use super::passwords::Passwords;
 use super::peers::{News, Peers};
 use super::refusals::{Asker, Refusals, Why};
 use super::tokens::Tokens;
@@ -26,7 +28,10 @@ pub(super) struct Verifier {
     pub(super) tokens: Arc<Tokens>,
     pub(super) peers: Arc<Peers>,
     pub(super) refusals: Arc<Refusals>,
+    /// They know who was revoked.
+    pub(super) passwords: Arc<Passwords>,
     pub(super) settings: types::Otp,
+    pub(super) runtime: Handle,
 }
 
 /// What the store decided about a request.
@@ -34,8 +39,62 @@ struct Decided {
     answer: Answer,
     key: Option<Zeroizing<Vec<u8>>>,
     why: Option<Why>,
+    /// What is good here.
+    good: Option<Good>,
+}
+
+/// An OTP that is good here, and used up.
+struct Good {
     /// What other servers must know.
-    news: Option<News>,
+    news: News,
+    owner: Option<String>,
+}
+
+/// Where an answer goes, and what it needs.
+struct Answering {
+    answer: Answer,
+    asker: Asker,
+    echo: Echo,
+    key: Option<Zeroizing<Vec<u8>>>,
+    refusals: Arc<Refusals>,
+    reply: Reply,
+}
+
+impl Answering {
+    fn give(self) {
+        give(self.reply, &self.answer.text(&self.echo, now(), self.key.as_deref().map(Vec::as_slice)));
+    }
+
+    fn refuse(self, status: Status, why: &Why) {
+        let (asker, refusals) = (self.asker.clone(), self.refusals.clone());
+        Self { answer: Answer::only(status), ..self }.give();
+        refusals.tell(&asker, why);
+    }
+
+    /// Answers as soon as the other servers have.
+    fn ask(self, peers: &Peers, news: News, percent: u8, limit: Duration) {
+        if peers.is_empty() {
+            return self.give();
+        }
+        let token = news.state.name.clone();
+        peers.ask(news, percent, limit, move |verdict| {
+            let (status, level) = match verdict {
+                Verdict::Agreed(percent) => (Status::Ok, Some(percent)),
+                Verdict::Replayed => (Status::ReplayedOtp, None),
+                Verdict::TooFew(percent) => (Status::NotEnoughAnswers, Some(percent)),
+                Verdict::Wait => (Status::BackendError, None),
+            };
+            let mut answering = self;
+            answering.answer.level = level;
+            if status == Status::Ok {
+                return answering.give();
+            }
+            let (asker, refusals) = (answering.asker.clone(), answering.refusals.clone());
+            (answering.answer.status, answering.answer.counters) = (status, None);
+            answering.give();
+            refusals.tell(&asker, &Why::Others { token, verdict });
+        });
+    }
 }
 
 impl Validator for Verifier {
@@ -103,8 +162,10 @@ impl Verifier {
         let limit = asked.wait.unwrap_or(self.settings.sync_timeout);
         let (tokens, peers, refusals) = (self.tokens.clone(), self.peers.clone(), self.refusals.clone());
         let client = asked.client;
+        let (passwords, users, runtime) =
+            (self.passwords.clone(), self.settings.users.clone(), self.runtime.clone());
         let finish = move |decided: Result<Decided, Arc<StoreError>>| match decided {
-            Ok(Decided { mut answer, key, why, news }) => {
+            Ok(Decided { answer, key, why, good }) => {
                 tokens.works();
                 let asker = Asker::Client { id: client, from };
                 if let Some(why) = &why {
@@ -113,24 +174,26 @@ impl Verifier {
                 if let Some(key) = &key {
                     tokens.learn(client, key);
                 }
-                let tell = move |answer: &Answer| {
-                    give(reply, &answer.text(&echo, now(), key.as_deref().map(Vec::as_slice)));
+                let answering = Answering { answer, asker, echo, key, refusals, reply };
+                let Some(Good { news, owner }) = good else { return answering.give() };
+                let Some((owner, users)) = owner.zip(users) else {
+                    return answering.ask(&peers, news, percent, limit);
                 };
-                let Some(news) = news.filter(|_| !peers.is_empty()) else { return tell(&answer) };
-                let token = news.state.name.clone();
-                peers.ask(news, percent, limit, move |verdict| {
-                    (answer.status, answer.level) = match verdict {
-                        Verdict::Agreed(percent) => (Status::Ok, Some(percent)),
-                        Verdict::Replayed => (Status::ReplayedOtp, None),
-                        Verdict::TooFew(percent) => (Status::NotEnoughAnswers, Some(percent)),
-                        Verdict::Wait => (Status::BackendError, None),
-                    };
-                    if answer.status != Status::Ok {
-                        answer.counters = None;
-                    }
-                    tell(&answer);
-                    if answer.status != Status::Ok {
-                        refusals.tell(&asker, &Why::Others { token, verdict });
+                // The OTP is used up all the same, and other servers are told of it later.
+                runtime.spawn(async move {
+                    match passwords.revoked(Some(&users), &owner).await {
+                        Ok(None) => answering.ask(&peers, news, percent, limit),
+                        Ok(Some(date)) => {
+                            let token = news.state.name;
+                            let why = format!(
+                                "BAD_OTP: token {token} is of {owner}: the user was revoked on {date} (penstock user list)"
+                            );
+                            answering.refuse(Status::BadOtp, &Why::Other(why));
+                        }
+                        Err(why) => {
+                            let why = Why::Other(format!("BACKEND_ERROR: {why}"));
+                            answering.refuse(Status::BackendError, &why);
+                        }
                     }
                 });
             }
@@ -187,7 +250,7 @@ impl Verifier {
 
 fn decide(ledger: &mut Ledger, asked: &Asked, now: u64) -> (Decided, Vec<Record>) {
     let refused = |status, key, why| {
-        (Decided { answer: Answer::only(status), key, why: Some(why), news: None }, Vec::new())
+        (Decided { answer: Answer::only(status), key, why: Some(why), good: None }, Vec::new())
     };
     let Some(client) = ledger.client(asked.client) else {
         return refused(Status::NoSuchClient, None, Why::NoClient);
@@ -206,9 +269,10 @@ fn decide(ledger: &mut Ledger, asked: &Asked, now: u64) -> (Decided, Vec<Record>
     match ledger.press(&otp, &asked.nonce, now) {
         Ok((accepted, record)) => {
             let counters = counters(asked, &accepted.moved);
-            let news = Some(News::of(accepted, &asked.otp, now));
+            let owner = accepted.owner.clone();
+            let good = Some(Good { news: News::of(accepted, &asked.otp, now), owner });
             let answer = Answer { status: Status::Ok, level: None, counters };
-            (Decided { answer, key, why: None, news }, vec![record])
+            (Decided { answer, key, why: None, good }, vec![record])
         }
         Err(why) => refused(Status::from(&why), key, Why::Refused { token: Some(otp.name), why }),
     }
