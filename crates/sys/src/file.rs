@@ -13,9 +13,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 /// it. A pipe or a device is an error, because its reader could wait for ever.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
-    let mut bytes = Vec::new();
-    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    read_to_end(file, limit)
 }
 
 /// Reads a file with a secret like [`read`], and refuses one that other users than its owner and group can read or write: they
@@ -26,7 +24,13 @@ pub fn read_secret(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     if mode & 0o007 != 0 {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, Exposed(mode)));
     }
-    let mut bytes = Vec::new();
+    read_to_end(file, limit)
+}
+
+fn read_to_end(file: File, limit: u64) -> io::Result<Vec<u8>> {
+    // With room for all: a vector that moves while it grows leaves copies of a secret behind.
+    let length = file.metadata()?.len().min(limit).saturating_add(1);
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -323,6 +323,36 @@ fn certificate_of_a_mail_server_is_seen_by_starttls_and_its_old_record_goes() {
 }
 
 #[test]
+fn a_service_at_another_port_than_the_records_are_of_is_asked_about_before_anything_is_changed() {
+    let domain = Domain::with(&Settings { ttl: 1, records: "www A 127.0.0.1\n", ..Settings::default() });
+    let home = Home::new();
+    let next = home.file("next.pem");
+    server_pair(next.as_ref(), &["www.example.test"]);
+    let roll = |more: &[&str]| {
+        let words = ["dns", "roll", "--next", &next, "--run", "true"];
+        home.refused(
+            &words
+                .iter()
+                .chain(more)
+                .map(|word| (*word).to_owned())
+                .chain(domain.primary())
+                .collect::<Vec<_>>(),
+            2,
+        )
+    };
+    let said = roll(&["--service", "127.0.0.1:443", "--service", "127.0.0.1:8443"]);
+    assert!(
+        said.contains("--service 127.0.0.1:8443: without --port the TLSA records are of port 443"),
+        "{said}"
+    );
+    assert!(said.contains("--port 8443"), "{said}");
+    let said = roll(&["--starttls", "smtp"]);
+    assert!(said.contains("--starttls: without --port the TLSA records are of port 443"), "{said}");
+    assert!(said.contains("--port 25"), "{said}");
+    assert_eq!(domain.dig(0, "_443._tcp.www.example.test.", "TLSA"), "");
+}
+
+#[test]
 fn old_record_stays_while_an_address_of_the_service_is_not_known_to_show_the_new_key() {
     let settings = Settings { ttl: 1, records: "www A 127.0.0.1\n", ..Settings::default() };
     let domain = Domain::with(&settings);
@@ -337,7 +367,7 @@ fn old_record_stays_while_an_address_of_the_service_is_not_known_to_show_the_new
     let roll = |more: &[&str]| {
         let resolver = domain.resolver.to_string();
         let words = ["dns", "roll", "--next", &next, "--into", &served, "--service", &service];
-        let place = ["--dns-server", &resolver, "--timeout", "2"];
+        let place = ["--dns-server", &resolver, "--timeout", "2", "--port", "443"];
         words
             .iter()
             .chain(&place)

@@ -15,7 +15,7 @@ use self::certificate::Certificate;
 use self::host_key::{Algorithm, HostKey};
 use super::push::tsig_key;
 use super::services::StartTls;
-use super::wanted::{NextArguments, at};
+use super::wanted::{HTTPS, NextArguments, at};
 use crate::duration;
 use crate::output::{Failure, complain, plain, print};
 use crate::threads;
@@ -89,13 +89,33 @@ enum Next {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let next = match &arguments.host {
-        None => Next::Certificate(Certificate::read(&arguments.next, &arguments.names)?),
+        None => {
+            has_port(arguments)?;
+            Next::Certificate(Certificate::read(&arguments.next, &arguments.names)?)
+        }
         Some(host) => Next::HostKey(HostKey::read(&arguments.next, arguments.into.as_deref(), host)?),
     };
     let server = SignedServer::new(arguments.server, tsig_key(&arguments.tsig)?);
     let server = server.map_err(|why| at(&arguments.tsig, why))?;
     threads::single()?.block_on(roll(arguments, server, &next))?;
     print(&format!("done: the new {} is in use, and the record of the old one is gone\n", next.word()))
+}
+
+/// Whether the records are of the port that is meant: without `--port` they are of 443, and the key of a service at another port
+/// would change beside its record.
+fn has_port(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.names.has_port() {
+        return Ok(());
+    }
+    let other = arguments.services.iter().find(|service| service.port() != HTTPS);
+    let (option, port) = match (other, arguments.starttls) {
+        (Some(service), _) => (format!("--service {service}"), service.port()),
+        (None, Some(start)) if start != StartTls::None => ("--starttls".to_owned(), start.port()),
+        (None, _) => return Ok(()),
+    };
+    Err(Failure::usage(format!(
+        "{option}: without --port the TLSA records are of port {HTTPS}\n  hint: --port {port}, or --port {HTTPS} if that is the port that clients connect to"
+    )))
 }
 
 impl Next {

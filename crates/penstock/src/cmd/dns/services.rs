@@ -35,6 +35,19 @@ pub(super) enum StartTls {
 }
 
 impl StartTls {
+    /// Its usual port.
+    pub(super) const fn port(self) -> u16 {
+        match self {
+            Self::None => 443,
+            Self::Smtp => 25,
+            Self::Imap => 143,
+            Self::Pop3 => 110,
+            Self::Sieve => 4190,
+            Self::Nntp => 119,
+            Self::Ftp => 21,
+        }
+    }
+
     pub(super) const fn start(self) -> TlsStart {
         TlsStart::After(match self {
             Self::None => return TlsStart::AtOnce,

@@ -11,6 +11,7 @@ use hosts::identity::{FingerprintRecord, Found, HostFile, Name, Root};
 use ssh::identity::{Places, Store};
 use sys::file;
 use tls::Bundle;
+use zeroize::Zeroizing;
 
 use crate::load;
 use crate::output::{Failure, complain, plain};
@@ -89,6 +90,9 @@ pub(super) struct Wanted {
     /// Name of the host that an SSHFP record is of, and the port of its hint.
     pub(super) host: Option<(Name, Option<u16>)>,
 }
+
+/// Port of TLSA records, where nothing names another one.
+pub(super) const HTTPS: u16 = 443;
 
 /// Limit of a file with a key or certificate in bytes.
 const LARGEST: u64 = 1024 * 1024;
@@ -258,6 +262,11 @@ impl WantedArguments {
 }
 
 impl NextArguments {
+    /// Whether ports of the records are named.
+    pub(super) fn has_port(&self) -> bool {
+        !self.ports.is_empty()
+    }
+
     /// The records of a certificate in a file.
     pub(super) fn records(&self, path: &Path, text: &[u8]) -> Result<Vec<Record>, Failure> {
         let (names, chain) = Bundle::chain(text).map_err(|why| at(path, why))?;
@@ -271,7 +280,7 @@ impl NextArguments {
 
     fn of(&self, one: &Served, zone: Option<&Owner>) -> Result<Vec<Record>, Failure> {
         let ports = match (&self.ports[..], &one.ports[..]) {
-            ([], []) => &[443],
+            ([], []) => &[HTTPS],
             ([], own) => own,
             (named, _) => named,
         };
@@ -373,9 +382,9 @@ fn ports(listener: &Listener) -> Vec<u16> {
     ports
 }
 
-/// Reads a file whole.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    let bytes = file::read(path, LARGEST).map_err(|error| at(path, error))?;
+/// Reads a file whole, which may have a private key.
+pub(super) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
+    let bytes = Zeroizing::new(file::read(path, LARGEST).map_err(|error| at(path, error))?);
     match bytes.len() as u64 > LARGEST {
         true => Err(at(path, "it has more than 1 MiB: it is not a file with a key")),
         false => Ok(bytes),

@@ -10,6 +10,7 @@ use access::keys::{Kind, Owner, Set, sets};
 use dns::{Authorities, Roll, RollFault, Services, TlsLook, Unlimited};
 use sys::file::{self, Access};
 use tls::Bundle;
+use zeroize::Zeroizing;
 
 use crate::cmd::dns::services::StartTls;
 use crate::cmd::dns::wanted::{NextArguments, at, read};
@@ -19,7 +20,7 @@ use crate::output::Failure;
 const PAUSE: Duration = Duration::from_millis(250);
 
 pub(super) struct Certificate {
-    text: Vec<u8>,
+    text: Zeroizing<Vec<u8>>,
     wanted: BTreeMap<(Owner, Kind), Set>,
 }
 

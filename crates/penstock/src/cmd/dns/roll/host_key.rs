@@ -15,6 +15,7 @@ use ssh::identity::{Places, Store, now};
 use ssh::keys::{PrivatePart, key_in_file};
 use ssh::{ConfigFiles, SshConfig};
 use sys::file::{self, Access};
+use zeroize::Zeroizing;
 
 use crate::cmd::dns::services::{host_keys, ssh_port, sshfp};
 use crate::cmd::dns::wanted::at;
@@ -206,8 +207,8 @@ impl HostKey {
     /// Moves the private key into place, and the public one beside it.
     pub(super) fn install(&self, into: &Path) -> Result<(), String> {
         let Some((path, line)) = &self.private else { return Ok(()) };
-        let text =
-            file::read_secret(path, LARGEST).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = file::read_secret(path, LARGEST).map(Zeroizing::new);
+        let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
         file::replace(into, &text, Access::AsBefore).map_err(|error| error.to_string())?;
         let mut public = into.as_os_str().to_owned();
         public.push(".pub");
