@@ -1,18 +1,14 @@
 //! Whole messages with descriptors between two processes of this machine: a pair of Unix sockets without a name
 //! (SOCK_SEQPACKET, unix(7)). Only processes that were given an end of the pair can send.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg,
-    socketpair,
-};
+use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 
 /// Longest message in bytes: the kernel's usual buffer has room for several.
 pub const LONGEST: usize = 32 * 1024;
@@ -34,6 +30,16 @@ pub struct Message {
     pub bytes: Vec<u8>,
     /// All with close-on-exec.
     pub descriptors: Vec<OwnedFd>,
+    pub whole: Whole,
+}
+
+/// Whether a message has all of its descriptors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Whole {
+    #[default]
+    Yes,
+    /// This process may open no more: those that came are closed, and the others never came.
+    NoDescriptors,
 }
 
 impl MessageSocket {
@@ -95,20 +101,8 @@ impl MessageSocket {
         let until = Instant::now() + limit;
         loop {
             let mut bytes = vec![0; LONGEST];
-            let mut space = cmsg_space!([libc::c_int; MOST_OF_KERNEL]);
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-            let mut parts = [IoSliceMut::new(&mut bytes)];
-            let received = recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut space), flags);
-            let (length, flags, numbers) = match received {
-                Ok(message) => {
-                    let mut numbers = Vec::new();
-                    for control in message.cmsgs()? {
-                        if let ControlMessageOwned::ScmRights(rights) = control {
-                            numbers.extend(rights);
-                        }
-                    }
-                    (message.bytes, message.flags, numbers)
-                }
+            let (length, flags, mut descriptors) = match receive_now(self.0.as_fd(), &mut bytes) {
+                Ok(received) => received,
                 Err(Errno::EAGAIN) => {
                     self.wait(PollFlags::POLLIN, until)?;
                     continue;
@@ -118,18 +112,20 @@ impl MessageSocket {
                 Err(Errno::ECONNRESET) => return Ok(None),
                 Err(error) => return Err(error.into()),
             };
-            // SAFETY: the kernel has just opened these descriptors for this process, and no other part of it knows them.
-            let own = |number| unsafe { OwnedFd::from_raw_fd(number) };
-            let descriptors: Vec<OwnedFd> = numbers.into_iter().map(own).collect();
-            let is_cut = flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
-            if is_cut || descriptors.len() > MOST_DESCRIPTORS {
+            let mut whole = Whole::Yes;
+            if flags.contains(MsgFlags::MSG_CTRUNC) {
+                // There was room for their numbers.
+                descriptors.clear();
+                whole = Whole::NoDescriptors;
+            }
+            if flags.contains(MsgFlags::MSG_TRUNC) || descriptors.len() > MOST_DESCRIPTORS {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "the message is too long"));
             }
             if length == 0 {
                 return Ok(None);
             }
             bytes.truncate(length);
-            return Ok(Some(Message { bytes, descriptors }));
+            return Ok(Some(Message { bytes, descriptors, whole }));
         }
     }
 
@@ -157,6 +153,47 @@ impl MessageSocket {
             }
         }
     }
+}
+
+/// Receives a message that has come, with all descriptors that the kernel has opened for it: also those of a message of which it
+/// could not open all.
+fn receive_now(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, MsgFlags, Vec<OwnedFd>), Errno> {
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: the function only computes a length.
+    let space = unsafe { libc::CMSG_SPACE((MOST_OF_KERNEL * size_of::<libc::c_int>()) as libc::c_uint) };
+    // In words: the kernel and the functions below want them aligned.
+    let mut control = vec![0_usize; (space as usize).div_ceil(size_of::<usize>())];
+    // SAFETY: every field of a msghdr may be zero.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = (control.len() * size_of::<usize>()) as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the header names `bytes` and `control` with their lengths, and both live until the call has returned.
+    let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) };
+    let length = usize::try_from(Errno::result(received)?).map_err(|_| Errno::EIO)?;
+    let mut descriptors = Vec::new();
+    // SAFETY: the kernel has set the length of what it has written to `control`, and the function looks no further.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+    while !next.is_null() {
+        // SAFETY: a message that one of both functions has found is whole, in `control`, and aligned.
+        let (head, data) = unsafe { (&*next, libc::CMSG_DATA(next).cast::<libc::c_int>()) };
+        if (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: the function only computes a length.
+            let before = unsafe { libc::CMSG_LEN(0) } as usize;
+            // Its type is another one with musl.
+            let length: usize = head.cmsg_len as _;
+            let count = length.saturating_sub(before) / size_of::<libc::c_int>();
+            for at in 0..count {
+                // SAFETY: the message has so many numbers. The kernel has just opened these descriptors for this process, and
+                // no other part of it knows them.
+                descriptors.push(unsafe { OwnedFd::from_raw_fd(data.add(at).read_unaligned()) });
+            }
+        }
+        // SAFETY: as for the first one.
+        next = unsafe { libc::CMSG_NXTHDR(&raw const header, next) };
+    }
+    Ok((length, MsgFlags::from_bits_truncate(header.msg_flags), descriptors))
 }
 
 impl From<MessageSocket> for OwnedFd {

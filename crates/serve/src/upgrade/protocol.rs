@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use state::listen::HandedKey;
-use sys::message_socket::{LONGEST, MOST_DESCRIPTORS, MessageSocket};
+use sys::message_socket::{LONGEST, MOST_DESCRIPTORS, MessageSocket, Whole};
 
 /// Version of the protocol that this program speaks, and the oldest that it understands.
 pub(crate) const NEWEST: u32 = 1;
@@ -201,6 +201,17 @@ impl Link {
     }
 
     pub(crate) fn hear<T: DeserializeOwned>(&self, limit: Duration) -> Result<(T, Vec<OwnedFd>), LinkError> {
+        match self.hear_all(limit)? {
+            (heard, Some(descriptors)) => Ok((heard, descriptors)),
+            (_, None) => Err(LinkError::Io(io::Error::from_raw_os_error(nix::libc::EMFILE))),
+        }
+    }
+
+    /// Like [`Self::hear`]; without the descriptors if this process may not open so many.
+    pub(crate) fn hear_all<T: DeserializeOwned>(
+        &self,
+        limit: Duration,
+    ) -> Result<(T, Option<Vec<OwnedFd>>), LinkError> {
         let message = match self.0.receive(limit) {
             Ok(Some(message)) => message,
             Ok(None) => return Err(LinkError::Closed),
@@ -212,7 +223,7 @@ impl Link {
         };
         let heard =
             serde_json::from_slice(&message.bytes).map_err(|error| LinkError::Foreign(error.to_string()))?;
-        Ok((heard, message.descriptors))
+        Ok((heard, (message.whole == Whole::Yes).then_some(message.descriptors)))
     }
 }
 
