@@ -318,7 +318,13 @@ impl Loop<'_> {
         let floods = source.as_ref().map_or_else(FloodDelay::default, AtSource::floods);
         let wait = flood_wait(worker, &plan, floods);
         let (socket, at) = (plain.as_fd().as_raw_fd(), worker.front.state.started.elapsed());
-        let admitted = Admitted::new(permit, source, listener, place, &Accepted { peer, socket, at });
+        let admitted = Admitted::new(
+            permit,
+            source,
+            listener,
+            place,
+            &Accepted { peer, socket, at, age: Duration::ZERO },
+        );
         let handle = admitted.handle().clone();
         let entry = Entry { worker: worker.clone(), current, plan, standing, admitted };
         let task = if wait.is_zero() {

@@ -52,6 +52,26 @@ impl Admitted {
         Self { registration, _permit: listener, place: Cell::new(place) }
     }
 
+    /// Counts a client that the process before gives to this one. It had its place there, so only descriptors can lack.
+    pub(crate) fn adopt(
+        worker: &Rc<Worker>,
+        listener: &Arc<ListenerState>,
+        plan: Option<&ListenerPlan>,
+        accepted: &Accepted,
+    ) -> Option<Self> {
+        let permit = ConnectionPermit::take(worker, Limit::Passed)?;
+        let is_proxy = plan.is_some_and(|plan| plan.settings.proxy_protocol_from.contains(&accepted.peer));
+        let address = accepted.peer.ip().filter(|_| !is_proxy);
+        let account = &worker.front.state.account;
+        let source = match address {
+            Some(address) => Some(account.count_client(address, account.client_slots()).ok()?),
+            None => None,
+        };
+        let place = plan.zip(address).and_then(|(plan, address)| SourcePlace::adopt(worker, plan, address));
+        let listener = ListenerPermit::take(listener, None)?;
+        Some(Self::new(permit, source, listener, place, accepted))
+    }
+
     /// Returns the worker's handle of the connection.
     pub fn handle(&self) -> &Rc<ConnectionHandle> {
         self.registration.handle()
@@ -113,6 +133,14 @@ impl SourcePlace {
             taken.map_err(TurnedAway::ConnectionRate)?;
         }
         Ok(place)
+    }
+
+    /// Counts a connection that was there before, also above the limit.
+    fn adopt(worker: &Worker, plan: &ListenerPlan, address: IpAddr) -> Option<Box<Self>> {
+        plan.settings.connections_per_source?;
+        let source = worker.front.state.account.sources.key(address);
+        let taken = plan.state.open_by_source.take(source, u32::MAX);
+        (taken == Taken::Yes).then(|| Box::new(Self { listener: plan.state.clone(), source }))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -14,6 +14,8 @@ use slab::Slab;
 use tls::plain::Parked;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+use crate::given::Carried;
 
 /// Limit of sessions woken before the worker yields to other tasks.
 const WAKE_AT_ONCE: usize = 128;
@@ -49,6 +51,18 @@ pub trait IdleRelay {
 
     /// Ends the session after its idle timeout.
     fn expire(self: Box<Self>);
+
+    /// Whether another process may go on with the session.
+    fn is_for_hand_over(&self) -> bool;
+
+    /// What another process is told of the session; `None` if it cannot go on with it.
+    fn carried(&self) -> Option<Carried>;
+
+    /// The session is not for another process any more.
+    fn stay(&mut self);
+
+    /// Another process goes on with the session: it leaves this one without an end.
+    fn leave(self: Box<Self>);
 }
 
 /// An HTTP connection between two requests, without its stream.
@@ -86,6 +100,39 @@ impl IdleSession {
         }
     }
 
+    fn is_for_hand_over(&self) -> bool {
+        match self {
+            Self::Relay { session, .. } => session.is_for_hand_over(),
+            Self::Http { .. } => false,
+        }
+    }
+
+    /// What another process is told of the session, and its connections.
+    pub(crate) fn carried(&self) -> Option<(Carried, [BorrowedFd<'_>; 2])> {
+        match self {
+            Self::Relay { session, client, backend } => {
+                Some((session.carried()?, [client.as_fd(), backend.as_fd()]))
+            }
+            Self::Http { .. } => None,
+        }
+    }
+
+    /// Goes on in this process.
+    pub(crate) fn stay(mut self) {
+        if let Self::Relay { session, .. } = &mut self {
+            session.stay();
+        }
+        self.wake();
+    }
+
+    /// Another process goes on with the session. Its connections are closed here before their slots are released.
+    pub(crate) fn leave(self) {
+        if let Self::Relay { session, client, backend } = self {
+            drop((client, backend));
+            session.leave();
+        }
+    }
+
     fn note_key(&self, key: usize) {
         match self {
             Self::Relay { session, .. } => session.note_key(key),
@@ -93,7 +140,7 @@ impl IdleSession {
         }
     }
 
-    fn wake(self) {
+    pub(crate) fn wake(self) {
         match self {
             Self::Relay { session, client, backend } => session.wake(client, backend),
             Self::Http { connection, client } => connection.wake(client),
@@ -238,6 +285,17 @@ impl IdleSessions {
     /// Ends the session with this key at once, if there is one.
     pub fn end(&self, key: usize) {
         drop(self.take(key));
+    }
+
+    /// Takes the next session for another process, from the key `from` on, which is set for the next call.
+    pub(crate) fn take_for_hand_over(&self, from: &mut usize) -> Option<IdleSession> {
+        let sessions = self.sessions.borrow();
+        let end = sessions.capacity();
+        let is_it = |key: &usize| sessions.get(*key).is_some_and(IdleSession::is_for_hand_over);
+        let key = (*from..end).find(is_it);
+        drop(sessions);
+        *from = key.map_or(end, |key| key + 1);
+        self.take(key?)
     }
 
     fn take_all(&self, wanted: impl Fn(&IdleSession) -> bool) -> Vec<IdleSession> {

@@ -53,6 +53,7 @@
 //!    only its record and two descriptors, in `crates/proxy/src/idle_sessions.rs`, and an HTTP/1.1 connection without TLS
 //!    its record and its descriptor, after a second without a request. All timeouts of an HTTP connection share one timer
 //!    (`crates/proxy/src/timer.rs`).
+//!    At an upgrade another process goes on with TCP sessions: `crates/proxy/src/given.rs`.
 //! 8. Every session and request ends in one `Outcome` (`crates/proxy/src/outcome.rs`). Its `Drop` finishes it in every
 //!    case, also after a panic. The access log (formatted by `crates/logic/src/access_log.rs`, written by
 //!    `crates/state/src/access_log.rs`) and the counters (`crates/state/src/metrics.rs`, exported by
@@ -70,6 +71,7 @@ mod dsr;
 pub mod ejection;
 pub mod fallback;
 pub mod front;
+pub mod given;
 pub mod http;
 pub mod http2;
 mod idle;

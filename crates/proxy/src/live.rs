@@ -32,14 +32,16 @@ pub struct Live {
     pub(crate) listener: Option<Arc<ListenerState>>,
     /// Smaller than a [`Peer`]. `None` for a client of a Unix socket.
     client: Cell<Option<(IpAddr, u16)>>,
-    /// When it was accepted, in milliseconds after the start of the process.
-    began: u64,
+    /// When it was accepted, in milliseconds after the start of the process; negative: in the process before it.
+    began: i64,
     /// Bytes of the sessions on it that have ended.
     pub(crate) up: Cell<u64>,
     pub(crate) down: Cell<u64>,
     pub(crate) speaks: Cell<Speaks>,
     /// Whether an operator has ended it.
     pub(crate) killed: Cell<Killed>,
+    /// Whether the next process of an upgrade can go on with its session.
+    pub(crate) movable: Cell<Movable>,
     /// Ends the task of the connection, while it has one.
     pub(crate) task: Cell<Option<AbortHandle>>,
     /// The session on it that began last.
@@ -54,6 +56,8 @@ pub struct Accepted {
     pub socket: RawFd,
     /// Time since the start of the process.
     pub at: Duration,
+    /// For how long it had been with the process before.
+    pub age: Duration,
 }
 
 /// What the client speaks.
@@ -94,11 +98,19 @@ pub enum Killed {
     Yes,
 }
 
+/// Whether another process can go on with a TCP session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Movable {
+    #[default]
+    No,
+    Yes,
+}
+
 impl Live {
     pub(crate) fn new(listener: Arc<ListenerState>, accepted: &Accepted) -> Self {
         let live = Self {
             listener: Some(listener),
-            began: u64::try_from(accepted.at.as_millis()).unwrap_or(u64::MAX),
+            began: millis(accepted.at).saturating_sub(millis(accepted.age)),
             socket: accepted.socket,
             ..Self::default()
         };
@@ -117,15 +129,19 @@ impl Live {
         self.client.get().map_or(Peer::Unix, |(ip, port)| Peer::Ip(SocketAddr::new(ip, port)))
     }
 
-    /// When it was accepted: time since the start of the process.
-    pub(crate) fn began(&self) -> Duration {
-        Duration::from_millis(self.began)
+    /// Time since it was accepted. `uptime`: time since the start of the process.
+    pub(crate) fn age(&self, uptime: Duration) -> Duration {
+        Duration::from_millis(u64::try_from(millis(uptime).saturating_sub(self.began)).unwrap_or(0))
     }
 
     /// Notes the task that serves the connection from now on.
     pub(crate) fn served_by(&self, task: AbortHandle) {
         self.task.set(Some(task));
     }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Bytes that a session has moved so far: up to the backend, and down to the client.

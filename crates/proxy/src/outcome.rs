@@ -3,6 +3,7 @@
 
 use std::cell::OnceCell;
 use std::num::NonZeroU32;
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -98,6 +99,8 @@ impl From<Brief> for Duration {
 enum LogLine {
     Written,
     LeftOut,
+    /// Another process goes on with the session, and counts and logs it.
+    Elsewhere,
 }
 
 impl Outcome {
@@ -194,6 +197,11 @@ impl Outcome {
         self.show(|entry| entry.socket = backend.descriptor());
     }
 
+    /// Like [`Self::show_socket`], by the number of the descriptor.
+    pub(crate) fn show_descriptor(&self, backend: RawFd) {
+        self.show(|entry| entry.socket = backend);
+    }
+
     pub fn hide_socket(&self) {
         self.show(|entry| entry.socket = NO_SOCKET);
     }
@@ -218,9 +226,23 @@ impl Outcome {
         self.line = LogLine::LeftOut;
     }
 
+    /// Another process goes on with the session: its end here is none.
+    pub(crate) fn hand_over(&mut self) {
+        self.line = LogLine::Elsewhere;
+    }
+
+    /// Goes on with a session that began so long ago.
+    pub(crate) fn begun_before(&mut self, age: Duration) {
+        self.started = self.started.checked_sub(age).unwrap_or(self.started);
+    }
+
     /// Returns the worker that serves the session.
     pub fn worker(&self) -> &Rc<Worker> {
         &self.worker
+    }
+
+    pub(crate) fn listener_name(&self) -> &Arc<str> {
+        &self.listener.name
     }
 
     pub fn started(&self) -> Instant {
@@ -268,6 +290,9 @@ impl Drop for Outcome {
         }
         if let Some(connection) = &self.connection {
             self.worker.running.end(&connection.live, self.key, self.bytes_in, self.bytes_out);
+        }
+        if self.line == LogLine::Elsewhere {
+            return;
         }
         let took = self.stop_clock().duration_since(self.started);
         if let Some(fault) = ending.failed_attempt().filter(|_| self.failed.is_empty()) {

@@ -1,7 +1,7 @@
 //! Pipes of one worker for splicing bulk data. Each takes two slots of the account; if none are free, the data is
 //! copied.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -18,6 +18,8 @@ const PLACES: usize = 2;
 pub struct Pipes {
     slot_cache: Rc<SlotCache>,
     spare: RefCell<Vec<Pipe>>,
+    /// Whether relays are to empty their pipes and to pause: another process goes on with them.
+    relays_wanted: Cell<bool>,
 }
 
 /// A pipe in use. When dropped, an empty pipe is kept for reuse, any other is closed.
@@ -28,7 +30,17 @@ pub struct Borrowed {
 
 impl Pipes {
     pub fn new(slot_cache: Rc<SlotCache>) -> Rc<Self> {
-        Rc::new(Self { slot_cache, spare: RefCell::default() })
+        Rc::new(Self { slot_cache, spare: RefCell::default(), relays_wanted: Cell::new(false) })
+    }
+
+    /// Asks relays to pause as soon as they hold nothing, or not any more.
+    pub(crate) fn want_relays(&self, wanted: bool) {
+        self.relays_wanted.set(wanted);
+    }
+
+    #[inline]
+    pub(crate) fn are_relays_wanted(&self) -> bool {
+        self.relays_wanted.get()
     }
 
     /// Returns a pipe of this size. Fails if the account or the kernel has none.

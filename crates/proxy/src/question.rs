@@ -7,6 +7,7 @@ use logic::route::PoolId;
 use state::kept::traffic::Traffic;
 use tokio::sync::oneshot;
 
+use crate::given::Adoption;
 use crate::listing::{Asked, EndedSession, Place, Scanned, Sockets, Target, Whence};
 use crate::past::PastSession;
 use crate::snapshot::Snapshot;
@@ -26,6 +27,8 @@ pub enum Question {
     Kill { targets: Vec<Target>, answer: oneshot::Sender<Vec<EndedSession>> },
     /// Adds to the counters of this worker what the process before an upgrade has counted.
     Count(Box<Traffic>),
+    /// Goes on with a session of the process before an upgrade.
+    Adopt(Box<Adoption>),
     /// Asks for the last session with this request id or client address.
     Past { id: Arc<str>, answer: oneshot::Sender<Option<Box<PastSession>>> },
 }

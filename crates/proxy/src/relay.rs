@@ -20,6 +20,10 @@ use crate::pipes::{Borrowed, Pipes};
 use crate::stream::{Carriage, Moved, Stream};
 use crate::timer::poll_sleep;
 
+pub(crate) mod whole;
+
+use whole::{HandOver, Whole};
+
 /// Moves per wake-up before other tasks of the worker run. A splice counts as four: 1 MiB copied or 4 MiB spliced.
 const TURNS: usize = 16;
 const SPLICE_TURNS: usize = 4;
@@ -75,6 +79,9 @@ pub enum RelayPause {
     Ended(End),
     /// No byte has moved for a while, no byte is buffered, and both sides may still send.
     Quiet,
+    /// Nothing is buffered: another process may go on with both connections. Only of a watch with
+    /// [`Watch::may_be_handed_over`].
+    Whole,
 }
 
 /// Checks at intervals whether bytes still move. A watch outlives its relay, so that an idle session without a relay
@@ -89,6 +96,7 @@ pub struct Watch {
     age: Age,
     timer: TimerState,
     fast_close: FastClose,
+    hand_over: HandOver,
 }
 
 /// Whether the timer of the checks knows the task. One task polls a relay: it need not be told again, which a poll would
@@ -114,7 +122,7 @@ impl Watch {
     /// A watch for a relay that begins at `now`.
     pub fn begun(idle: Duration, now: Instant) -> Self {
         let (age, timer, fast_close) = (Age::New, TimerState::Unset, FastClose::Off);
-        Self { since: now, idle, doublings: 0, age, timer, fast_close }
+        Self { since: now, idle, doublings: 0, age, timer, fast_close, hand_over: HandOver::Never }
     }
 
     /// Lets the session end with these sides.
@@ -176,7 +184,7 @@ pub async fn run(
         let early = std::mem::take(&mut early);
         match run_until_quiet(client, backend, early, &mut watch, totals, pipes).await {
             RelayPause::Ended(end) => return end,
-            RelayPause::Quiet => {}
+            RelayPause::Quiet | RelayPause::Whole => {}
         }
     }
 }
@@ -204,9 +212,18 @@ pub fn run_until_quiet<'a>(
     async move {
         let begin = relay.watch.begin();
         let mut look = pin!(tokio::time::sleep_until(relay.watch.next_look(begin).into()));
-        std::future::poll_fn(|cx| match relay.poll(cx) {
-            Poll::Ready(end) => Poll::Ready(RelayPause::Ended(end)),
-            Poll::Pending => relay.poll_look(cx, look.as_mut()),
+        std::future::poll_fn(|cx| {
+            if relay.is_wanted() {
+                match relay.poll_whole(cx) {
+                    Poll::Ready(Whole::Yes) => return Poll::Ready(RelayPause::Whole),
+                    Poll::Ready(Whole::Never) => {}
+                    Poll::Pending => return relay.poll_look(cx, look.as_mut()),
+                }
+            }
+            match relay.poll(cx) {
+                Poll::Ready(end) => Poll::Ready(RelayPause::Ended(end)),
+                Poll::Pending => relay.poll_look(cx, look.as_mut()),
+            }
         })
         .await
     }
@@ -529,8 +546,10 @@ impl Direction {
                 }
             },
         };
-        while !pipe.is_empty() {
-            let Poll::Ready(given) = to.poll_splice_to(cx, |fd| pipe.splice_out(fd, PIPE)) else {
+        let emptied = poll_out(pipe, cx, to);
+        match emptied {
+            Poll::Ready(emptied) => emptied?,
+            Poll::Pending => {
                 // Stops watching the source: each arriving segment would wake the task in vain, which costs more than
                 // the segment. Nothing is lost: when the pipe is empty, the source is read again, its end included. If
                 // the other direction waits to write to the source, the source must be watched.
@@ -538,12 +557,6 @@ impl Direction {
                     from.park();
                 }
                 return Poll::Pending;
-            };
-            match given {
-                Ok(0) => return Poll::Ready(Err(Way::DestinationFailed)),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Poll::Ready(Err(Way::DestinationFailed)),
             }
         }
         let filled = match from.poll_splice_from(cx, |fd| pipe.splice_in(fd, PIPE)) {
@@ -567,6 +580,20 @@ impl Direction {
         }
         Poll::Ready(Ok(()))
     }
+}
+
+/// Moves what is in the pipe to `to`.
+#[inline]
+fn poll_out(pipe: &Borrowed, cx: &mut Context<'_>, to: &Stream) -> Poll<Result<(), Way>> {
+    while !pipe.is_empty() {
+        match ready!(to.poll_splice_to(cx, |fd| pipe.splice_out(fd, PIPE))) {
+            Ok(0) => return Poll::Ready(Err(Way::DestinationFailed)),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return Poll::Ready(Err(Way::DestinationFailed)),
+        }
+    }
+    Poll::Ready(Ok(()))
 }
 
 #[cfg(test)]

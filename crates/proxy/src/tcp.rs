@@ -27,16 +27,21 @@ use crate::bandwidth::{Begins, Limits};
 use crate::boxed::boxed;
 use crate::connect::{ConnectFault, Freshness};
 use crate::fallback;
+use crate::given::Carried;
 use crate::idle_sessions::{IdleRelay, IdleSession};
-use crate::live::Totals;
+use crate::live::{Movable, Totals};
 use crate::outcome::Outcome;
 use crate::relay::{self, Early, End, RelayPause, Side, Watch};
 use crate::retry_budget;
 use crate::snapshot::PoolPlan;
 use crate::sticky_cookie::Slot;
-use crate::stream::Stream;
+use crate::stream::{Carriage, Stream};
 use crate::upstream::{self, Beginning, Chosen, InFlight, NoBackend, Wanted};
 use crate::worker::{Current, Worker};
+
+mod given;
+
+pub use given::adopt;
 
 /// Bytes of a client that are read before it has a backend. Enough for the first message of most protocols, and small
 /// for the clients that wait for a busy backend.
@@ -159,6 +164,23 @@ impl IdleRelay for Session {
     fn expire(mut self: Box<Self>) {
         self.outcome.end(Ending::IdleTimeout);
     }
+
+    fn is_for_hand_over(&self) -> bool {
+        self.watch.is_for_hand_over()
+    }
+
+    fn carried(&self) -> Option<Carried> {
+        given::carried(self)
+    }
+
+    fn stay(&mut self) {
+        self.watch.stays();
+        self.admitted.handle().live.movable.set(Movable::No);
+    }
+
+    fn leave(mut self: Box<Self>) {
+        self.outcome.hand_over();
+    }
 }
 
 /// Relays until the session ends or becomes idle; then [`park`] stores it without a task.
@@ -170,6 +192,7 @@ fn relay(
     mut early: Box<[u8]>,
 ) -> impl Future<Output = ()> {
     async move {
+        session.admitted.handle().keep_waker_of_task().await;
         loop {
             if session.may_move()
                 && Box::pin(change_backend(&mut session, &mut backend)).await == Change::Failed
@@ -189,7 +212,7 @@ fn relay(
             )
             .await
             {
-                RelayPause::Quiet => {}
+                RelayPause::Quiet | RelayPause::Whole => {}
                 RelayPause::Ended(end) => {
                     outcome.end(end.settle(&client, &backend));
                     if let End::FastClosed(side) = end {
@@ -232,18 +255,34 @@ async fn close_after(side: Side, client: Stream, backend: Stream) {
     linger(&other).await;
 }
 
-/// Stores an idle session in the worker. Returns the session if one of its connections cannot be parked.
-fn park(session: Box<Session>, client: Stream, backend: Stream) -> Option<(Box<Session>, Stream, Stream)> {
+/// Stores an idle session in the worker, or gives it to the next process. Returns the session if one of its connections cannot
+/// be parked.
+fn park(
+    mut session: Box<Session>,
+    client: Stream,
+    backend: Stream,
+) -> Option<(Box<Session>, Stream, Stream)> {
     let client = match client.into_parked() {
         Ok(client) => client,
-        Err(client) => return Some((session, client, backend)),
+        Err(client) => {
+            session.stay();
+            return Some((session, client, backend));
+        }
     };
     let backend = match backend.into_parked() {
         Ok(backend) => backend,
-        Err(backend) => return Some((session, Stream::parked(client), backend)),
+        Err(backend) => {
+            session.stay();
+            return Some((session, Stream::parked(client), backend));
+        }
     };
     let worker = session.outcome.worker().clone();
-    worker.idle_sessions.park(IdleSession::Relay { session, client, backend });
+    if session.watch.is_for_hand_over() && worker.pipes.are_relays_wanted() {
+        session.admitted.handle().set_aside();
+        worker.give(IdleSession::Relay { session, client, backend });
+    } else {
+        worker.idle_sessions.park(IdleSession::Relay { session, client, backend });
+    }
     None
 }
 
@@ -310,6 +349,10 @@ async fn begin(
         sent => drop(early.drain(..sent)),
     }
     session.watch.begin_at(at);
+    if client.carriage() == Carriage::Plain && backend.carriage() == Carriage::Plain {
+        session.watch.may_be_handed_over();
+        session.admitted.handle().live.movable.set(Movable::Yes);
+    }
     (session.unsent, session.slot) = (unsent, Some(chosen.slot));
     Some(Pair { session, client, backend, early })
 }

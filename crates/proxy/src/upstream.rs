@@ -62,6 +62,15 @@ pub struct InFlight {
     queue: Arc<Queue>,
 }
 
+impl InFlight {
+    /// Counts a session that has its backend already, also above the limit.
+    pub(crate) fn adopt(pool: &PoolPlan, index: usize) -> Self {
+        let backend = pool.backends[index].state.clone();
+        backend.in_flight.fetch_add(1, Relaxed);
+        Self { backend, queue: pool.queue.clone() }
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.backend.in_flight.fetch_sub(1, Relaxed);

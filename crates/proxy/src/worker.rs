@@ -30,7 +30,9 @@ use crate::waits::Waits;
 
 mod answers;
 mod eviction;
+mod giving;
 mod handle;
+mod offers;
 mod per_pool;
 mod sessions;
 mod thread;
@@ -38,6 +40,7 @@ mod thread;
 use eviction::IdleClients;
 use handle::Phase;
 pub use handle::{ConnectionHandle, WaitEnd};
+use offers::Giving;
 use per_pool::PerPool;
 pub use thread::{Command, run};
 
@@ -96,6 +99,7 @@ pub struct Worker {
     emptied: Notify,
     log: AccessLog,
     batch: RefCell<Batch>,
+    giving: RefCell<Giving>,
     swept: Cell<Instant>,
     /// Number of the connection with which [`Self::park_idle`] goes on.
     park_from: Cell<usize>,
@@ -216,6 +220,7 @@ impl Worker {
             emptied: Notify::new(),
             batch: RefCell::new(Batch::new(log.clone())),
             log,
+            giving: RefCell::default(),
             swept: Cell::new(Instant::now()),
             park_from: Cell::new(0),
             refusal_log: RefusalLog::default(),
@@ -316,7 +321,7 @@ impl Worker {
         self.handed_over.set(true);
         for handle in self.connections.borrow().iter() {
             // HTTP/2 sends GOAWAY.
-            handle.wake_task();
+            handle.wake_again();
         }
     }
 
@@ -377,6 +382,7 @@ impl Worker {
         self.batch.borrow_mut().flush();
         self.idle_sessions.give_back_memory();
         self.park_idle(now);
+        self.go_on_giving(now);
         if now.duration_since(self.swept.get()) >= SWEEP {
             self.swept.set(now);
             self.idle.sweep(now, &self.current.borrow());

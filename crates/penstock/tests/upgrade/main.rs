@@ -6,4 +6,5 @@ mod kinds;
 mod many;
 mod points;
 mod refused;
+mod sessions;
 mod takes_over;

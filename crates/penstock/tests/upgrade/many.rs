@@ -25,7 +25,7 @@ const DOWNLOAD: u64 = 64 * 1024 * 1024;
 const TRANSFER: u64 = 300_000;
 
 /// Sends back what it gets.
-fn echo() -> String {
+pub(crate) fn echo() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {

@@ -33,7 +33,7 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 /// Holds a denied client, as far as the listener says so and there is room; closes it otherwise.
 pub(crate) fn hold_or_deny(worker: &Rc<Worker>, plan: &ListenerPlan, plain: Plain, peer: Peer) {
     let (socket, at) = (plain.as_fd().as_raw_fd(), worker.front.state.started.elapsed());
-    let accepted = Accepted { peer, socket, at };
+    let accepted = Accepted { peer, socket, at, age: Duration::ZERO };
     let take = |tarpit: Tarpit| Some((Held::take(worker, plan, tarpit, &accepted)?, tarpit.time));
     let Some((held, time)) = plan.settings.tarpit.and_then(take) else { return deny(worker, plan, peer) };
     let handle = held.registration.handle().clone();

@@ -1,12 +1,15 @@
 //! Answers an operator's questions about a worker.
 
+use std::rc::Rc;
+
 use super::Worker;
 use crate::listing::Whence;
 use crate::question::Question;
+use crate::tcp;
 use crate::udp::mailbox::FlowQuestion;
 
 impl Worker {
-    pub(super) fn answer(&self, question: Question) {
+    pub(super) fn answer(self: &Rc<Self>, question: Question) {
         match question {
             Question::Balancer { snapshot, pool, answer } => {
                 // The operator may have left.
@@ -25,6 +28,7 @@ impl Worker {
                 Some(socket) => self.mailboxes.ask(socket, FlowQuestion::Kill { targets, answer }),
                 None => drop(answer.send(self.end_sessions(&targets))),
             },
+            Question::Adopt(adoption) => tcp::adopt(self, *adoption),
             Question::Count(counts) => counts.add(&self.front.state),
             Question::Past { id, answer } => {
                 let _ = answer.send(self.past.borrow().find(&id).map(Box::new));

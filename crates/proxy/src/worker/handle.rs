@@ -105,7 +105,8 @@ impl ConnectionHandle {
         self.keep_waker(cx);
     }
 
-    fn keep_waker(&self, cx: &Context<'_>) {
+    /// Keeps what wakes the task of `cx`.
+    pub(crate) fn keep_waker(&self, cx: &Context<'_>) {
         let kept = self.waker.take().filter(|before| before.will_wake(cx.waker()));
         self.waker.set(Some(kept.unwrap_or_else(|| cx.waker().clone())));
     }
@@ -131,6 +132,29 @@ impl ConnectionHandle {
     /// Records that the TCP session of the connection waits without a task, under `key`.
     pub fn relay_parked(&self, key: usize) {
         self.parked_as(|key| TaskState::RelayParked { key }, key);
+    }
+
+    /// Records that the session of the connection has no task, and waits for another process.
+    pub(crate) fn set_aside(&self) {
+        drop((self.waker.take(), self.live.task.take()));
+        self.resumed();
+    }
+
+    /// Keeps what wakes the task that awaits this.
+    pub(crate) async fn keep_waker_of_task(&self) {
+        std::future::poll_fn(|cx| {
+            self.keep_waker(cx);
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Wakes the task and keeps what wakes it.
+    pub(super) fn wake_again(&self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake_by_ref();
+            self.waker.set(Some(waker));
+        }
     }
 
     fn parked_as(&self, state: impl FnOnce(u32) -> TaskState, key: usize) {

@@ -49,7 +49,7 @@ impl Worker {
     }
 
     fn age(&self, handle: &ConnectionHandle) -> Duration {
-        self.front.state.started.elapsed().saturating_sub(handle.live.began())
+        handle.live.age(self.front.state.started.elapsed())
     }
 
     fn matches(&self, handle: &ConnectionHandle, serial: u32, filter: &Filter) -> bool {

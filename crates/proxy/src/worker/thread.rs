@@ -17,6 +17,7 @@ use super::Worker;
 use crate::accept;
 use crate::dsr;
 use crate::front::Front;
+use crate::given::{Answer, Heir, Standing};
 use crate::question::Question;
 use crate::snapshot::Snapshot;
 use crate::udp;
@@ -46,6 +47,14 @@ pub enum Command {
     /// The same for an upgrade. The next process accepts from the sockets of `taken`, so their queues are left to it, and
     /// a client that is between two requests keeps its connection for the next one.
     HandOver { taken: Arc<HashSet<BoundKey>> },
+    /// After [`Self::HandOver`]: give the next process the sessions that it can go on with.
+    Give { heir: Arc<dyn Heir> },
+    /// What the next process says of a session that was offered.
+    Answered { number: u64, answer: Answer },
+    /// The next process has ended, and every answer of it was passed on.
+    NoHeir,
+    /// Says what is left of the sessions.
+    Standing { answer: oneshot::Sender<Standing> },
     /// After [`Self::Drain`] or [`Self::HandOver`]: abort the open sessions; each writes its access-log record.
     Cut,
 }
@@ -247,6 +256,10 @@ pub fn run(
                     // The supervisor may have given up.
                     Some(Command::Share { answer }) => drop(answer.send(loops.share())),
                     Some(Command::HandOver { taken }) => break Some(taken),
+                    // They come after a hand-over.
+                    Some(
+                        Command::Give { .. } | Command::Answered { .. } | Command::NoHeir | Command::Standing { .. },
+                    ) => {}
                     Some(Command::Drain | Command::Cut) | None => break None,
                 },
             }
@@ -272,9 +285,19 @@ pub fn run(
                 _ = tick.tick() => worker.tick(Instant::now()),
                 error = &mut keeping => return Err(error),
                 Some(question) = questions.recv() => worker.answer(question),
-                command = commands.recv() => if matches!(command, Some(Command::Cut) | None) {
-                    worker.cutting.set(true);
-                    break;
+                command = commands.recv() => match command {
+                    Some(Command::Cut) | None => {
+                        worker.cutting.set(true);
+                        break;
+                    }
+                    Some(Command::Give { heir }) => worker.begin_giving(heir),
+                    Some(Command::Answered { number, answer }) => worker.settle(number, answer),
+                    Some(Command::NoHeir) => worker.end_giving(),
+                    // The supervisor may have given up.
+                    Some(Command::Standing { answer }) => drop(answer.send(worker.standing())),
+                    Some(
+                        Command::Apply { .. } | Command::Share { .. } | Command::Drain | Command::HandOver { .. },
+                    ) => {}
                 },
             }
         }
@@ -282,6 +305,7 @@ pub fn run(
     });
     // Aborts the remaining sessions; each writes its access-log record.
     worker.idle_sessions.clear();
+    worker.forget_offered();
     drop(runtime);
     worker.batch.borrow_mut().flush();
     result

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use config::types::BindAddress;
 use proxy::front::{Denied, Extent, Front, Said, Upgrade};
+use proxy::given::Standing;
 use proxy::worker::Command;
 use sd_notify::NotifyState;
 use serde_json::json;
@@ -27,6 +28,7 @@ use crate::upgrade::guardian::Guardian;
 use crate::upgrade::hand_over::{Attempt, Failed, Newer, Offers, Ready, Serving};
 use crate::upgrade::offer;
 use crate::upgrade::protocol::TICKETS;
+use crate::upgrade::sessions;
 
 /// Time for the sessions of a process that was upgraded, unless the operator names another one.
 const DRAIN: Duration = Duration::from_secs(3600);
@@ -36,6 +38,12 @@ const TOLD_LIMIT: Duration = Duration::from_secs(2);
 
 /// How often the next process hears how many sessions are left.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// Time for sessions to go to the next process before the operator is told how many have.
+const GIVE_LIMIT: Duration = Duration::from_secs(1);
+
+/// How often it is looked at meanwhile.
+const GIVE_LOOK: Duration = Duration::from_millis(10);
 
 impl FrontDoor {
     /// Has another process take over. On an error this one serves on, unchanged.
@@ -239,13 +247,29 @@ impl FrontDoor {
         if let Some(file) = self.means.pid_file.take() {
             file.leave();
         }
+        let takes_sessions = serving.takes_sessions();
         let Serving { newer, pid, version, mut steps, .. } = serving;
         let guardian = guardian.clone();
         // Afterwards the new process is a child of init, which sees its end: systemd wants that of a main process.
         let _ = spawn_blocking(move || guardian.leave()).await;
         notify(&[NotifyState::MainPid(pid)]);
         newer.release();
+        let giving = takes_sessions.then(|| sessions::give(&newer, &self.supervisor.workers));
+        let giving = giving.transpose().unwrap_or_else(|error| {
+            let message = format!("sessions stay in the old process, which cannot start a thread: {error}");
+            front.state.events.record(Level::Warning, "upgrade", message);
+            None
+        });
+        let Standing { pending, mut staying } = self.left_after_giving().await;
+        let given = giving.map_or(0, |taken| taken.load(Relaxed));
+        if pending > 0 {
+            staying.insert("TCP, which goes as soon as nothing is on the way", pending);
+        }
+        if given > 0 {
+            steps.push(format!("{} went to the new process", units::count(given, "session")));
+        }
         let open = front.state.connections.load(Relaxed);
+        let why: Vec<_> = staying.iter().map(|(why, count)| format!("{count} {why}")).collect();
         let left = match open {
             0 => "no session is left in the old process".to_owned(),
             1 => "1 session goes on in the old process".to_owned(),
@@ -254,14 +278,44 @@ impl FrontDoor {
         let own = std::process::id();
         steps.push(match open {
             0 => format!("{left} (pid {own}): it ends"),
-            _ => format!("{left} (pid {own}), for {} at most", text::units::duration(limit)),
+            _ => {
+                let limit = units::duration(limit);
+                format!("{left} (pid {own}), for {limit} at most: {}", why.join("; "))
+            }
         });
         let sentence = format!("upgraded: version {version} (pid {pid}) serves");
-        front.state.events.record(Level::Info, "upgrade", format!("{sentence}; {left}"));
+        front.state.events.record(
+            Level::Info,
+            "upgrade",
+            format!("{sentence}; {given} of its sessions have gone there; {left}"),
+        );
         self.handed_over = Some(HandedOver { newer, limit, counted: None, told: None });
         self.stopping = Stopping::Asked;
-        let json = json!({ "version": version, "pid": pid, "upgraded": true, "old": { "pid": own, "sessions": open, "seconds": limit.as_secs() } });
+        let old = json!({
+            "pid": own, "sessions": open, "seconds": limit.as_secs(), "given": given, "staying": staying,
+        });
+        let json = json!({ "version": version, "pid": pid, "upgraded": true, "old": old });
         said(&steps, &sentence, &json)
+    }
+
+    /// What the workers have left when the next process has the sessions that it can have now.
+    async fn left_after_giving(&self) -> Standing {
+        let until = Instant::now() + GIVE_LIMIT;
+        loop {
+            let mut all = Standing::default();
+            for worker in &self.supervisor.workers {
+                let (answer, answered) = oneshot::channel();
+                let asked = worker.send(Command::Standing { answer }).is_ok();
+                // A worker that has ended has no sessions.
+                if asked && let Ok(standing) = answered.await {
+                    all.add(standing);
+                }
+            }
+            if all.pending == 0 || Instant::now() >= until {
+                return all;
+            }
+            tokio::time::sleep(GIVE_LOOK).await;
+        }
     }
 
     /// Waits for the last session, up to the limit or a signal to stop.

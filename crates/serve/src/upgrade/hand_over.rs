@@ -45,7 +45,15 @@ pub(crate) struct Ready {
     link: Link,
     started: Started,
     version: String,
+    terms: Terms,
+}
+
+/// What the new process has said of itself.
+struct Terms {
+    /// Addresses that it listens on.
     taken: HashSet<Key>,
+    /// Version of the hand-over of sessions; `None`: it takes none.
+    sessions: Option<u32>,
 }
 
 /// A new process that serves.
@@ -54,11 +62,11 @@ pub(crate) struct Serving {
     pub(crate) pid: u32,
     pub(crate) version: String,
     pub(crate) steps: Vec<String>,
-    taken: HashSet<Key>,
+    terms: Terms,
 }
 
 /// The connection to the new process while the old one has sessions.
-pub(crate) struct Newer(Link);
+pub(crate) struct Newer(Arc<Link>);
 
 /// Why an upgrade did not happen.
 pub(crate) struct Failed {
@@ -84,7 +92,7 @@ impl Attempt {
         self.note(format!("started {} (pid {})", started.program, started.pid));
         let link = Link::new(ours);
         match self.converse(&link, &started, offers) {
-            Ok((version, taken)) => Ok(Ready { attempt: self, link, started, version, taken }),
+            Ok((version, terms)) => Ok(Ready { attempt: self, link, started, version, terms }),
             Err(why) => Err(self.give_up(&link, why)),
         }
     }
@@ -94,10 +102,10 @@ impl Attempt {
         link: &Link,
         started: &Started,
         offers: Offers,
-    ) -> Result<(String, HashSet<Key>), String> {
-        let version = match self.hear(link, "say hello") {
+    ) -> Result<(String, Terms), String> {
+        let (version, sessions) = match self.hear(link, "say hello") {
             Ok(FromNew::Hello { magic, .. }) if magic != MAGIC => return Err(STRANGER.to_owned()),
-            Ok(FromNew::Hello { oldest, newest, version, pid, .. }) => {
+            Ok(FromNew::Hello { oldest, newest, version, pid, sessions, .. }) => {
                 if oldest > NEWEST || newest < OLDEST {
                     return Err(format!(
                         "version {version} speaks protocol {oldest} to {newest} of the upgrade, and this one, version {}, speaks {OLDEST} to {NEWEST}: restart the server instead",
@@ -111,7 +119,7 @@ impl Attempt {
                         "the new process has another number than its parent saw"
                     );
                 }
-                version
+                (version, sessions)
             }
             Ok(FromNew::Failed { why }) => return Err(why),
             Ok(other) => return Err(unexpected(&other)),
@@ -137,7 +145,7 @@ impl Attempt {
             Err(why) => return Err(why),
         };
         self.note("it is ready to serve".to_owned());
-        Ok((version, taken))
+        Ok((version, Terms { taken, sessions }))
     }
 
     /// Waits for a message, until the limit of the whole or the end of the process.
@@ -192,7 +200,7 @@ impl Ready {
 
     /// Gives the new process the state, and lets it serve.
     pub(crate) fn go(self, state: Vec<(&'static str, File)>) -> Result<Serving, Failed> {
-        let Self { mut attempt, link, started, version, taken } = self;
+        let Self { mut attempt, link, started, version, terms } = self;
         let mut converse = || {
             let kinds = state.iter().map(|(kind, _)| (*kind).to_owned()).collect();
             let files: Vec<_> = state.iter().map(|(_, file)| file.as_fd()).collect();
@@ -207,8 +215,8 @@ impl Ready {
         };
         match converse() {
             Ok(()) => {
-                let (newer, steps) = (Newer(link), attempt.steps);
-                Ok(Serving { newer, pid: started.pid, version, steps, taken })
+                let (newer, steps) = (Newer(Arc::new(link)), attempt.steps);
+                Ok(Serving { newer, pid: started.pid, version, steps, terms })
             }
             Err(why) => Err(attempt.give_up(&link, why)),
         }
@@ -228,7 +236,12 @@ impl Attempt {
 impl Serving {
     /// Whether the new process listens on an address of this one.
     pub(crate) fn has_taken(&self, key: &BoundKey) -> bool {
-        self.taken.contains(&Key::from(state::listen::HandedKey::of(key)))
+        self.terms.taken.contains(&Key::from(state::listen::HandedKey::of(key)))
+    }
+
+    /// Whether it can go on with sessions of this one.
+    pub(crate) fn takes_sessions(&self) -> bool {
+        self.terms.sessions.is_some()
     }
 }
 
@@ -237,6 +250,11 @@ impl Newer {
     pub(crate) fn release(&self) {
         // It goes on without this after a moment.
         let _ = self.0.say(&FromOld::Released);
+    }
+
+    /// The connection, for sessions.
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.0
     }
 
     /// Tells the new process how many sessions are left here, and what they have counted since the last time.

@@ -1,17 +1,22 @@
-//! The new process after an upgrade: follows what the old one says about the sessions that it still has.
+//! The new process after an upgrade: follows what the old one says about the sessions that it still has, and goes on with those
+//! that it offers.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::SystemTime;
 
 use proxy::front::Front;
+use proxy::given::place::Finder;
+use proxy::given::{Adoption, Answer, Before, Carried, Reply, Ticket};
 use proxy::question::Question;
 use state::events::Level;
 use state::upgrade::Older;
 use text::units;
 
-use super::take_over::TakeOver;
+use super::take_over::{OfSessions, TakeOver};
 
 /// Follows the old process on a thread, until it has ended.
 pub(crate) fn follow(take_over: Arc<TakeOver>, front: Arc<Front>) -> io::Result<()> {
@@ -24,14 +29,24 @@ pub(crate) fn follow(take_over: Arc<TakeOver>, front: Arc<Front>) -> io::Result<
     state.events.record(Level::Info, "upgrade", message);
     let follow = move || {
         let mut last = None;
-        while let Some((sessions, counts)) = take_over.left() {
-            last = Some(sessions);
-            state.upgrade.note_left(sessions);
-            // The first worker alone writes its counters. One that has ended ends the process.
-            if let (Some(counts), Some(worker)) = (counts, front.questions.first()) {
-                let _ = worker.blocking_send(Question::Count(Box::new(counts)));
+        let mut sessions = Sessions::new(&take_over, front.clone());
+        while let Some(said) = take_over.next() {
+            match said {
+                OfSessions::Offered { ticket, session, connections } => {
+                    sessions.pass_on(ticket, *session, connections);
+                }
+                OfSessions::Left(left, counts) => {
+                    last = Some(left);
+                    state.upgrade.note_left(left);
+                    // The first worker alone writes its counters. One that has ended ends the process.
+                    if let (Some(counts), Some(worker)) = (counts, front.questions.first()) {
+                        let _ = worker.blocking_send(Question::Count(Box::new(counts)));
+                    }
+                    sessions.tell();
+                }
             }
         }
+        sessions.tell();
         state.upgrade.set_older(None);
         let message = match last.filter(|left| *left > 0) {
             None => {
@@ -45,4 +60,61 @@ pub(crate) fn follow(take_over: Arc<TakeOver>, front: Arc<Front>) -> io::Result<
         state.events.record(Level::Info, "upgrade", message);
     };
     thread::Builder::new().name("older".to_owned()).spawn(follow).map(drop)
+}
+
+/// The sessions that the old process offers.
+struct Sessions {
+    front: Arc<Front>,
+    finder: Finder,
+    answers: Arc<Answers>,
+    /// Worker that gets the next one.
+    next: usize,
+    told: usize,
+}
+
+/// Tells the old process what becomes of its sessions.
+struct Answers {
+    take_over: Arc<TakeOver>,
+    taken: AtomicUsize,
+}
+
+impl Sessions {
+    fn new(take_over: &Arc<TakeOver>, front: Arc<Front>) -> Self {
+        let answers = Answers { take_over: take_over.clone(), taken: AtomicUsize::new(0) };
+        Self { finder: Finder::default(), front, answers: Arc::new(answers), next: 0, told: 0 }
+    }
+
+    /// Gives a session to a worker.
+    fn pass_on(&mut self, ticket: Ticket, session: Carried, connections: Option<[OwnedFd; 2]>) {
+        // It declines the session when it is dropped without an answer.
+        let reply = Reply::new(ticket, self.answers.clone());
+        let workers = &self.front.questions;
+        let (Some(connections), Some(worker)) = (connections, workers.get(self.next)) else { return };
+        self.next = (self.next + 1) % workers.len();
+        let place = self.finder.find(&session, self.front.snapshot.load_full(), &self.front.state);
+        let adoption = Adoption { session, place, connections, reply };
+        // A worker that has ended declines it.
+        let _ = worker.blocking_send(Question::Adopt(Box::new(adoption)));
+    }
+
+    /// Records how many sessions go on here.
+    fn tell(&mut self) {
+        let taken = self.answers.taken.load(Relaxed);
+        if taken > self.told {
+            let message =
+                format!("{} of the process before go on here", units::count(taken - self.told, "session"));
+            self.front.state.events.record(Level::Info, "upgrade", message);
+            self.told = taken;
+        }
+    }
+}
+
+impl Before for Answers {
+    fn answer(&self, ticket: Ticket, answer: Answer) -> bool {
+        let is_heard = self.take_over.answer(ticket, answer);
+        if is_heard && answer == Answer::Taken {
+            self.taken.fetch_add(1, Relaxed);
+        }
+        is_heard
+    }
 }

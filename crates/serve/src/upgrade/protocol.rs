@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use proxy::given::{Answer, Carried, Ticket};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use state::listen::HandedKey;
@@ -16,6 +17,9 @@ use sys::message_socket::{LONGEST, MOST_DESCRIPTORS, MessageSocket, Whole};
 /// Version of the protocol that this program speaks, and the oldest that it understands.
 pub(crate) const NEWEST: u32 = 1;
 pub(crate) const OLDEST: u32 = 1;
+
+/// Version of the hand-over of sessions.
+pub(crate) const SESSIONS: u32 = 1;
 
 /// State beside that of `state::kept`: ticket keys.
 pub(crate) const TICKETS: &str = "tickets";
@@ -42,19 +46,20 @@ pub(crate) enum FromNew {
         newest: u32,
         version: String,
         pid: u32,
+        /// Version of [`FromOld::Session`] that it understands; `None`: it goes on with no session.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sessions: Option<u32>,
     },
     /// It ends.
-    Failed {
-        why: String,
-    },
+    Failed { why: String },
     /// It has all that it needs to serve. `taken`: the addresses that it listens on.
-    Ready {
-        taken: Vec<Key>,
-    },
+    Ready { taken: Vec<Key> },
     /// It has taken the state over.
     Prepared,
     /// It accepts clients.
     Serving,
+    /// Whether it goes on with a session. Before that it moves no byte of it.
+    Answered { ticket: Ticket, answer: Answer },
 }
 
 /// What the old process says.
@@ -85,6 +90,12 @@ pub(crate) enum FromOld {
     /// How many sessions the old process still has, once a second. A file in memory beside it has what they add to the counters.
     Left {
         sessions: usize,
+    },
+    /// A session to go on with, after [`FromOld::Released`] and to a process that has said that it can. Beside it are the
+    /// connections of the client and to the backend. The old process moves no byte of it until the answer.
+    Session {
+        ticket: Ticket,
+        session: Box<Carried>,
     },
 }
 
@@ -193,8 +204,27 @@ impl Link {
         descriptors.chunks(MOST_DESCRIPTORS).try_for_each(|part| self.send(&bytes, part))
     }
 
+    /// Like [`Self::give`] for a few descriptors, but never waits.
+    pub(crate) fn give_now(
+        &self,
+        message: &impl Serialize,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), LinkError> {
+        let bytes = serde_json::to_vec(message).map_err(io::Error::other)?;
+        self.send_within(&bytes, descriptors, Duration::ZERO)
+    }
+
     fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
-        self.0.send(bytes, descriptors, SEND_LIMIT).map_err(|error| match error.kind() {
+        self.send_within(bytes, descriptors, SEND_LIMIT)
+    }
+
+    fn send_within(
+        &self,
+        bytes: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        limit: Duration,
+    ) -> Result<(), LinkError> {
+        self.0.send(bytes, descriptors, limit).map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => LinkError::Closed,
             _ => LinkError::Io(error),
         })
@@ -244,6 +274,13 @@ mod tests {
         let heard: FromOld = serde_json::from_str(text).unwrap();
         let FromOld::Offer(Offer::Listener { key, file: None }) = heard else { panic!("{heard:?}") };
         assert_eq!((&*key.listener, &*key.bind, &*key.transport), ("web", ":80", "stream"));
+        let hello = r#"{"say":"hello","magic":"m","oldest":1,"newest":1,"version":"1","pid":7}"#;
+        let heard: FromNew = serde_json::from_str(hello).unwrap();
+        assert!(matches!(heard, FromNew::Hello { sessions: None, pid: 7, .. }), "{heard:?}");
+        let session = r#"{"say":"session","ticket":{"worker":1,"number":2,"more":3},"session":{"listener":"db","new":4}}"#;
+        let heard: FromOld = serde_json::from_str(session).unwrap();
+        let FromOld::Session { session, .. } = heard else { panic!("{heard:?}") };
+        assert_eq!(*session, Carried { listener: "db".to_owned(), ..Carried::default() });
         let unknown: FromOld = serde_json::from_str(r#"{"say":"offer","what":"quic"}"#).unwrap();
         assert!(matches!(unknown, FromOld::Offer(Offer::Unknown)));
         assert!(serde_json::from_str::<FromOld>(r#"{"say":"sing"}"#).is_err());

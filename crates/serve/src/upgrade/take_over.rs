@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use proxy::given::{Answer, Carried, Ticket};
 use state::kept::traffic::Traffic;
 use state::kept::{self, Kind};
 use state::listen::{BoundKey, Handed, HandedKey, Passed, SocketPath};
@@ -18,7 +19,7 @@ use sys::pid_file::PidFile;
 use sys::socket::Inherited;
 
 use super::protocol::{FromNew, FromOld, Key, Link, LinkError, MAGIC, MOST_OFFERS, NEWEST, OLDEST, Offer};
-use super::protocol::{SocketFile, shortened};
+use super::protocol::{SESSIONS, SocketFile, shortened};
 
 /// Time for each message of the old process. It has a limit of its own for the whole.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -52,6 +53,14 @@ pub enum TakeOverError {
     Unusable(String),
 }
 
+/// What the old process says about its sessions.
+pub(crate) enum OfSessions {
+    /// How many it has left, and what has been counted since the last time.
+    Left(usize, Option<Traffic>),
+    /// A session to go on with; without its connections if this process may not open more.
+    Offered { ticket: Ticket, session: Box<Carried>, connections: Option<[OwnedFd; 2]> },
+}
+
 /// What the old process says to one that is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
@@ -77,7 +86,8 @@ impl TakeOver {
     pub(crate) fn greet(&self) -> Result<Passed, TakeOverError> {
         let (oldest, newest) = (OLDEST, NEWEST);
         let (magic, version) = (MAGIC.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-        self.say(&FromNew::Hello { magic, oldest, newest, version, pid: std::process::id() })?;
+        let (pid, sessions) = (std::process::id(), Some(SESSIONS));
+        self.say(&FromNew::Hello { magic, oldest, newest, version, pid, sessions })?;
         match self.hear(LIMIT)? {
             (FromOld::Welcome { protocol, version, pid }, _) => {
                 if !(OLDEST..=NEWEST).contains(&protocol) {
@@ -213,22 +223,38 @@ impl TakeOver {
         }
     }
 
-    /// Waits for what the old process says about its sessions: how many it has left, and what has been counted since the last
-    /// time. `None` when it has ended.
-    pub(crate) fn left(&self) -> Option<(usize, Option<Traffic>)> {
+    /// Waits for what the old process says about its sessions. `None` when it has ended.
+    pub(crate) fn next(&self) -> Option<OfSessions> {
+        // What it has said before its end comes after the news of it, if it had not read all of ours.
+        let mut closed = 0;
         loop {
-            match self.link.hear(LIMIT) {
+            match self.link.hear_all(LIMIT) {
                 Ok((FromOld::Left { sessions }, files)) => {
                     let mut bytes = Vec::new();
-                    let file = files.into_iter().next().map(File::from);
+                    let file = files.into_iter().flatten().next().map(File::from);
                     let read =
                         file.and_then(|file| file.take(kept::MOST_BYTES as u64).read_to_end(&mut bytes).ok());
                     let counts = read.and_then(|_| kept::unseal(Kind::Traffic, &bytes).ok());
-                    return Some((sessions, counts));
+                    return Some(OfSessions::Left(sessions, counts));
                 }
-                Ok(_) | Err(LinkError::Silent(_)) => {}
+                Ok((FromOld::Session { ticket, session }, connections)) => {
+                    let connections = <[OwnedFd; 2]>::try_from(connections.unwrap_or_default()).ok();
+                    return Some(OfSessions::Offered { ticket, session, connections });
+                }
+                // Of a later version.
+                Ok(_) | Err(LinkError::Silent(_) | LinkError::Foreign(_)) => {}
+                Err(LinkError::Closed) if closed == 0 => closed = 1,
                 Err(_) => return None,
             }
+        }
+    }
+
+    /// Answers an offer of a session. Returns false if the old process goes on with it, because it does not get the answer.
+    pub(crate) fn answer(&self, ticket: Ticket, answer: Answer) -> bool {
+        match self.link.give_now(&FromNew::Answered { ticket, answer }, &[]) {
+            // One that has ended goes on with nothing.
+            Ok(()) | Err(LinkError::Closed) => true,
+            Err(_) => false,
         }
     }
 

@@ -1,0 +1,142 @@
+//! A session that another process goes on with, at an upgrade: what that process is told, and how both agree.
+//!
+//! The process before offers a session: its two connections, which both then have, and a [`Carried`]. It moves no byte of it
+//! any more. The next process takes it ([`Answer::Taken`]) and moves bytes from then on, or declines, and the one before goes
+//! on. So a session has one process that moves its bytes, and is lost with none: not when descriptors run out, and not when
+//! one of the two ends in between.
+//!
+//! `crates/proxy/src/worker/giving.rs` offers, `crates/proxy/src/tcp/given.rs` adopts, `crates/serve/src/upgrade` carries the messages.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub mod place;
+
+use place::Place;
+
+/// What the next process is told of a session. It may be of another version: fields that one of them does not know are ignored.
+/// The half-close of a direction is not among them: the kernel tells it again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Carried {
+    pub listener: String,
+    /// `None` for a client of a Unix socket.
+    pub client: Option<SocketAddr>,
+    /// Address that the client connected to, if it is known.
+    pub local: Option<SocketAddr>,
+    /// Server name in the ClientHello, if the TLS of the client is passed through.
+    pub server_name: Option<String>,
+    pub passes_tls_through: bool,
+    pub age: Duration,
+    pub pool: String,
+    pub backend: String,
+    pub bytes_up: u64,
+    pub bytes_down: u64,
+    /// Neither side has sent anything: the session may go to another backend.
+    pub is_unsent: bool,
+    pub idle_timeout: Duration,
+    /// For how long no byte has moved.
+    pub silent: Duration,
+    pub fast_close: String,
+    pub attempts: u32,
+    pub moved: u16,
+    pub queued: Option<Duration>,
+    pub connect: Option<Duration>,
+}
+
+/// A session's number in the process that offers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Ticket {
+    pub worker: usize,
+    pub number: u64,
+}
+
+/// What became of an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    Taken,
+    Declined,
+}
+
+/// The next process.
+pub trait Heir: Send + Sync {
+    /// Offers it a session: the connections of the client and to the backend. Never waits.
+    fn offer(&self, ticket: Ticket, session: &Carried, connections: [BorrowedFd<'_>; 2]) -> Offered;
+}
+
+/// Whether an offer is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    Sent,
+    /// There is no room for it now.
+    Later,
+    /// The next process has ended.
+    Gone,
+}
+
+/// What a worker still has, while it gives sessions to the next process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Sessions that may still be given: bytes of theirs are on the way.
+    pub pending: usize,
+    /// The sessions that stay, by the reason.
+    pub staying: BTreeMap<&'static str, usize>,
+}
+
+impl Standing {
+    /// Adds what another worker has.
+    pub fn add(&mut self, other: Self) {
+        self.pending += other.pending;
+        for (why, count) in other.staying {
+            *self.staying.entry(why).or_default() += count;
+        }
+    }
+}
+
+/// A session of the process before, for a worker.
+pub struct Adoption {
+    pub session: Carried,
+    pub place: Place,
+    /// Of the client and to the backend.
+    pub connections: [OwnedFd; 2],
+    pub reply: Reply,
+}
+
+/// Tells the process before whether this one takes the session. Declines it when it is dropped.
+pub struct Reply {
+    ticket: Ticket,
+    before: Option<Arc<dyn Before>>,
+}
+
+/// The process before.
+pub trait Before: Send + Sync {
+    /// Says what becomes of a session. Returns false if that process goes on with it, because that cannot be said. Never waits.
+    fn answer(&self, ticket: Ticket, answer: Answer) -> bool;
+}
+
+impl Reply {
+    pub fn new(ticket: Ticket, before: Arc<dyn Before>) -> Self {
+        Self { ticket, before: Some(before) }
+    }
+
+    /// Takes the session. Returns false if it stays with the process before.
+    #[must_use]
+    pub(crate) fn take(mut self) -> bool {
+        self.before.take().is_some_and(|before| before.answer(self.ticket, Answer::Taken))
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take() {
+            // If it cannot be said, the process before ends, or learns from the end of this one.
+            let _ = before.answer(self.ticket, Answer::Declined);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Gives the TCP sessions of a worker to the next process of an upgrade: those in which neither side sends at once, the others
+//! at the first moment when no byte of them is in this process (`crates/proxy/src/relay/whole.rs`). A session that was offered is
+//! not read until the next process has answered; `crates/proxy/src/given.rs` says why none is lost.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::types::BackendAddress;
+use state::BackendState;
+
+use super::{ConnectionHandle, Worker};
+use crate::given::{Answer, Heir, Offered, Standing, Ticket};
+use crate::idle_sessions::IdleSession;
+use crate::live::{Movable, Speaks};
+use crate::snapshot::Snapshot;
+
+/// Offers of all workers that wait for an answer. All are in the socket between both processes, with their descriptors.
+const OFFERED_AT_ONCE: usize = 64;
+
+/// Least of them for a worker.
+const LEAST_OFFERED: usize = 1;
+
+/// For how long relays try to be empty, and for how long they go on as usual after that: twice as long each time.
+const TRY: Duration = Duration::from_secs(5);
+const FIRST_REST: Duration = Duration::from_secs(2);
+const LONGEST_REST: Duration = Duration::from_secs(60);
+
+/// Time without an answer of the next process after which sessions that wait for it go on here.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Worker {
+    pub(super) fn begin_giving(&self, heir: Arc<dyn Heir>) {
+        let now = Instant::now();
+        let mut giving = self.giving.borrow_mut();
+        (giving.heir, giving.heard) = (Some(heir), Some(now));
+        (giving.turn, giving.rest) = (Some(now + TRY), FIRST_REST);
+        drop(giving);
+        self.want_relays(true);
+        self.offer();
+    }
+
+    /// Takes a session from its relay, which holds nothing.
+    pub(crate) fn give(&self, session: IdleSession) {
+        self.giving.borrow_mut().waiting.push_back(session);
+        self.offer();
+    }
+
+    /// The next process has answered.
+    pub(super) fn settle(&self, number: u64, answer: Answer) {
+        let mut giving = self.giving.borrow_mut();
+        let Some(session) = giving.offered.remove(&number) else { return };
+        giving.heard = Some(Instant::now());
+        drop(giving);
+        match answer {
+            Answer::Taken => session.leave(),
+            Answer::Declined => session.stay(),
+        }
+        self.offer();
+    }
+
+    /// The next process has ended: what it has not taken goes on here.
+    pub(super) fn end_giving(&self) {
+        self.stop_offering();
+        let offered = std::mem::take(&mut self.giving.borrow_mut().offered);
+        offered.into_values().for_each(IdleSession::wake);
+    }
+
+    /// At the end of the worker.
+    pub(super) fn forget_offered(&self) {
+        drop(self.giving.take());
+    }
+
+    /// Offers no more, and lets what waits go on here. What was offered waits for its answer.
+    fn stop_offering(&self) {
+        let mut giving = self.giving.borrow_mut();
+        giving.heir = None;
+        let waiting = std::mem::take(&mut giving.waiting);
+        drop(giving);
+        self.want_relays(false);
+        waiting.into_iter().for_each(IdleSession::wake);
+    }
+
+    fn want_relays(&self, wanted: bool) {
+        self.pipes.want_relays(wanted);
+        for handle in self.connections.borrow().iter() {
+            handle.wake_again();
+        }
+    }
+
+    /// Goes on after a moment. To be called often.
+    pub(super) fn go_on_giving(&self, now: Instant) {
+        let mut giving = self.giving.borrow_mut();
+        if giving.heir.is_none() {
+            return;
+        }
+        giving.from = 0;
+        let is_turn = giving.turn.is_some_and(|turn| now >= turn);
+        let tries = self.pipes.are_relays_wanted();
+        if is_turn {
+            let rest = giving.rest;
+            giving.turn = Some(now + if tries { rest } else { TRY });
+            giving.rest = if tries { (rest * 2).min(LONGEST_REST) } else { rest };
+        }
+        let is_heard = giving.heard.is_some_and(|heard| now < heard + PATIENCE);
+        let is_stuck = !is_heard && (!giving.waiting.is_empty() || !giving.offered.is_empty());
+        if !is_stuck && giving.offered.is_empty() && giving.waiting.is_empty() {
+            giving.heard = Some(now);
+        }
+        drop(giving);
+        if is_stuck {
+            return self.stop_offering();
+        }
+        if is_turn {
+            self.want_relays(!tries);
+        }
+        self.offer();
+    }
+
+    fn most_offered(&self) -> usize {
+        (OFFERED_AT_ONCE / self.front.state.workers.max(1)).max(LEAST_OFFERED)
+    }
+
+    /// Offers sessions, as many as may wait for an answer.
+    fn offer(&self) {
+        loop {
+            let mut giving = self.giving.borrow_mut();
+            let Some(heir) = giving.heir.clone() else { return };
+            if giving.offered.len() >= self.most_offered() {
+                return;
+            }
+            let next = giving.waiting.pop_front();
+            let Some(session) = next.or_else(|| self.idle_sessions.take_for_hand_over(&mut giving.from))
+            else {
+                return;
+            };
+            giving.last += 1;
+            let number = giving.last;
+            drop(giving);
+            let offered = session.carried().map(|(carried, connections)| {
+                heir.offer(Ticket { worker: self.index, number }, &carried, connections)
+            });
+            match offered {
+                None => session.stay(),
+                Some(Offered::Sent) => {
+                    self.giving.borrow_mut().offered.insert(number, session);
+                }
+                Some(Offered::Later) => {
+                    self.giving.borrow_mut().waiting.push_front(session);
+                    return;
+                }
+                Some(Offered::Gone) => {
+                    session.wake();
+                    return self.stop_offering();
+                }
+            }
+        }
+    }
+
+    /// What is left of the sessions.
+    pub(super) fn standing(&self) -> Standing {
+        let giving = self.giving.borrow();
+        let refused = match (giving.heard, &giving.heir) {
+            (None, _) => Some("TCP, which the new version cannot take"),
+            (Some(_), None) => Some("TCP, of which the new process takes no more"),
+            (Some(_), Some(_)) => None,
+        };
+        drop(giving);
+        let mut standing = Standing::default();
+        for handle in self.connections.borrow().iter() {
+            match self.stays_because(handle).or(refused) {
+                Some(why) => *standing.staying.entry(why).or_default() += 1,
+                None => standing.pending += 1,
+            }
+        }
+        standing
+    }
+
+    /// Why the next process cannot go on with a connection; `None` if it can.
+    fn stays_because(&self, handle: &ConnectionHandle) -> Option<&'static str> {
+        match handle.live.speaks.get() {
+            Speaks::Nothing => return Some("handshake"),
+            Speaks::Http1 => return Some("HTTP/1.1"),
+            Speaks::Http2 => return Some("HTTP/2"),
+            Speaks::WebSocket => return Some("WebSocket"),
+            Speaks::Upgraded => return Some("upgraded HTTP"),
+            Speaks::Udp => return Some("UDP"),
+            Speaks::Tcp | Speaks::TlsPassthrough => {}
+        }
+        if handle.live.movable.get() == Movable::Yes {
+            return None;
+        }
+        let current = self.current();
+        let plan = handle.live.listener.as_ref().and_then(|listener| current.listeners.get(&listener.name));
+        if let Some(plan) = plan {
+            if plan.tls.is_some() {
+                return Some("TLS");
+            }
+            if plan.settings.bandwidth.is_some() {
+                return Some("limit of bandwidth");
+            }
+        }
+        let mut why = None;
+        self.running.of(&handle.live, |entry| {
+            why = entry.backend.as_ref().map(|backend| stays_at(&current, backend));
+        });
+        // Without a backend it has just begun.
+        why
+    }
+}
+
+/// Why the next process does not get a session with this backend.
+fn stays_at(snapshot: &Snapshot, backend: &BackendState) -> &'static str {
+    if matches!(backend.address, BackendAddress::Ssh { .. }) {
+        return "SSH tunnel";
+    }
+    let pool = snapshot.pools.iter().find(|pool| pool.settings.name == backend.pool);
+    match pool.is_some_and(|pool| pool.settings.tls.is_some()) {
+        true => "TLS to the backend",
+        false => "TCP that is captured, or for which the new process has no room",
+    }
+}

@@ -1,0 +1,25 @@
+//! The sessions that a worker gives to the next process of an upgrade, and how far it has come:
+//! `crates/proxy/src/worker/giving.rs` gives them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::given::Heir;
+use crate::idle_sessions::IdleSession;
+
+#[derive(Default)]
+pub(super) struct Giving {
+    pub(super) heir: Option<Arc<dyn Heir>>,
+    /// Sessions that are to be offered, beside the idle ones.
+    pub(super) waiting: VecDeque<IdleSession>,
+    pub(super) offered: HashMap<u64, IdleSession>,
+    pub(super) last: u64,
+    /// Where the idle sessions are looked at next.
+    pub(super) from: usize,
+    /// When the relays try next, or rest.
+    pub(super) turn: Option<Instant>,
+    pub(super) rest: Duration,
+    /// When the next process has answered last.
+    pub(super) heard: Option<Instant>,
+}
