@@ -69,6 +69,16 @@ pub struct Service {
     pub transports: Transports,
 }
 
+impl Service {
+    /// Whether there are packets that both forward.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let both = |transport| self.transports.has(transport) && other.transports.has(transport);
+        self.vip == other.vip
+            && (self.port == other.port || self.port == 0 || other.port == 0)
+            && (both(Transport::Tcp) || both(Transport::Udp))
+    }
+}
+
 text::words! {
     /// Transport protocols of a service.
     #[derive(Default)]

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use config::Config;
@@ -28,6 +29,8 @@ pub enum DoctorError {
     Network(#[source] io::Error),
     #[error(transparent)]
     Packet(#[from] PacketError),
+    #[error("{0}")]
+    Programs(String),
 }
 
 /// What was found of one address of a listener.
@@ -52,8 +55,9 @@ pub struct Serving {
 pub type Running = HashMap<(String, String), Serving>;
 
 /// Examines every address of the `dsr` listeners of a configuration, one after the other. Waits up to two seconds for the
-/// answers to each.
-pub fn examine(config: &Config, running: &Running) -> Result<Vec<Report>, DoctorError> {
+/// answers to each. `file` is that of the configuration.
+pub fn examine(config: &Config, file: Option<&Path>, running: &Running) -> Result<Vec<Report>, DoctorError> {
+    let overlaps = state::data_path::overlapping(config, file).map_err(DoctorError::Programs)?;
     let mut reports = Vec::new();
     for listener in &config.listeners {
         let Some(settings) = listener.dsr() else { continue };
@@ -86,6 +90,8 @@ pub fn examine(config: &Config, running: &Running) -> Result<Vec<Report>, Doctor
             {
                 findings.push(doctor::refused(settings.data_path, &settings.interface, &why));
             }
+            let overlaps = overlaps.iter().filter(|one| *one.listener == *listener.name && one.vip == vip);
+            findings.extend(overlaps.map(|one| doctor::overlapped(&one.why, &one.command)));
             findings.extend(serving.and_then(|it| it.unpinned.as_deref()).map(doctor::unpinned));
             reports.push(Report {
                 listener: listener.name.to_string(),

@@ -19,7 +19,7 @@ mod stale;
 
 use beside::Beside;
 
-pub use stale::StalePrograms;
+pub use stale::{Overlap, StalePrograms, overlapping};
 
 /// The rung of an address.
 #[derive(Debug)]

@@ -192,6 +192,11 @@ pub fn refused(asked: DataPath, interface: &str, why: &str) -> Finding {
     )
 }
 
+/// A program that no process has takes the packets of a service: it ends by this command.
+pub fn overlapped(why: &str, command: &str) -> Finding {
+    Finding::fault("left-program", format!("a start is refused: {why}"), vec![command.to_owned()])
+}
+
 /// The program of a service ends with its process, for this reason.
 pub fn unpinned(why: &str) -> Finding {
     Finding::unknown("names", format!("a crash of the process ends the program and its flows: {why}"))

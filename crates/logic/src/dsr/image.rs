@@ -13,7 +13,7 @@ use super::owner::Ownership;
 use super::packet::{Flow, FragmentKey, Mac, Transport};
 use super::ring::{BackendId, Place, Standing};
 use super::tunnel::Tunnel;
-use super::{Director, NEW_FLOWS_PER_SECOND};
+use super::{Director, NEW_FLOWS_PER_SECOND, Service, Transports};
 
 pub use super::id_table::SLOTS as ID_SLOTS;
 pub use super::ring::BACKENDS;
@@ -34,6 +34,20 @@ pub const PORTS: usize = 65_536 / 64;
 
 /// Slot without a backend.
 const NO_BACKEND: u16 = u16::MAX;
+
+/// What a program forwards that has these words; `None`: it lets all packets pass.
+pub fn service_of(words: &ServiceWords) -> Option<Service> {
+    let [switch, a, b, about, ..] = *words;
+    let [high, low, tcp, udp, ..] = about.to_ne_bytes();
+    let transports = match (tcp, udp) {
+        _ if switch == 0 => return None,
+        (0, 0) => return None,
+        (0, _) => Transports::Udp,
+        (_, 0) => Transports::Tcp,
+        _ => Transports::TcpAndUdp,
+    };
+    Some(Service { vip: whole([a, b]), port: u16::from_be_bytes([high, low]), transports })
+}
 
 impl Director {
     /// The service, on an interface with the address `own`. The first word says which table is used, and whether the program

@@ -152,7 +152,7 @@ fn a_listener_of_two_addresses_with_xdp_generic_is_refused_before_anything_is_at
 }
 
 /// `penstock ctl dsr detach` on the balancer.
-fn detach(network: &Network, words: &[&str]) -> (bool, String) {
+pub(crate) fn detach(network: &Network, words: &[&str]) -> (bool, String) {
     let space = network.space();
     let command = [&[&*space, binary(), "ctl", "dsr", "detach"], words].concat();
     let output = tools::run("nsenter", &command, secs(20));

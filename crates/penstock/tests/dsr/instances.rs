@@ -6,8 +6,9 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 use testing::tools::{self, Root};
-use testing::{eventually, secs};
+use testing::{binary, eventually, secs};
 
+use super::beside::detach;
 use super::network::{BALANCER, CLIENT, Network, Running, SERVERS, VIP, are_same, config};
 use super::paths::{ends, stop};
 use super::survival::{link, program};
@@ -78,6 +79,71 @@ fn the_program_of_another_instance_stays_and_is_told_with_the_command_that_ends_
             .start(),
     );
     ends(&network);
+}
+
+/// What `penstock doctor dsr` says before a start with this file.
+fn doctor(network: &Network, file: &str, config: &str) -> String {
+    let path = network.directory.path().join(file);
+    fs::write(&path, config.replace("@DIR@", "/nowhere")).unwrap();
+    let space = network.space();
+    let words = [&*space, binary(), "doctor", "dsr", "--config", path.to_str().unwrap()];
+    String::from_utf8(tools::run("nsenter", &words, secs(60)).stdout).unwrap()
+}
+
+#[test]
+fn a_start_whose_packets_the_program_of_another_instance_takes_is_refused_with_the_command_that_ends_it() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let of = |name: &str, port: &str, more: &str| {
+        let text = config(&format!("\"{VIP}:{port}\""), more, NO_CHECKS);
+        let text = if port == "8080" { text.replace(":80\"", ":8080\"") } else { text };
+        text.replace("listener.web", &format!("listener.{name}"))
+    };
+    let mut server = network.setup_as("one.toml", &of("web", "80", "data-path = \"tc\"")).start();
+    serves(&network);
+    server.signal(Signal::SIGKILL);
+    server.wait_end(secs(10));
+    let directory = link(&network, "tc").parent().unwrap().display().to_string();
+    let command = format!("penstock ctl dsr detach {directory}");
+    for config in [
+        of("other", "80", ""),
+        of("other", "80", "data-path = \"af_packet\""),
+        of("other", "*", "data-path = \"af_packet\""),
+    ] {
+        let output = network.setup_as("two.toml", &config).output();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(&command), "{config}: {text}");
+        assert!(text.contains("listener.other: ") && text.contains("/one.toml at "), "{text}");
+        let said = doctor(&network, "two.toml", &config);
+        assert!(said.contains(&command) && said.contains("/one.toml at "), "{said}");
+        assert!(said.contains("fault    a start is refused"), "{said}");
+    }
+    // Without a right to bpf(2) the name says it.
+    let (config, space) = (of("other", "80", "data-path = \"af_packet\""), network.space());
+    let less = ["nsenter", &space, "setpriv", "--bounding-set", "-bpf,-perfmon,-net_admin,-sys_admin"];
+    let output = network.setup_as("two.toml", &config).through(less).output();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains(&command), "{text}");
+    serves(&network);
+    // What is for another port or transport goes its own way, and an instance takes its own program over.
+    for config in [of("other", "8080", ""), of("other", "80", "transport = \"udp\"")] {
+        let said = doctor(&network, "two.toml", &config);
+        assert!(!said.contains("a start is refused"), "{said}");
+        stop(network.setup_as("two.toml", &config).start());
+    }
+    for name in ["web", "site"] {
+        let said = doctor(&network, "one.toml", &of(name, "80", ""));
+        assert!(!said.contains("a start is refused"), "{said}");
+    }
+    assert!(detach(&network, &[&directory]).0);
+    let config = of("other", "80", "");
+    assert!(!doctor(&network, "two.toml", &config).contains("a start is refused"));
+    let server = network.setup_as("two.toml", &config).start();
+    serves(&network);
+    stop(server);
 }
 
 #[test]

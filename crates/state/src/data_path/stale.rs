@@ -1,15 +1,19 @@
 //! Programs that earlier starts of this instance of penstock have left in the kernel for addresses that the configuration does
 //! not have any more. Those of other instances, which may be about to start again, are left alone.
 //!
-//! 1. [`StalePrograms::find`] looks for them before anything is attached, and says whose the attached ones are.
+//! 1. [`StalePrograms::find`] looks for them before anything is attached, and says whose the attached ones are. It refuses a
+//!    start whose packets the program of another instance would take first: [`overlapping`].
 //! 2. [`StalePrograms::remove`] takes them away, once everything else of the start has succeeded.
 
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use config::Config;
-use config::types::BindAddress;
+use config::types::{BindAddress, DsrSettings, Listener};
+use logic::dsr::Service;
+use logic::dsr::image::service_of;
 use sys::bpf::{StalePins, remove_empty};
 
 use super::name_of;
@@ -33,20 +37,15 @@ pub struct StalePrograms {
 impl StalePrograms {
     /// Looks for them. `file` is that of the configuration.
     pub fn find(config: &Config, file: Option<&Path>) -> Result<Self, String> {
-        let services = config.listeners.iter().filter_map(|listener| Some((listener, listener.dsr()?)));
-        let names: Vec<_> = services
-            .flat_map(|(listener, settings)| {
-                let vips = listener.binds.iter().filter_map(BindAddress::vip);
-                vips.map(|vip| name_of(&settings.interface, &listener.name, vip))
-            })
-            .collect();
-        let socket = config.control.as_ref().map(|control| &*control.socket);
-        let owner = owner(config.process.state_directory.as_deref(), file, socket);
         remove_empty();
-        let all = StalePins::all(&names)
-            .map_err(|error| format!("programs of earlier starts cannot be looked for: {error}"))?;
-        let (stale, others): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|one| owner.is_some() && one.owner() == owner.as_deref());
+        let Left { owner, own: stale, others } = Left::find(config, file)?;
+        let overlaps = overlaps(config, &others);
+        if !overlaps.is_empty() {
+            let lines = overlaps.iter().map(|Overlap { listener, vip, interface, why, command }| {
+                format!("listener.{listener}: {vip} on {interface}: {why}: `{command}` as root ends it")
+            });
+            return Err(lines.collect::<Vec<_>>().join("\n"));
+        }
         let others = others.iter().map(told).collect();
         *lock(&START) = Start { owner, stale };
         Ok(Self { others })
@@ -88,6 +87,82 @@ impl Drop for StalePrograms {
     }
 }
 
+/// Programs that no process has and that no start of the configuration takes over.
+struct Left {
+    owner: Option<String>,
+    own: Vec<StalePins>,
+    others: Vec<StalePins>,
+}
+
+impl Left {
+    fn find(config: &Config, file: Option<&Path>) -> Result<Self, String> {
+        let names = services(config)
+            .map(|(listener, settings, vip)| name_of(&settings.interface, &listener.name, vip));
+        let all = StalePins::all(&names.collect::<Vec<_>>())
+            .map_err(|error| format!("programs of earlier starts cannot be looked for: {error}"))?;
+        let socket = config.control.as_ref().map(|control| &*control.socket);
+        let owner = owner(config.process.state_directory.as_deref(), file, socket);
+        let (own, others) =
+            all.into_iter().partition(|one| owner.is_some() && one.owner() == owner.as_deref());
+        Ok(Self { owner, own, others })
+    }
+}
+
+/// Each address of each `dsr` listener.
+fn services(config: &Config) -> impl Iterator<Item = (&Listener, &DsrSettings, SocketAddr)> {
+    let listeners = config.listeners.iter().filter_map(|listener| Some((listener, listener.dsr()?)));
+    listeners.flat_map(|(listener, settings)| {
+        let vips = listener.binds.iter().filter_map(BindAddress::vip);
+        vips.map(move |vip| (listener, settings, vip))
+    })
+}
+
+/// A service whose packets a program takes that another instance has left: this one would get none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overlap {
+    pub listener: String,
+    pub vip: SocketAddr,
+    pub interface: String,
+    /// Whose program it is, and what follows.
+    pub why: String,
+    /// Ends the program, as root.
+    pub command: String,
+}
+
+/// Services of a configuration, of this file, that a start refuses because of programs of other instances. Without the right to
+/// look there are none.
+pub fn overlapping(config: &Config, file: Option<&Path>) -> Result<Vec<Overlap>, String> {
+    Left::find(config, file).map(|left| overlaps(config, &left.others))
+}
+
+fn overlaps(config: &Config, others: &[StalePins]) -> Vec<Overlap> {
+    let mut all = Vec::new();
+    for (listener, settings, vip) in services(config) {
+        let own = Service { vip: vip.ip(), port: vip.port(), transports: settings.transports };
+        let index = sys::packet::index_of(&settings.interface);
+        let takes = |one: &&StalePins| match one.service() {
+            Some(words) => {
+                service_of(&words).is_some_and(|service| service.overlaps(&own))
+                    && index.is_some_and(|index| one.is_on(index))
+            }
+            // Of another version, or without a right to bpf(2).
+            None => one.is_named(&settings.interface, own.vip, own.port),
+        };
+        let others = others.iter().filter(takes);
+        all.extend(others.map(|one| Overlap {
+            listener: listener.name.to_string(),
+            vip,
+            interface: settings.interface.to_string(),
+            why: format!(
+                "{} has left a program that forwards these packets to its own backends, without health checks, and may start again",
+                whose(one)
+            ),
+            command: format!("penstock ctl dsr detach {}", one.path().display()),
+        }));
+    }
+    all
+}
+
 /// What tells this instance from others of the same machine: its state directory, or the file of its configuration, or its
 /// control socket.
 fn owner(state: Option<&Path>, file: Option<&Path>, socket: Option<&Path>) -> Option<String> {
@@ -108,14 +183,17 @@ fn owner(state: Option<&Path>, file: Option<&Path>, socket: Option<&Path>) -> Op
 
 /// What is said of a program of another instance.
 fn told(one: &StalePins) -> String {
-    let path = one.path().display();
-    let whose = match one.owner() {
-        Some(owner) => format!("another penstock ({owner})"),
-        None => "a penstock that does not say whose it is".to_owned(),
-    };
+    let (path, whose) = (one.path().display(), whose(one));
     format!(
         "{whose} has left a program that forwards packets, and may start again: {path}; if it will not, `penstock ctl dsr detach {path}` as root ends the program"
     )
+}
+
+fn whose(one: &StalePins) -> String {
+    match one.owner() {
+        Some(owner) => format!("another penstock ({owner})"),
+        None => "a penstock that does not say whose it is".to_owned(),
+    }
 }
 
 #[cfg(test)]

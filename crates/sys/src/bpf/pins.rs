@@ -284,9 +284,12 @@ fn network() -> Result<u64, Unpinned> {
 
 fn path_of(name: &str) -> Result<PathBuf, Unpinned> {
     let number = network()?;
-    let safe: String =
-        name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
-    Ok(Path::new(DIRECTORY).join(format!("v{FORM}-{number}-{safe}")))
+    Ok(Path::new(DIRECTORY).join(format!("v{FORM}-{number}-{}", safe(name))))
+}
+
+/// A name as it is in that of a directory.
+fn safe(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
 }
 
 /// Whether a directory is on a BPF file system (linux/magic.h).

@@ -125,3 +125,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_words_of_a_service_say_what_it_forwards_and_with_which_other_one_it_overlaps() {
+    let every_port = Service { port: 0, transports: Transports::Udp, ..v6() };
+    for service in [v4(), v6(), every_port] {
+        let (director, _) = director(service);
+        let mut words = director.service_words(OWN);
+        assert_eq!(image::service_of(&words), None, "it lets all packets pass");
+        words[0] = 1;
+        assert_eq!(image::service_of(&words), Some(service));
+    }
+    let of = |port, transports| Service { port, transports, ..v4() };
+    for (other, does) in [
+        (v4(), true),
+        (of(0, Transports::Udp), true),
+        (of(81, Transports::Tcp), false),
+        (Service { transports: Transports::Tcp, ..v6() }, false),
+    ] {
+        assert_eq!((v4().overlaps(&other), other.overlaps(&v4())), (does, does), "{other:?}");
+    }
+    assert!(!of(80, Transports::Tcp).overlaps(&of(80, Transports::Udp)));
+}

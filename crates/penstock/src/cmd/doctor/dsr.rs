@@ -57,11 +57,11 @@ Exit codes: 0 all is well; 1 something is not, or nothing could be asked; 2 wron
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let reports = match &arguments.dsr {
-        Some(interface) => doctor::examine(&of_flags(arguments, interface)?, &Running::default()),
+        Some(interface) => doctor::examine(&of_flags(arguments, interface)?, None, &Running::default()),
         None => {
-            let config = of_file(arguments)?;
+            let (config, file) = of_file(arguments)?;
             let socket = config.control.as_ref().map(|control| &*control.socket);
-            doctor::examine(&config, &socket.and_then(running).unwrap_or_default())
+            doctor::examine(&config, Some(&file), &socket.and_then(running).unwrap_or_default())
         }
     };
     let reports = reports.map_err(Failure::runtime)?;
@@ -81,7 +81,7 @@ fn of_flags(arguments: &Arguments, interface: &str) -> Result<Config, Failure> {
     loaded.map(|loaded| loaded.config).map_err(|faults| Failure::Usage(faults.render()))
 }
 
-fn of_file(arguments: &Arguments) -> Result<Config, Failure> {
+fn of_file(arguments: &Arguments) -> Result<(Config, PathBuf), Failure> {
     let Some(file) = load::usual(arguments.config.as_deref()) else {
         return Err(Failure::usage(
             "no configuration is named\n  hint: penstock doctor dsr --config FILE, or the flags of `penstock serve`: \
@@ -95,7 +95,7 @@ fn of_file(arguments: &Arguments) -> Result<Config, Failure> {
             plain(&file.display().to_string())
         )));
     }
-    Ok(loaded.config)
+    Ok((loaded.config, file))
 }
 
 /// Time limit of the process that serves.

@@ -2,15 +2,19 @@
 //! forwarding packets to the backends that were configured then, ahead of the programs of this process.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
 
+use super::super::memory::Memory;
 use super::super::{Hook, calls, clsact};
 use super::{
-    DIRECTORY, FILTER, LINKS, OWNER, Pins, QDISC, Unpinned, filter_name, names, network, path_of, wrong,
+    DIRECTORY, FILTER, FORM, LINKS, OWNER, Pins, QDISC, Unpinned, filter_name, names, network, path_of, safe,
+    wrong,
 };
 
 /// A directory of this network namespace that no process has, with a program.
@@ -70,6 +74,32 @@ impl StalePins {
         let path = self.pins.by_descriptor().join(hook.pin());
         let link = calls::get(&path).ok()?;
         calls::interface_of(link.as_fd()).is_ok_and(|found| found == index).then_some((path, link))
+    }
+
+    /// Whether its program is on an interface.
+    pub fn is_on(&self, index: u32) -> bool {
+        let mut links = [Hook::Tc, Hook::Xdp, Hook::XdpGeneric].into_iter();
+        let has_filter = || matches!(clsact::find(index, &self.pins.filter_name()), Ok(Some(_)));
+        links.any(|hook| self.link(hook, index).is_some()) || self.needs_rights() && has_filter()
+    }
+
+    /// The first words of the map `service`; `None`: it has another form, or cannot be read.
+    pub fn service<const WORDS: usize>(&self) -> Option<[u64; WORDS]> {
+        let name = self.path().file_name()?.to_str()?;
+        if !name.starts_with(&format!("v{FORM}-")) {
+            return None;
+        }
+        let map = calls::get(&self.pins.path("service")).ok()?;
+        let memory = Memory::map(map.as_fd(), WORDS).ok()?;
+        let mut words = memory.words().iter().map(|word| word.load(Relaxed));
+        Some(std::array::from_fn(|_| words.next().unwrap_or_default()))
+    }
+
+    /// Whether its name is that of a service on an interface with this address and port; 0 is every port. This needs no right to
+    /// bpf(2).
+    pub fn is_named(&self, interface: &str, ip: IpAddr, port: u16) -> bool {
+        let name = self.path().file_name().and_then(OsStr::to_str);
+        name.is_some_and(|name| is_named(name, interface, ip, port))
     }
 
     /// Whether removing the stale program needs CAP_NET_ADMIN: a filter of clsact does.
@@ -185,9 +215,36 @@ fn is_of(name: &str, number: u64) -> bool {
         && parts.next().is_some()
 }
 
+/// Whether a directory of any version has the name of a service: `v1-4026531840-eth0-web-192_0_2_10-80`.
+fn is_named(name: &str, interface: &str, ip: IpAddr, port: u16) -> bool {
+    let service =
+        name.splitn(3, '-').nth(2).and_then(|rest| rest.strip_prefix(&format!("{}-", safe(interface))));
+    let Some((rest, its)) = service.and_then(|rest| rest.rsplit_once('-')) else { return false };
+    let its = its.parse::<u16>();
+    rest.ends_with(&format!("-{}", safe(&ip.to_string())))
+        && its.is_ok_and(|its| its == port || its == 0 || port == 0)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::is_of;
+    use super::{is_named, is_of};
+
+    #[test]
+    fn a_service_is_known_by_the_name_of_its_directory() {
+        let ip = |text: &str| text.parse().unwrap();
+        for (name, interface, of, port, is_it) in [
+            ("v1-9-eth0-web-192_0_2_10-80", "eth0", "192.0.2.10", 80, true),
+            ("v2-9-eth0-a-b-192_0_2_10-0", "eth0", "192.0.2.10", 80, true),
+            ("v2-9-eth0-web-192_0_2_10-80", "eth0", "192.0.2.10", 0, true),
+            ("v2-9-eth0_5-web-2001_db8__10-443", "eth0.5", "2001:db8::10", 443, true),
+            ("v2-9-eth0-web-192_0_2_10-80", "eth0", "192.0.2.10", 8080, false),
+            ("v2-9-eth0-web-192_0_2_10-80", "eth1", "192.0.2.10", 80, false),
+            ("v2-9-eth0-web-192_0_2_10-80", "eth0", "2.0.2.10", 80, false),
+            ("v2-9-eth0", "eth0", "192.0.2.10", 80, false),
+        ] {
+            assert_eq!(is_named(name, interface, ip(of), port), is_it, "{name} {interface} {of} {port}");
+        }
+    }
 
     #[test]
     fn directories_of_other_networks_and_of_others_are_no_ones_to_remove() {
