@@ -227,7 +227,9 @@ fn open_program(name: &str, hook: Hook, settings: &DsrSettings, index: u32) -> R
             let _ = lock(&stale::START).owner.as_deref().map(|owner| pins.set_owner(owner));
             (Some(pins), end_with_namespace().then(|| OF_NAMESPACE.to_owned()))
         }
-        Err(taken @ Unpinned::Taken(_)) => return Err(NotOpened::Other(taken.to_string())),
+        Err(had @ (Unpinned::Taken(_) | Unpinned::Foreign(_))) => {
+            return Err(NotOpened::Other(had.to_string()));
+        }
         Err(error @ Unpinned::Io(..)) => (None, Some(error.to_string())),
     };
     let flows = u32::try_from(settings.max_flows).unwrap_or(u32::MAX);

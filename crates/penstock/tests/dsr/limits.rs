@@ -82,6 +82,36 @@ fn names_of_programs_need_a_file_system_which_is_mounted_or_missed() {
     }
 }
 
+/// A file system for names that all may use, with the directory that an earlier start of root has left there, as it does when
+/// the process has become another user.
+const OF_ROOT: &str = "RIGHTS=+net_raw,+bpf,+net_admin,+perfmon; \
+                       mount -t bpf -o mode=1777 none /sys/fs/bpf && umask 022 && \
+                       mkdir -p /sys/fs/bpf/penstock/v2-$(stat -L -c %i /proc/self/ns/net)-eth0-web-10_77_0_100-80; \
+                       exec setpriv --reuid 65534 --regid 65534 --clear-groups \
+                       --inh-caps $RIGHTS --ambient-caps $RIGHTS \"$@\"";
+
+#[test]
+fn a_directory_of_another_user_for_names_is_told_and_the_program_goes_without() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let config = config(&format!("\"{VIP}:80\""), "", NO_CHECKS).replace("user = \"nobody\"\n", "");
+    let space = network.space();
+    let through = ["nsenter", &space, "unshare", "-m", "sh", "-c", OF_ROOT, "sh"];
+    let setup = testing::server::Setup::new(&config).through(through);
+    std::os::unix::fs::chown(setup.dir(), Some(65534), Some(65534)).unwrap();
+    let server = setup.start();
+    serves(&network, VIP);
+    let path = path(&server);
+    assert_eq!(path["path"].as_str(), Some("tc"), "{path:#}");
+    let unpinned = path["unpinned"].as_str().unwrap_or_default();
+    assert!(unpinned.contains("-eth0-web-10_77_0_100-80 cannot be used: Permission denied"), "{path:#}");
+    stop(server);
+    super::paths::ends(&network);
+}
+
 #[test]
 fn two_processes_serve_two_addresses_of_one_interface_and_one_that_stops_leaves_the_other() {
     if tools::root("makes network namespaces") == Root::LeftOut {

@@ -16,7 +16,7 @@ use nix::mount::{MsFlags, mount};
 use nix::net::if_::if_nameindex;
 use nix::sys::stat::fstatat;
 use nix::sys::statfs::statfs;
-use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, symlinkat, unlinkat};
 
 use super::clsact::{self, Qdisc};
 
@@ -81,6 +81,11 @@ pub struct Pins {
 pub enum Unpinned {
     #[error("another process has {}", .0.display())]
     Taken(PathBuf),
+    #[error(
+        "a program that another user has left is there, and this process may not replace it: `penstock ctl dsr detach {}` as root ends it",
+        .0.display()
+    )]
+    Foreign(PathBuf),
     #[error("{} cannot be used: {}", .0.display(), .1)]
     Io(PathBuf, io::Error),
 }
@@ -112,8 +117,19 @@ impl Pins {
                 // Another process has removed it as an empty one, before it was locked here.
                 Ok(pins) if !pins.is_there() => {}
                 Err(Unpinned::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => {}
-                _ => return pins,
+                _ => return pins.and_then(Self::writable),
             }
+        }
+    }
+
+    /// Refuses a directory that another user has left: no name can be made in it.
+    fn writable(self) -> Result<Self, Unpinned> {
+        match faccessat(&*self.directory, ".", AccessFlags::W_OK, AtFlags::AT_EACCESS) {
+            Ok(()) => Ok(self),
+            Err(_) if self.found.iter().any(|name| LINKS.contains(&&**name)) => {
+                Err(Unpinned::Foreign(self.path))
+            }
+            Err(error) => Err(wrong(&self.path)(error.into())),
         }
     }
 
