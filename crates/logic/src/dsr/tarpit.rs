@@ -1,7 +1,7 @@
 //! Tarpit: addresses of a network that no machine has answer connections, and keep who opens them.
 //!
 //! 1. An ARP request or neighbour solicitation for an address starts a search: the network is asked whether a machine has it. A machine that answers, or
-//!    that is about to take the address, keeps it. If none does, questions are answered from then on.
+//!    that is about to take the address, or asks for another one from it, keeps it. If none does, questions are answered from then on.
 //! 2. A SYN to such an address is answered with SYN and ACK and a window of 0. The client believes that it is connected,
 //!    and may send nothing: it sends window probes, each of which is answered with a window of 0.
 //! 3. Nothing else is answered, and nothing is kept of a client: its own sequence number is in ours, hidden by a hash of its
@@ -179,14 +179,19 @@ impl Tarpit {
         if packet.source == own {
             return None;
         }
+        if let Content::Question(Question { asker, asker_mac, .. }) = packet.content
+            && self.has(asker)
+            && asker_mac != own
+        {
+            // Who asks for another address from this one has it.
+            self.leave(asker, now);
+        }
         match packet.content {
             Content::Question(question) if self.has(question.target) => {
                 self.asked(question, own, now, is_local)
             }
             Content::Claim { address, mac } if self.has(address) && mac != own => {
-                if self.addresses.contains_key(&address) || self.addresses.len() < ADDRESSES {
-                    self.addresses.insert(address, Place::Used { since: now });
-                }
+                self.leave(address, now);
                 None
             }
             Content::Segment(segment) if self.has(segment.flow.vip) => {
@@ -260,6 +265,13 @@ impl Tarpit {
         }
     }
 
+    /// Leaves an address to the machine that has it.
+    fn leave(&mut self, address: IpAddr, now: Instant) {
+        if self.addresses.contains_key(&address) || self.addresses.len() < ADDRESSES {
+            self.addresses.insert(address, Place::Used { since: now });
+        }
+    }
+
     fn asked(
         &mut self,
         question: Question,
@@ -270,9 +282,7 @@ impl Tarpit {
         let address = question.target;
         if question.asker.is_unspecified() {
             // It is about to take the address, if no other machine has it (RFC 5227, RFC 4862 section 5.4).
-            if self.addresses.contains_key(&address) || self.addresses.len() < ADDRESSES {
-                self.addresses.insert(address, Place::Used { since: now });
-            }
+            self.leave(address, now);
             return None;
         }
         match self.place(address, now) {

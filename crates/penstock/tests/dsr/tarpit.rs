@@ -8,7 +8,7 @@ use serde_json::Value;
 use testing::tools::{self, Root};
 use testing::{Server, eventually, secs};
 
-use super::network::{BALANCER, CLIENT, Network, Running, SERVERS, VIP, VIP6, config};
+use super::network::{BALANCER, CLIENT, Network, Running, SERVERS, VIP, VIP6, config, host};
 use super::trace;
 
 /// Connects, and sends more than any buffer takes. When it is killed its connection is gone, and asks for the window no more.
@@ -214,4 +214,38 @@ fn a_flood_from_forged_addresses_gets_no_more_answers_than_the_limit() {
     eventually("what was left out is counted", secs(10), || {
         (number(&server, "limited") >= sent.saturating_sub(most)).then_some(())
     });
+}
+
+#[test]
+fn a_machine_that_takes_such_an_address_has_it_from_its_first_question_about_another_one_on() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let server = network.balancer(&config(&format!("\"{VIP}:80\""), NETWORKS, "health = \"off\""));
+    ready(&server);
+    // Without a word of its own about the address, and from the address that it is told.
+    for setting in ["arp_notify", "arp_announce"] {
+        network.run(SERVERS[0], &["sysctl", "-qw", &format!("net.ipv4.conf.all.{setting}=0")]);
+    }
+    let neighbour = |address: &str| network.run(CLIENT, &["ip", "neigh", "show", address]);
+    for (address, prefix, other) in
+        [("10.77.0.203", "24", "10.77.0.12"), ("fd77::dead:9", "64", "[fd77::12]")]
+    {
+        let held = network.curl(&["-m", "10", &format!("http://{}/", host(address))]);
+        assert_eq!(held.status.code(), Some(28), "{held:?}");
+        assert!(neighbour(address).contains(&network.ethernet(BALANCER)), "{}", neighbour(address));
+        let used = number(&server, "used");
+        let add = format!("ip addr add {address}/{prefix} dev eth0");
+        let add = if address.contains(':') { format!("{add} nodad") } else { add };
+        let asks = format!(
+            "{add}; ip neigh flush dev eth0; curl -gsm 1 --interface {address} http://{other}/ || true"
+        );
+        network.run(SERVERS[0], &["sh", "-ec", &asks]);
+        eventually("the tarpit gives it back", secs(5), || (number(&server, "used") > used).then_some(()));
+        network.ip(CLIENT, &["neigh", "flush", "dev", "eth0"]);
+        assert_eq!(network.visit(&host(address)), "2");
+        assert!(neighbour(address).contains(&network.ethernet(SERVERS[0])), "{}", neighbour(address));
+    }
 }

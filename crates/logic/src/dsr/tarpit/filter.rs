@@ -57,6 +57,8 @@ pub fn program(networks: &[IpNet]) -> Vec<Instruction> {
             block.push(Instruction { code: JUMP_EQUAL, jt: 2, jf: 0, k: 135 });
             expect(&mut block, 136);
             networks_at(&mut block, IP + 48, &v6);
+            // From which address a machine asks.
+            networks_at(&mut block, IP + 8, &v6);
             block
         });
         expect(&mut block, TCP.into());

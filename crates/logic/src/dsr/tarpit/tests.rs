@@ -140,6 +140,13 @@ fn a_machine_that_has_an_address_or_is_about_to_take_it_keeps_it() {
         assert_eq!(handle(&mut tarpit, &frame, now), None);
         assert_eq!(handle(&mut tarpit, &segment(v4(1), address, (7, 0), SYN, &[]), now), None, "{address}");
     }
+    // So is one from which a machine asks for another address.
+    let now = take(&mut tarpit, v4(205), now);
+    assert_eq!(handle(&mut tarpit, &question(v4(1), v4(205)), now), None);
+    assert_eq!(handle(&mut tarpit, &segment(v4(1), v4(205), (7, 0), SYN, &[]), now), None);
+    let now = take(&mut tarpit, v4(203), now);
+    assert!(handle(&mut tarpit, &question(v4(204), v4(203)), now).is_some(), "its own question counts");
+    assert_eq!(handle(&mut tarpit, &segment(v4(1), v4(203), (7, 0), SYN, &[]), now), None);
     // Those of this machine, of services and backends are never taken.
     let asks = question(v4(210), v4(1));
     assert_eq!(tarpit.handle(&asks, OWN, now, |_| Local::Yes), None);
