@@ -51,6 +51,9 @@ fn a_start_that_nobody_confirms_gives_its_services_up() {
         assert!(!entry.contains("lladdr"), "nobody answers for the address: {entry}");
         let said = server.said(&["dsr", "status"]);
         assert!(said.contains("are given up: the start was not confirmed in time"), "{said}");
+        let said = server.said(&["dsr", "explain", "10.77.0.12:40000", "10.77.0.100:80", "tcp"]);
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("passed over: the services of dsr listeners are given up"), "{said}");
         assert!(
             server.refused(&["health"]).contains("unhealthy: the services of dsr listeners are given up")
         );

@@ -7,6 +7,7 @@ use logic::dsr::packet::{Flow, Transport};
 use logic::dsr::path::Rung;
 use logic::dsr::tarpit;
 use proxy::front::Front;
+use state::dsr::start_confirmation::Phase;
 use state::dsr::{Question, Served, ServiceReport};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -17,6 +18,10 @@ pub(super) mod trace;
 
 /// Time limit of a worker's answer.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
+
+/// Why no packet is taken after a start that no operator has confirmed.
+const GIVEN_UP: &str = "passed over: the services of dsr listeners are given up, because the start was not confirmed in time \
+                        (--commit-confirm); start penstock again";
 
 pub(super) enum Asked {
     Status,
@@ -52,6 +57,9 @@ fn flow(from: &str, to: &str, transport: &str) -> Result<Flow, String> {
 
 pub(super) async fn explain(front: &Front, flow: Flow) -> Result<ExplainReport, String> {
     let all = front.state.services.all();
+    if all.is_empty() && front.state.services.start_confirmation.phase() == Phase::GivenUp {
+        return Ok(ExplainReport::passed(&flow, GIVEN_UP.to_owned()));
+    }
     if all.iter().any(|(report, _)| vip(&report.address).is_some_and(|it| it.0 == flow.client)) {
         return Err(format!("{} is the address of a service, and no client sends from it", flow.client));
     }
