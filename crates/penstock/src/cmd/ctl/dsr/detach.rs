@@ -18,6 +18,9 @@ pub(in super::super) struct Detach {
     all: bool,
 }
 
+const NONE: &str = "no program of penstock with a name in /sys/fs/bpf is in this network namespace; one without a name (`unpinned` in \
+                    `paths` of `penstock ctl status --json`) is not seen here, and ends with its process\n";
+
 /// What there is of a program, and what becomes of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -107,7 +110,7 @@ impl Detach {
 
     fn text(&self, rows: &[Row]) -> String {
         if rows.is_empty() {
-            return "no program of penstock is in this network namespace\n".to_owned();
+            return NONE.to_owned();
         }
         let mut text = String::new();
         for Row { path, owner, state } in rows {
