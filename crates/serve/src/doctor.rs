@@ -139,6 +139,9 @@ fn service_findings(
     let (Some(own), interface) = (own, bound?) else { return Ok(findings) };
     let mut routes = Neighbours::open().map_err(DoctorError::Network)?;
     for target in &mut service.backends {
+        if has(&all, target.ip) {
+            target.leg = Leg::Own;
+        }
         if target.leg == Leg::NoRoute {
             let hop = routes.route(target.ip, interface.index).map_err(DoctorError::Network)?;
             let leg = hop.and_then(|hop| {

@@ -236,6 +236,8 @@ pub enum Leg {
     Tunnel { next: IpAddr, tunnel: Tunnel },
     /// Through a tunnel, and the routing table knows no way.
     NoRoute,
+    /// Not at all: this machine has its address.
+    Own,
 }
 
 impl Target {
@@ -244,7 +246,7 @@ impl Target {
         match self.leg {
             Leg::Near => Some(self.ip),
             Leg::Tunnel { next, .. } => Some(next),
-            Leg::NoRoute => None,
+            Leg::NoRoute | Leg::Own => None,
         }
     }
 }
@@ -394,7 +396,7 @@ impl Examination {
     /// Longest packet that fits on the way to a backend.
     fn longest(&self, one: &Backend) -> usize {
         match one.target.leg {
-            Leg::Near | Leg::NoRoute => self.mtu,
+            Leg::Near | Leg::NoRoute | Leg::Own => self.mtu,
             Leg::Tunnel { .. } => tunnel::room(self.vip.ip(), self.mtu as u32).into(),
         }
     }

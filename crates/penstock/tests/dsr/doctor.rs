@@ -148,6 +148,12 @@ fn each_broken_leg_has_its_sentence_and_a_way_to_mend_it() {
             "10.77.0.14:80: no machine on eth0 answers for 10.77.0.14: it is off, its link is down",
         )],
     );
+    let own = Doctor::new(&network, &text.replace("10.77.0.14:80", "10.77.0.13:80"));
+    own.expect_now(
+        "a backend is the balancer itself",
+        &[("backend-neighbour", "10.77.0.13:80: 10.77.0.13 is an address of this machine")],
+    );
+    let doctor = Doctor::new(&network, &text);
     network.set_link(BALANCER, "down");
     doctor.expect_now("our link is down", &[("link", "eth0 is up and has no link")]);
     network.run(BALANCER, &["ip", "link", "set", "eth0", "down"]);

@@ -118,6 +118,15 @@ impl Examination {
         let (name, ip, interface) = (&one.target.name, one.target.ip, &self.interface);
         let macs: Vec<_> = one.macs.iter().map(|mac| shown(*mac)).collect();
         match (one.target.leg, &macs[..]) {
+            (Leg::Own, _) => {
+                return Finding::fault(
+                    "backend-neighbour",
+                    format!(
+                        "{name}: {ip} is an address of this machine: packets reach only backends on other machines"
+                    ),
+                    vec![format!("# take {name} out of the pool")],
+                );
+            }
             (Leg::NoRoute, _) => {
                 return Finding::fault(
                     "backend-neighbour",
@@ -242,7 +251,7 @@ impl Examination {
             "{name} announces TCP segments of {segment} bytes for {vip}, so that clients send packets of {sent} bytes"
         );
         let (text, mend) = match one.target.leg {
-            Leg::Near | Leg::NoRoute => (
+            Leg::Near | Leg::NoRoute | Leg::Own => (
                 format!("{begin}, and {interface} takes {longest}: uploads stall"),
                 format!("ip link set {} mtu {sent}", ::text::shell::word(interface)),
             ),
