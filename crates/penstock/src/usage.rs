@@ -27,13 +27,18 @@ pub(crate) fn suggest(error: &mut clap::Error, mut command: Command, words: impl
     }
 }
 
+/// Commands of `penstock ctl` under names that other programs have for them.
+const OTHER_NAMES: [(&str, &str); 1] = [("undrain", "ready")];
+
 /// Names the command of `penstock ctl` that was meant by one that is not there, and no command that is hidden.
 pub(crate) fn suggest_command(error: &mut clap::Error, command: &Command, words: &[String]) {
     let Some(ContextValue::String(written)) = error.get(ContextKind::InvalidSubcommand) else { return };
-    let of_ctl = command.find_subcommand("ctl").and_then(|ctl| ctl.find_subcommand(written));
-    let meant = match of_ctl.filter(|_| words.first() == Some(written)) {
-        Some(found) => vec![format!("ctl {}", found.get_name())],
-        None => match error.get(ContextKind::SuggestedSubcommand) {
+    let known = OTHER_NAMES.iter().find(|(other, _)| other == written).map(|(_, ours)| *ours);
+    let of_ctl = command.find_subcommand("ctl").and_then(|ctl| ctl.find_subcommand(known.unwrap_or(written)));
+    let meant = match (of_ctl, known) {
+        (Some(found), _) if words.first() == Some(written) => vec![format!("ctl {}", found.get_name())],
+        (Some(_), Some(known)) if words.first().is_some_and(|word| word == "ctl") => vec![known.to_owned()],
+        _ => match error.get(ContextKind::SuggestedSubcommand) {
             Some(ContextValue::Strings(names)) => {
                 let is_hidden = |name: &str| command.find_subcommand(name).is_some_and(Command::is_hide_set);
                 names.iter().filter(|name| !is_hidden(name)).cloned().collect()
@@ -125,16 +130,21 @@ mod tests {
 
     #[test]
     fn a_command_of_ctl_is_found_and_a_hidden_one_is_not() {
-        let ctl = || Command::new("ctl").subcommand(Command::new("reload"));
+        let ctl = || Command::new("ctl").subcommands(["reload", "ready"].map(Command::new));
         let command = || {
             let all = Command::new("penstock").subcommands([ctl(), Command::new("serve")]);
             all.subcommand(Command::new("bench-load").hide(true))
         };
-        let told = |word: &str| {
-            let mut error = command().try_get_matches_from(["penstock", word]).unwrap_err();
-            suggest_command(&mut error, &command(), &[word.to_owned()]);
+        let told = |line: &str| {
+            let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
+            let line = std::iter::once("penstock").chain(line.split(' '));
+            let mut error = command().try_get_matches_from(line).unwrap_err();
+            suggest_command(&mut error, &command(), &words);
             error.to_string()
         };
+        for (line, meant) in [("ctl undrain", "'ready'"), ("undrain", "'ctl ready'")] {
+            assert!(told(line).contains(&format!("a similar subcommand exists: {meant}")), "{}", told(line));
+        }
         assert!(told("reload").contains("a similar subcommand exists: 'ctl reload'"), "{}", told("reload"));
         assert!(told("serv").contains("'serve'"), "{}", told("serv"));
         assert!(!told("bench-loa").contains("bench-load'"), "{}", told("bench-loa"));
