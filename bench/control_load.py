@@ -125,12 +125,15 @@ def answers_alone(control, floors):
         source = Path(__file__).with_name("control_floor.c")
         subprocess.run(["cc", "-O2", "-o", f"{name}/floor", str(source)], check=True)
         words = ["taskset", "-c", str(SERVER_CORE), f"{name}/floor", f"{name}/socket", f"{name}/answers"]
-        with subprocess.Popen(words) as floor:
+        process = subprocess.Popen(words)
+        try:
             wait_for(Path(f"{name}/socket"))
             yield f"{name}/socket"
-            if floor.poll() is not None:
+            if process.poll() is not None:
                 sys.exit("bench/control_floor.c ended early")
-            floor.kill()
+        finally:
+            process.kill()
+            process.wait()
 
 
 def turns(seconds):
