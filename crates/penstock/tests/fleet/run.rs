@@ -468,7 +468,10 @@ fn host_whose_command_cannot_be_recorded_does_not_get_it() {
     assert!(told.stdout.contains("record of this run cannot be written"), "{told:?}");
     assert!(told.stderr.contains("note: the record of this run is incomplete (File too large"), "{told:?}");
     let last = fleet.run(&["--last"]);
-    assert_eq!(last.stdout.matches("not started").count(), 9 - ran, "{last:?}\n{told:?}");
+    // The line that was cut short may lack its end alone: then it is read, and the command may have been sent for all that is known.
+    let unsure = last.stdout.matches("may have run").count();
+    assert!(unsure <= 1, "{last:?}\n{told:?}");
+    assert_eq!(last.stdout.matches("not started").count() + unsure, 9 - ran, "{last:?}\n{told:?}");
 }
 
 #[test]
