@@ -56,3 +56,23 @@ fn a_service_whose_address_no_backend_accepts_is_unhealthy_and_every_view_says_s
     server.stderr.wait_for(&cut, secs(20));
     server.stderr.wait_for("stopped: every connection through this process has ended", secs(20));
 }
+
+#[test]
+fn one_of_two_addresses_that_no_backend_accepts_is_told_of_a_healthy_service() {
+    if tools::root("makes network namespaces") == Root::LeftOut {
+        return;
+    }
+    let network = Network::new();
+    let _servers = SERVERS.map(|server| network.nginx(server));
+    let bind = format!("[\"{VIP}:80\", \"10.77.0.101:80\"]");
+    let server = network.balancer(&config(&bind, "", CHECKED));
+    let but =
+        "; but no backend of pool app takes flows at 10.77.0.101:80: `penstock ctl dsr status` says why";
+    wait_for(&server, &[], 0, but);
+    wait_for(&server, &["app"], 0, but);
+    SERVERS.iter().for_each(|one| network.set_vip(*one, "add", "10.77.0.101"));
+    eventually("all is well", secs(20), || {
+        let (code, said) = health(&server, &[]);
+        (code == Some(0) && !said.contains("but")).then_some(())
+    });
+}

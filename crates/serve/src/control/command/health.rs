@@ -42,12 +42,18 @@ pub(super) fn judge(
         });
     }
     let serving = pools.len() - dead.len();
-    Ok(format!("healthy: it serves, and {serving} of {} pools have an available backend", pools.len()))
+    let mut good =
+        format!("healthy: it serves, and {serving} of {} pools have an available backend", pools.len());
+    // The other server may have the same backends: an address of several that takes nothing moves no other one.
+    let idle = pools.iter().filter(|pool| pool.serves() && pool.taking.iter().any(|taking| !taking.takes()));
+    idle.for_each(|pool| good.push_str(&format!("; but {}", takes_nothing(pool))));
+    Ok(good)
 }
 
-/// Says it of a pool whose backends pass their checks.
+/// Says at which addresses of a pool, whose backends pass their checks, none of them takes flows.
 fn takes_nothing(pool: &PoolReport) -> String {
-    let addresses: Vec<_> = pool.taking.iter().map(|taking| line(&taking.address)).collect();
+    let idle = pool.taking.iter().filter(|taking| !taking.takes());
+    let addresses: Vec<_> = idle.map(|taking| line(&taking.address)).collect();
     format!(
         "no backend of pool {} takes flows at {}: `penstock ctl dsr status` says why",
         line(&pool.name),
