@@ -26,7 +26,7 @@ const RESPONSE: usize = 40;
 /// Permission bits of others than the owner that let them write.
 const WRITE_OF_OTHERS: u32 = 0o022;
 
-/// The responses of a key to both challenges.
+/// Asks the key for its responses to the challenge of this log-in and to that of the next one.
 pub(crate) fn respond(program: &Path, asked: &Asked) -> io::Result<[Secret; 2]> {
     Ok([response(program, asked, &asked.challenge)?, response(program, asked, &asked.next)?])
 }

@@ -51,7 +51,7 @@ pub struct Carried {
 
 /// A session's number in the process that offers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Ticket {
+pub struct OfferId {
     pub worker: usize,
     pub number: u64,
 }
@@ -65,9 +65,9 @@ pub enum Answer {
 }
 
 /// The next process.
-pub trait Heir: Send + Sync {
+pub trait NextProcess: Send + Sync {
     /// Offers it a session: the connections of the client and to the backend. Never waits.
-    fn offer(&self, ticket: Ticket, session: &Carried, connections: [BorrowedFd<'_>; 2]) -> Offered;
+    fn offer(&self, id: OfferId, session: &Carried, connections: [BorrowedFd<'_>; 2]) -> Offered;
 }
 
 /// Whether an offer is on its way.
@@ -110,25 +110,25 @@ pub struct Adoption {
 
 /// Tells the process before whether this one takes the session. Declines it when it is dropped.
 pub struct Reply {
-    ticket: Ticket,
-    before: Option<Arc<dyn Before>>,
+    id: OfferId,
+    before: Option<Arc<dyn PreviousProcess>>,
 }
 
 /// The process before.
-pub trait Before: Send + Sync {
+pub trait PreviousProcess: Send + Sync {
     /// Says what becomes of a session. Returns false if that process goes on with it, because that cannot be said. Never waits.
-    fn answer(&self, ticket: Ticket, answer: Answer) -> bool;
+    fn answer(&self, id: OfferId, answer: Answer) -> bool;
 }
 
 impl Reply {
-    pub fn new(ticket: Ticket, before: Arc<dyn Before>) -> Self {
-        Self { ticket, before: Some(before) }
+    pub fn new(id: OfferId, before: Arc<dyn PreviousProcess>) -> Self {
+        Self { id, before: Some(before) }
     }
 
     /// Takes the session. Returns false if it stays with the process before.
     #[must_use]
     pub(crate) fn take(mut self) -> bool {
-        self.before.take().is_some_and(|before| before.answer(self.ticket, Answer::Taken))
+        self.before.take().is_some_and(|before| before.answer(self.id, Answer::Taken))
     }
 }
 
@@ -136,7 +136,7 @@ impl Drop for Reply {
     fn drop(&mut self) {
         if let Some(before) = self.before.take() {
             // If it cannot be said, the process before ends, or learns from the end of this one.
-            let _ = before.answer(self.ticket, Answer::Declined);
+            let _ = before.answer(self.id, Answer::Declined);
         }
     }
 }

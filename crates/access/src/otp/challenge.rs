@@ -202,7 +202,7 @@ pub struct Exchange {
 pub struct Turn {
     /// What proves the response at the next log-in.
     pub expected: Expected,
-    /// The challenge of the log-in after that one.
+    /// Challenge of the log-in after the next one. The next log-in asks the key for its response too, and the store keeps the hash.
     pub next: Challenge,
 }
 

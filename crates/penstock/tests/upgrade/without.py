@@ -21,7 +21,10 @@ theirs.close()
 def limit(pid):
     """Lets a process open one descriptor more than it has, when its last thread, that of the control socket, has what it needs."""
     tasks = []
+    until = time.monotonic() + 60
     while "control" not in tasks:
+        if time.monotonic() > until:
+            raise TimeoutError(f"process {pid} has no control thread after 60 s")
         try:
             tasks = [open(f"/proc/{pid}/task/{task}/comm").read().strip() for task in os.listdir(f"/proc/{pid}/task")]
         except FileNotFoundError:

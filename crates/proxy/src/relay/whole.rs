@@ -14,7 +14,7 @@ use crate::stream::Stream;
 pub(super) enum HandOver {
     Never,
     Possible,
-    /// This direction is emptied first.
+    /// The hand-over has begun: this direction reads no more, and passes on what it holds, before the other one does so.
     Begun(First),
 }
 

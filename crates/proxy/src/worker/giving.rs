@@ -9,7 +9,7 @@ use config::types::BackendAddress;
 use state::BackendState;
 
 use super::{ConnectionHandle, Worker};
-use crate::given::{Answer, Heir, Offered, Standing, Ticket};
+use crate::given::{Answer, NextProcess, OfferId, Offered, Standing};
 use crate::idle_sessions::IdleSession;
 use crate::live::{Movable, Speaks};
 use crate::snapshot::Snapshot;
@@ -29,10 +29,10 @@ const LONGEST_REST: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Worker {
-    pub(super) fn begin_giving(&self, heir: Arc<dyn Heir>) {
+    pub(super) fn begin_giving(&self, next: Arc<dyn NextProcess>) {
         let now = Instant::now();
         let mut giving = self.giving.borrow_mut();
-        (giving.heir, giving.heard) = (Some(heir), Some(now));
+        (giving.next, giving.heard) = (Some(next), Some(now));
         (giving.turn, giving.rest) = (Some(now + TRY), FIRST_REST);
         drop(giving);
         self.want_relays(true);
@@ -45,7 +45,7 @@ impl Worker {
         self.offer();
     }
 
-    /// The next process has answered.
+    /// Handles an answer of the next process: the session leaves this process, or goes on here.
     pub(super) fn settle(&self, number: u64, answer: Answer) {
         let mut giving = self.giving.borrow_mut();
         let Some(session) = giving.offered.remove(&number) else { return };
@@ -58,7 +58,7 @@ impl Worker {
         self.offer();
     }
 
-    /// The next process has ended: what it has not taken goes on here.
+    /// Handles the end of the next process: the sessions that it has not taken go on here.
     pub(super) fn end_giving(&self) {
         self.stop_offering();
         let offered = std::mem::take(&mut self.giving.borrow_mut().offered);
@@ -73,7 +73,7 @@ impl Worker {
     /// Offers no more, and lets what waits go on here. What was offered waits for its answer.
     fn stop_offering(&self) {
         let mut giving = self.giving.borrow_mut();
-        giving.heir = None;
+        giving.next = None;
         let waiting = std::mem::take(&mut giving.waiting);
         drop(giving);
         self.want_relays(false);
@@ -90,7 +90,7 @@ impl Worker {
     /// Goes on after a moment. To be called often.
     pub(super) fn go_on_giving(&self, now: Instant) {
         let mut giving = self.giving.borrow_mut();
-        if giving.heir.is_none() {
+        if giving.next.is_none() {
             return;
         }
         giving.from = 0;
@@ -124,12 +124,12 @@ impl Worker {
     fn offer(&self) {
         loop {
             let mut giving = self.giving.borrow_mut();
-            let Some(heir) = giving.heir.clone() else { return };
+            let Some(next) = giving.next.clone() else { return };
             if giving.offered.len() >= self.most_offered() {
                 return;
             }
-            let next = giving.waiting.pop_front();
-            let Some(session) = next.or_else(|| self.idle_sessions.take_for_hand_over(&mut giving.from))
+            let waiting = giving.waiting.pop_front();
+            let Some(session) = waiting.or_else(|| self.idle_sessions.take_for_hand_over(&mut giving.from))
             else {
                 return;
             };
@@ -137,7 +137,7 @@ impl Worker {
             let number = giving.last;
             drop(giving);
             let offered = session.carried().map(|(carried, connections)| {
-                heir.offer(Ticket { worker: self.index, number }, &carried, connections)
+                next.offer(OfferId { worker: self.index, number }, &carried, connections)
             });
             match offered {
                 None => session.stay(),
@@ -159,7 +159,7 @@ impl Worker {
     /// What is left of the sessions.
     pub(super) fn standing(&self) -> Standing {
         let giving = self.giving.borrow();
-        let refused = match (giving.heard, &giving.heir) {
+        let refused = match (giving.heard, &giving.next) {
             (None, _) => Some("TCP, which the new version cannot take"),
             (Some(_), None) => Some("TCP, of which the new process takes no more"),
             (Some(_), Some(_)) => None,

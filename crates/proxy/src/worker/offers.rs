@@ -5,13 +5,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::given::Heir;
+use crate::given::NextProcess;
 use crate::idle_sessions::IdleSession;
 
 #[derive(Default)]
 pub(super) struct Giving {
-    pub(super) heir: Option<Arc<dyn Heir>>,
-    /// Sessions that are to be offered, beside the idle ones.
+    pub(super) next: Option<Arc<dyn NextProcess>>,
+    /// Sessions that relays have given up, with nothing buffered, and that wait to be offered. Idle ones are offered from where they
+    /// are stored.
     pub(super) waiting: VecDeque<IdleSession>,
     pub(super) offered: HashMap<u64, IdleSession>,
     pub(super) last: u64,

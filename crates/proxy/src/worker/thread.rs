@@ -17,7 +17,7 @@ use super::Worker;
 use crate::accept;
 use crate::dsr;
 use crate::front::Front;
-use crate::given::{Answer, Heir, Standing};
+use crate::given::{Answer, NextProcess, Standing};
 use crate::question::Question;
 use crate::snapshot::Snapshot;
 use crate::udp;
@@ -48,11 +48,11 @@ pub enum Command {
     /// a client that is between two requests keeps its connection for the next one.
     HandOver { taken: Arc<HashSet<BoundKey>> },
     /// After [`Self::HandOver`]: give the next process the sessions that it can go on with.
-    Give { heir: Arc<dyn Heir> },
+    Give { next: Arc<dyn NextProcess> },
     /// What the next process says of a session that was offered.
     Answered { number: u64, answer: Answer },
     /// The next process has ended, and every answer of it was passed on.
-    NoHeir,
+    NextEnded,
     /// Says what is left of the sessions.
     Standing { answer: oneshot::Sender<Standing> },
     /// After [`Self::Drain`] or [`Self::HandOver`]: abort the open sessions; each writes its access-log record.
@@ -258,7 +258,7 @@ pub fn run(
                     Some(Command::HandOver { taken }) => break Some(taken),
                     // They come after a hand-over.
                     Some(
-                        Command::Give { .. } | Command::Answered { .. } | Command::NoHeir | Command::Standing { .. },
+                        Command::Give { .. } | Command::Answered { .. } | Command::NextEnded | Command::Standing { .. },
                     ) => {}
                     Some(Command::Drain | Command::Cut) | None => break None,
                 },
@@ -290,9 +290,9 @@ pub fn run(
                         worker.cutting.set(true);
                         break;
                     }
-                    Some(Command::Give { heir }) => worker.begin_giving(heir),
+                    Some(Command::Give { next }) => worker.begin_giving(next),
                     Some(Command::Answered { number, answer }) => worker.settle(number, answer),
-                    Some(Command::NoHeir) => worker.end_giving(),
+                    Some(Command::NextEnded) => worker.end_giving(),
                     // The supervisor may have given up.
                     Some(Command::Standing { answer }) => drop(answer.send(worker.standing())),
                     Some(

@@ -165,7 +165,7 @@ struct Question {
     keys_of: KeysOf,
     /// What is wanted, if it is not the judgement of a log-in.
     want: Option<Want>,
-    /// Serial number of the key that is to respond.
+    /// Serial number of the key at the machine of the user.
     serial: Option<String>,
     /// What a key was asked, and its responses.
     challenge: Option<String>,

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use proxy::front::Front;
 use proxy::given::place::Finder;
-use proxy::given::{Adoption, Answer, Before, Carried, Reply, Ticket};
+use proxy::given::{Adoption, Answer, Carried, OfferId, PreviousProcess, Reply};
 use proxy::question::Question;
 use state::events::Level;
 use state::upgrade::Older;
@@ -32,8 +32,8 @@ pub(crate) fn follow(take_over: Arc<TakeOver>, front: Arc<Front>) -> io::Result<
         let mut sessions = Sessions::new(&take_over, front.clone());
         while let Some(said) = take_over.next() {
             match said {
-                OfSessions::Offered { ticket, session, connections } => {
-                    sessions.pass_on(ticket, *session, connections);
+                OfSessions::Offered { id, session, connections } => {
+                    sessions.pass_on(id, *session, connections);
                 }
                 OfSessions::Left(left, counts) => {
                     last = Some(left);
@@ -85,9 +85,9 @@ impl Sessions {
     }
 
     /// Gives a session to a worker.
-    fn pass_on(&mut self, ticket: Ticket, session: Carried, connections: Option<[OwnedFd; 2]>) {
+    fn pass_on(&mut self, id: OfferId, session: Carried, connections: Option<[OwnedFd; 2]>) {
         // It declines the session when it is dropped without an answer.
-        let reply = Reply::new(ticket, self.answers.clone());
+        let reply = Reply::new(id, self.answers.clone());
         let workers = &self.front.questions;
         let (Some(connections), Some(worker)) = (connections, workers.get(self.next)) else { return };
         self.next = (self.next + 1) % workers.len();
@@ -109,9 +109,9 @@ impl Sessions {
     }
 }
 
-impl Before for Answers {
-    fn answer(&self, ticket: Ticket, answer: Answer) -> bool {
-        let is_heard = self.take_over.answer(ticket, answer);
+impl PreviousProcess for Answers {
+    fn answer(&self, id: OfferId, answer: Answer) -> bool {
+        let is_heard = self.take_over.answer(id, answer);
         if is_heard && answer == Answer::Taken {
             self.taken.fetch_add(1, Relaxed);
         }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use proxy::given::{Answer, Carried, Ticket};
+use proxy::given::{Answer, Carried, OfferId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use state::listen::HandedKey;
@@ -59,7 +59,7 @@ pub(crate) enum FromNew {
     /// It accepts clients.
     Serving,
     /// Whether it goes on with a session. Before that it moves no byte of it.
-    Answered { ticket: Ticket, answer: Answer },
+    Answered { id: OfferId, answer: Answer },
 }
 
 /// What the old process says.
@@ -91,10 +91,10 @@ pub(crate) enum FromOld {
     Left {
         sessions: usize,
     },
-    /// A session to go on with, after [`FromOld::Released`] and to a process that has said that it can. Beside it are the
-    /// connections of the client and to the backend. The old process moves no byte of it until the answer.
+    /// A session that the new process may go on with. It is offered after [`FromOld::Released`], and only if the new process has said
+    /// in its hello that it takes sessions. The connection of the client and the one to the backend come with the message. The old process moves no byte of it until the answer.
     Session {
-        ticket: Ticket,
+        id: OfferId,
         session: Box<Carried>,
     },
 }
@@ -277,7 +277,8 @@ mod tests {
         let hello = r#"{"say":"hello","magic":"m","oldest":1,"newest":1,"version":"1","pid":7}"#;
         let heard: FromNew = serde_json::from_str(hello).unwrap();
         assert!(matches!(heard, FromNew::Hello { sessions: None, pid: 7, .. }), "{heard:?}");
-        let session = r#"{"say":"session","ticket":{"worker":1,"number":2,"more":3},"session":{"listener":"db","new":4}}"#;
+        let session =
+            r#"{"say":"session","id":{"worker":1,"number":2,"more":3},"session":{"listener":"db","new":4}}"#;
         let heard: FromOld = serde_json::from_str(session).unwrap();
         let FromOld::Session { session, .. } = heard else { panic!("{heard:?}") };
         assert_eq!(*session, Carried { listener: "db".to_owned(), ..Carried::default() });

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use proxy::given::{Answer, Carried, Heir, Offered, Ticket};
+use proxy::given::{Answer, Carried, NextProcess, OfferId, Offered};
 use proxy::worker::Command;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -21,9 +21,9 @@ const LOOK: Duration = Duration::from_secs(3600);
 /// The new process, for workers.
 struct Next(Arc<Link>);
 
-impl Heir for Next {
-    fn offer(&self, ticket: Ticket, session: &Carried, connections: [BorrowedFd<'_>; 2]) -> Offered {
-        let session = FromOld::Session { ticket, session: Box::new(session.clone()) };
+impl NextProcess for Next {
+    fn offer(&self, id: OfferId, session: &Carried, connections: [BorrowedFd<'_>; 2]) -> Offered {
+        let session = FromOld::Session { id, session: Box::new(session.clone()) };
         match self.0.give_now(&session, &connections) {
             Ok(()) => Offered::Sent,
             Err(LinkError::Closed) => Offered::Gone,
@@ -40,7 +40,7 @@ pub(crate) fn give(newer: &Newer, workers: &[UnboundedSender<Command>]) -> io::R
     thread::Builder::new().name("answers".to_owned()).spawn(move || hear(&link, &told, &count))?;
     for worker in workers {
         // A worker that has ended has no sessions.
-        let _ = worker.send(Command::Give { heir: Arc::new(Next(newer.link().clone())) });
+        let _ = worker.send(Command::Give { next: Arc::new(Next(newer.link().clone())) });
     }
     Ok(taken)
 }
@@ -51,18 +51,18 @@ fn hear(link: &Link, workers: &[UnboundedSender<Command>], taken: &AtomicUsize) 
     // What it has said before its end comes after the news of it, if it had not read all of ours.
     while closed < 2 {
         match link.hear::<FromNew>(LOOK) {
-            Ok((FromNew::Answered { ticket, answer }, _)) => {
+            Ok((FromNew::Answered { id, answer }, _)) => {
                 if answer == Answer::Taken {
                     taken.fetch_add(1, Relaxed);
                 }
-                let answered = Command::Answered { number: ticket.number, answer };
-                let _ = workers.get(ticket.worker).map(|worker| worker.send(answered));
+                let answered = Command::Answered { number: id.number, answer };
+                let _ = workers.get(id.worker).map(|worker| worker.send(answered));
             }
             Ok(_) | Err(LinkError::Silent(_) | LinkError::Foreign(_)) => {}
             Err(_) => closed += 1,
         }
     }
     for worker in workers {
-        let _ = worker.send(Command::NoHeir);
+        let _ = worker.send(Command::NextEnded);
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use proxy::given::{Answer, Carried, Ticket};
+use proxy::given::{Answer, Carried, OfferId};
 use state::kept::traffic::Traffic;
 use state::kept::{self, Kind};
 use state::listen::{BoundKey, Handed, HandedKey, Passed, SocketPath};
@@ -55,10 +55,10 @@ pub enum TakeOverError {
 
 /// What the old process says about its sessions.
 pub(crate) enum OfSessions {
-    /// How many it has left, and what has been counted since the last time.
+    /// Number of sessions that the old process still has, and what it has counted since its last message.
     Left(usize, Option<Traffic>),
     /// A session to go on with; without its connections if this process may not open more.
-    Offered { ticket: Ticket, session: Box<Carried>, connections: Option<[OwnedFd; 2]> },
+    Offered { id: OfferId, session: Box<Carried>, connections: Option<[OwnedFd; 2]> },
 }
 
 /// What the old process says to one that is prepared.
@@ -237,9 +237,9 @@ impl TakeOver {
                     let counts = read.and_then(|_| kept::unseal(Kind::Traffic, &bytes).ok());
                     return Some(OfSessions::Left(sessions, counts));
                 }
-                Ok((FromOld::Session { ticket, session }, connections)) => {
+                Ok((FromOld::Session { id, session }, connections)) => {
                     let connections = <[OwnedFd; 2]>::try_from(connections.unwrap_or_default()).ok();
-                    return Some(OfSessions::Offered { ticket, session, connections });
+                    return Some(OfSessions::Offered { id, session, connections });
                 }
                 // Of a later version.
                 Ok(_) | Err(LinkError::Silent(_) | LinkError::Foreign(_)) => {}
@@ -250,8 +250,8 @@ impl TakeOver {
     }
 
     /// Answers an offer of a session. Returns false if the old process goes on with it, because it does not get the answer.
-    pub(crate) fn answer(&self, ticket: Ticket, answer: Answer) -> bool {
-        match self.link.give_now(&FromNew::Answered { ticket, answer }, &[]) {
+    pub(crate) fn answer(&self, id: OfferId, answer: Answer) -> bool {
+        match self.link.give_now(&FromNew::Answered { id, answer }, &[]) {
             // One that has ended goes on with nothing.
             Ok(()) | Err(LinkError::Closed) => true,
             Err(_) => false,
