@@ -28,7 +28,7 @@ pub(crate) struct Question<'a> {
     pub(crate) keys: Option<&'a [String]>,
     /// Who says so: `operator` or `user`.
     pub(crate) keys_of: &'static str,
-    /// In place of an OTP.
+    /// What a key at this machine has responded, where the log-in has no OTP.
     pub(crate) responded: Option<Responded<'a>>,
 }
 

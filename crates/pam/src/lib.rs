@@ -117,7 +117,7 @@ fn told(options: &Options, answer: Answer) -> Return {
     }
 }
 
-/// There is no word of the daemon.
+/// Logs that the daemon gave no answer that counts, and refuses the user.
 fn unasked(handle: &Handle, options: &Options, user: &str, why: &io::Error) -> Return {
     handle.log(&format!("{}: {why}; {user} is not let in", options.socket.display()));
     Return::AuthInfoUnavailable
@@ -177,7 +177,7 @@ fn authenticate_by_key(handle: &Handle, options: &Options, user: &str) -> Return
     answer.map_or_else(|why| unasked(handle, options, user, &why), |answer| told(options, answer))
 }
 
-/// The key does not respond.
+/// Logs that the program of the key gave no response, and refuses the user.
 fn silent(handle: &Handle, program: &Path, user: &str, why: &io::Error) -> Return {
     handle.log(&format!("{}: {why}; {user} is not let in", program.display()));
     Return::AuthenticationError

@@ -90,7 +90,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Adds what another worker has.
+    /// Adds the numbers of another worker.
     pub fn add(&mut self, other: Self) {
         self.pending += other.pending;
         for (why, count) in other.staying {
@@ -103,7 +103,7 @@ impl Standing {
 pub struct Adoption {
     pub session: Carried,
     pub place: Place,
-    /// Of the client and to the backend.
+    /// The connection of the client, and the one to the backend.
     pub connections: [OwnedFd; 2],
     pub reply: Reply,
 }

@@ -86,7 +86,7 @@ impl<const MOST: usize> From<Bytes<MOST>> for String {
 pub struct Challenge(Bytes<CHALLENGE_BYTES>);
 
 impl Challenge {
-    /// A new one, of random bytes.
+    /// Makes a challenge of random bytes.
     #[must_use]
     pub fn new(random: [u8; CHALLENGE_BYTES]) -> Self {
         Self(Bytes(random.to_vec()))
@@ -166,7 +166,7 @@ impl Expected {
         Self { salt: Bytes(salt.to_vec()), rounds: Rounds(rounds), hash: Bytes(hash.to_vec()) }
     }
 
-    /// Whether this is the response, which costs as much.
+    /// Whether this is the response: one PBKDF2 of as many rounds.
     #[must_use]
     pub fn is(&self, response: &Response) -> bool {
         let (rounds, text) = (self.rounds.0, response.0.as_bytes());
@@ -207,7 +207,7 @@ pub struct Turn {
 }
 
 impl Exchange {
-    /// Takes a turn over.
+    /// Makes the next challenge the current one, and takes what proves its response, and a new next challenge, from `turn`.
     pub(super) fn take(&mut self, turn: &Turn) {
         self.challenge = std::mem::replace(&mut self.next, turn.next.clone());
         self.expected = turn.expected.clone();
@@ -233,7 +233,7 @@ pub enum NotAState {
 }
 
 /// Reads a state file of pam_yubico. `salt` hashes the response that a file of version 1 has as it is, and `next` is the challenge
-/// after that of the file.
+/// that follows the one of the file.
 pub fn read_file(
     text: &str,
     serial: Option<u32>,

@@ -232,7 +232,7 @@ pub enum Refusal {
     WhichKey,
     #[error("the user has no key with the serial number {serial}")]
     OtherKey {
-        /// As the key says.
+        /// Serial number that the key at the machine tells.
         serial: u32,
     },
     /// The same OTP with the same nonce: the request itself came twice.
@@ -307,7 +307,7 @@ impl Token {
         }
     }
 
-    /// Whether it makes OTPs.
+    /// Whether the token makes OTPs; a key that responds to challenges does not.
     #[must_use]
     pub fn makes_otps(&self) -> bool {
         !matches!(self.kind, Kind::Challenge(_))

@@ -62,7 +62,7 @@ pub(crate) fn log_in(options: &str, user: &str, typed: &str) -> Output {
     log_in_with(options, user, typed, &[])
 }
 
-/// The same, with further arguments of pamtester.
+/// Logs in as [`log_in`] does, with further arguments of pamtester.
 pub(crate) fn log_in_with(options: &str, user: &str, typed: &str, arguments: &[&str]) -> Output {
     let services = tempfile::tempdir().unwrap();
     let module = module();

@@ -17,7 +17,7 @@ use crate::snapshot::Snapshot;
 /// Offers of all workers that wait for an answer. All are in the socket between both processes, with their descriptors.
 const OFFERED_AT_ONCE: usize = 64;
 
-/// Least of them for a worker.
+/// Number of these offers that each worker may have, however many workers there are.
 const LEAST_OFFERED: usize = 1;
 
 /// For how long relays try to be empty, and for how long they go on as usual after that: twice as long each time.
@@ -65,7 +65,7 @@ impl Worker {
         offered.into_values().for_each(IdleSession::wake);
     }
 
-    /// At the end of the worker.
+    /// Drops the sessions that wait for an offer or an answer. The worker calls it when it ends.
     pub(super) fn forget_offered(&self) {
         drop(self.giving.take());
     }
@@ -87,7 +87,8 @@ impl Worker {
         }
     }
 
-    /// Goes on after a moment. To be called often.
+    /// Offers sessions again, lets relays try or rest in turns, and gives up if the next process has been silent for
+    /// [`PATIENCE`]. The worker calls it at each tick.
     pub(super) fn go_on_giving(&self, now: Instant) {
         let mut giving = self.giving.borrow_mut();
         if giving.next.is_none() {

@@ -18,7 +18,7 @@ pub(super) struct Giving {
     pub(super) last: u64,
     /// Where the idle sessions are looked at next.
     pub(super) from: usize,
-    /// When the relays try next, or rest.
+    /// When relays stop trying to be empty, or begin again after a rest.
     pub(super) turn: Option<Instant>,
     pub(super) rest: Duration,
     /// When the next process has answered last.

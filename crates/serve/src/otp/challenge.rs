@@ -27,7 +27,7 @@ pub(super) struct Keys {
 pub(super) struct Responded {
     pub(super) challenge: Challenge,
     pub(super) response: Response,
-    /// To the challenge after that one.
+    /// Response to the challenge of the next log-in.
     pub(super) next: Response,
 }
 

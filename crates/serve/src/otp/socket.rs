@@ -163,7 +163,7 @@ struct Question {
     /// Who says so.
     #[serde(default)]
     keys_of: KeysOf,
-    /// What is wanted, if it is not the judgement of a log-in.
+    /// `None`: whether the log-in is good.
     want: Option<Want>,
     /// Serial number of the key at the machine of the user.
     serial: Option<String>,
@@ -173,7 +173,7 @@ struct Question {
     next: Option<String>,
 }
 
-/// What a module wants beside a judgement.
+/// What a PAM module asks for, where it does not ask whether a log-in is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Want {

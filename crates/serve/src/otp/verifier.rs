@@ -28,7 +28,7 @@ pub(super) struct Verifier {
     pub(super) tokens: Arc<Tokens>,
     pub(super) peers: Arc<Peers>,
     pub(super) refusals: Arc<Refusals>,
-    /// They know who was revoked.
+    /// The users of `users`, which say who was revoked.
     pub(super) passwords: Arc<Passwords>,
     pub(super) settings: types::Otp,
     pub(super) runtime: Handle,

@@ -35,7 +35,7 @@ pub(super) enum StartTls {
 }
 
 impl StartTls {
-    /// Its usual port.
+    /// Port on which servers of this protocol usually listen.
     pub(super) const fn port(self) -> u16 {
         match self {
             Self::None => 443,
