@@ -79,8 +79,8 @@ pub enum RelayPause {
     Ended(End),
     /// No byte has moved for a while, no byte is buffered, and both sides may still send.
     Quiet,
-    /// Nothing is buffered: another process may go on with both connections. Only of a watch with
-    /// [`Watch::may_be_handed_over`].
+    /// Nothing is buffered: another process may go on with both connections. Only of a watch that was told so by
+    /// `Watch::may_be_handed_over`.
     Whole,
 }
 
