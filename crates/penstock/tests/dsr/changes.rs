@@ -49,6 +49,8 @@ fn drained_download(network: &Network, path: &str) {
     let (address, other) = if which == "2" { ("10.77.0.14:80", "3") } else { ("10.77.0.15:80", "2") };
     let drained = server.said(&["drain", address]);
     assert!(drained.contains("draining: no new flows; ") && drained.contains("remembered"), "{drained}");
+    let again = server.said(&["drain", address]);
+    assert!(again.contains(": no new flows; ") && again.contains("remembered"), "{again}");
     assert!((0..50).all(|_| network.visit(VIP) == other), "new connections go elsewhere");
     assert_eq!(download.0.try_wait().unwrap(), None, "the download goes on");
     eventually("its flow is counted", secs(10), || {

@@ -38,6 +38,9 @@ fn show_and_explain(network: &Network, path: &str, ports: std::ops::Range<u16>) 
     let vip = format!("{VIP}:4000");
     let refused = server.refused(&["dsr", "explain", &vip, &target, "tcp"]);
     assert!(refused.contains("is the address of a service, and no client sends from it"), "{refused}");
+    let refused = server.refused(&["why", &format!("http://{VIP}/")]);
+    let hint = "listener.web forwards the packets of this port; penstock ctl dsr explain tells";
+    assert!(refused.contains(hint), "{refused}");
     // A connection from each port comes to the backend that was explained.
     for port in ports.clone() {
         let said = explain(port);

@@ -17,8 +17,13 @@ pub(crate) enum ListenerError {
     Unknown { wanted: String, all: Vec<String> },
     #[error("listener {} does not serve {scheme}: its protocol is {protocol}{}", line(.name), packets(.protocol))]
     Protocol { name: String, scheme: Scheme, protocol: &'static str },
-    #[error("no listener serves {scheme}{}", port_words(.port))]
-    None { scheme: Scheme, port: Option<u16> },
+    #[error("no listener serves {scheme}{}{}", port_words(.port), forwarded(.packets))]
+    None {
+        scheme: Scheme,
+        port: Option<u16>,
+        /// A `dsr` listener that has the port.
+        packets: Option<String>,
+    },
     #[error("several listeners could be meant: name one with --listener: {}", line(&.0.join(", ")))]
     Several(Vec<String>),
 }
@@ -36,6 +41,11 @@ fn packets(protocol: &str) -> &'static str {
         "dsr" => "; penstock ctl dsr explain tells what happens with a packet",
         _ => "",
     }
+}
+
+fn forwarded(listener: &Option<String>) -> String {
+    let Some(listener) = listener else { return String::new() };
+    format!(": listener.{} forwards the packets of this port{}", line(listener), packets("dsr"))
 }
 
 fn port_words(port: &Option<u16>) -> String {
@@ -72,10 +82,22 @@ pub(crate) fn find(snapshot: &Snapshot, asked: &Asked) -> Result<(Arc<ListenerPl
     match (&on_port[..], &serving[..]) {
         ([plan], _) => Ok(((**plan).clone(), Found::ByPort)),
         ([], [plan]) => Ok(((*plan).clone(), Found::OnlyOne)),
-        ([], []) => Err(ListenerError::None { scheme, port }),
+        ([], []) => Err(ListenerError::None { scheme, port, packets: forwarding(snapshot, port) }),
+        ([], _) if forwarding(snapshot, port).is_some() => {
+            Err(ListenerError::None { scheme, port, packets: forwarding(snapshot, port) })
+        }
         ([], all) => Err(ListenerError::Several(names(all.iter().copied()))),
         (several, _) => Err(ListenerError::Several(names(several.iter().map(|plan| **plan)))),
     }
+}
+
+/// The `dsr` listener with this port, or with every port.
+fn forwarding(snapshot: &Snapshot, port: Option<u16>) -> Option<String> {
+    let port = port?;
+    let is_at = |bind: &BindAddress| bind.vip().is_some_and(|vip| vip.port() == port || vip.port() == 0);
+    let all = &snapshot.config.listeners;
+    let found = all.iter().find(|listener| listener.dsr().is_some() && listener.binds.iter().any(is_at))?;
+    Some(found.name.to_string())
 }
 
 fn names<'a>(plans: impl Iterator<Item = &'a Arc<ListenerPlan>>) -> Vec<String> {

@@ -112,17 +112,9 @@ pub(super) fn drain(call: &Call<'_>) -> Result<Step, Refusal> {
         format!("; {now}it would have ended in {left}")
     });
     let change = match backend.in_flight.load(Relaxed) {
-        left if gets_packets(call, &backend) => format!(
-            "draining{lasts}: no new flows; {}{instead}",
-            match left {
-                0 => "none is remembered".to_owned(),
-                left => format!(
-                    "{}, among them those of connections that have ended within the last minute (penstock ctl backends shows when \
-                     none is)",
-                    if left == 1 { "1 is remembered".to_owned() } else { format!("{left} are remembered") }
-                ),
-            }
-        ),
+        left if gets_packets(call, &backend) => {
+            format!("draining{lasts}: no new flows; {}{instead}", remembered(left))
+        }
         0 => format!("drained{lasts}: no new sessions, none is open{instead}"),
         left => format!(
             "draining{lasts}: no new sessions, {left} still open (penstock ctl backends shows when none is){instead}"
@@ -159,6 +151,18 @@ fn gets_packets(call: &Call<'_>, backend: &BackendState) -> bool {
     services.iter().any(|(report, _)| *report.pool == *backend.pool)
 }
 
+/// How many flows of a backend are remembered.
+fn remembered(flows: u32) -> String {
+    let number = match flows {
+        0 => return "none is remembered".to_owned(),
+        1 => "1 is remembered".to_owned(),
+        flows => format!("{flows} are remembered"),
+    };
+    format!(
+        "{number}, among them those of connections that have ended within the last minute (penstock ctl backends shows when none is)"
+    )
+}
+
 /// Answers an operator who drains a backend that drains already. The server keeps the operator and the end of the first
 /// drain, also if this operator `asked` for a shorter time.
 fn already_drained(
@@ -176,14 +180,15 @@ fn already_drained(
             let by = text::terminal::line(&earlier.by);
             let left =
                 left.map_or(String::new(), |left| format!(", for {} more", text::units::duration(left)));
-            let open = text::units::count(open as usize, "session");
+            let open = match gets_packets(call, backend) {
+                true => format!("no new flows; {}", remembered(open)),
+                false => format!("no new sessions, {} open", text::units::count(open as usize, "session")),
+            };
             let asked = asked.map_or(String::new(), |time| {
                 let time = text::units::duration(time);
                 format!("; it does not end after {time}: only `ready` ends a drain earlier")
             });
-            format!(
-                "{name} of pool {pool}: already drained by {by}, {ago}{left}: no new sessions, {open} open{asked}"
-            )
+            format!("{name} of pool {pool}: already drained by {by}, {ago}{left}: {open}{asked}")
         },
         || {
             let drained = json!({
