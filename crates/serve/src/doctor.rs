@@ -12,13 +12,14 @@ use config::Config;
 use config::types::BackendAddress;
 use logic::dsr::doctor::frames::{Asker, filter};
 use logic::dsr::doctor::{
-    self, Balancer, Examination, FIRST_PORT, Leg, Link, Offloads, Service, Step, Switch, Target,
+    self, Backlog, Balancer, Examination, FIRST_PORT, Leg, Link, Offloads, Service, Step, Switch, Target,
 };
 use logic::dsr::machine::Forwarder;
 use logic::dsr::path::DataPath;
 use logic::dsr::tunnel::{Mode, Tunnel};
 use logic::finding::Finding;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use state::claim;
 use sys::interfaces::{self, Interface};
 use sys::neighbour::Neighbours;
 use sys::packet::{FrameBatch, PacketError, PacketSocket, send_frame};
@@ -89,6 +90,11 @@ pub fn examine(config: &Config, file: Option<&Path>, running: &Running) -> Resul
                 && let Some(why) = state::data_path::refusal(&listener.name, vip, settings)
             {
                 findings.push(doctor::refused(settings.data_path, &settings.interface, &why));
+            }
+            if serving.is_none()
+                && let Some(socket) = claim::of_another(&settings.interface, vip, settings.transports)
+            {
+                findings.push(doctor::claimed(&settings.interface, &socket));
             }
             let overlaps = overlaps.iter().filter(|one| *one.listener == *listener.name && one.vip == vip);
             findings.extend(overlaps.map(|one| doctor::overlapped(&one.why, &one.command)));
@@ -201,7 +207,29 @@ fn balancer(service: &Service, paths: Paths, all: &[Interface], link: Link) -> B
     let longest = interfaces::details(name).ok().map(|details| details.longest_frame);
     let longest_frame = longest.filter(|length| *length > 0);
     let Paths { asked: data_path, forwarder } = paths;
-    Balancer { interface, link, vip_on: on, forwarding, forwarder, offloads, data_path, card, longest_frame }
+    Balancer {
+        interface,
+        link,
+        vip_on: on,
+        forwarding,
+        forwarder,
+        offloads,
+        data_path,
+        card,
+        longest_frame,
+        backlog: backlog(),
+    }
+}
+
+/// What cannot be read has dropped nothing.
+fn backlog() -> Backlog {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    // A line for each processor; the second number is that of dropped packets, in hexadecimal digits.
+    let dropped = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
+    Backlog {
+        limit: read("/proc/sys/net/core/netdev_max_backlog").trim().parse().ok(),
+        dropped: read("/proc/net/softnet_stat").lines().filter_map(dropped).sum(),
+    }
 }
 
 fn switch(is_on: bool) -> Switch {

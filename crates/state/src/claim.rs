@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
 use std::sync::{Arc, Mutex, Weak};
@@ -56,6 +56,16 @@ impl Claim {
     }
 }
 
+/// The claim of another process to what comes to an address on an interface: the name of its socket.
+pub fn of_another(interface: &str, vip: SocketAddr, transports: Transports) -> Option<String> {
+    let ours = lock(&OURS);
+    let words = [(Transport::Tcp, "tcp"), (Transport::Udp, "udp")];
+    let mut words = words.iter().filter(|(transport, _)| transports.has(*transport));
+    words.find_map(|(_, word)| {
+        claimed(interface, vip.ip(), word, &ours, |port| overlap(port, vip.port()) || port == vip.port())
+    })
+}
+
 /// The name of a claim of another process to a port of an address, if the claim is to every port, or the other way about.
 fn overlapping(
     interface: &str,
@@ -63,16 +73,34 @@ fn overlapping(
     transport: &str,
     ours: &BTreeMap<String, Weak<UnixDatagram>>,
 ) -> Option<String> {
+    claimed(interface, vip.ip(), transport, ours, |port| overlap(port, vip.port()))
+}
+
+/// Whether one is every port, and the other is not.
+fn overlap(port: u16, other: u16) -> bool {
+    (port == 0) != (other == 0)
+}
+
+/// The name of a claim of another process to an address, with a port that is asked for.
+fn claimed(
+    interface: &str,
+    vip: IpAddr,
+    transport: &str,
+    ours: &BTreeMap<String, Weak<UnixDatagram>>,
+    is_asked: impl Fn(u16) -> bool,
+) -> Option<String> {
     // What cannot be read says nothing.
     let all = fs::read_to_string("/proc/net/unix").ok()?;
-    let prefix = format!("penstock-dsr/{interface}/{}/", vip.ip());
+    let prefix = format!("penstock-dsr/{interface}/{vip}/");
     let names = all.lines().filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'));
-    let mut overlapping = names.filter(|name| {
-        let other = name.strip_prefix(&*prefix).and_then(|rest| rest.split_once('/'));
-        let overlaps = |port: &str| (port == "0") != (vip.port() == 0);
-        other.is_some_and(|(port, word)| word == transport && overlaps(port)) && !ours.contains_key(*name)
+    let mut claimed = names.filter(|name| {
+        let (port, word) = match name.strip_prefix(&*prefix).and_then(|rest| rest.split_once('/')) {
+            Some((port, word)) => (port.parse(), word),
+            None => return false,
+        };
+        word == transport && port.is_ok_and(&is_asked) && !ours.contains_key(*name)
     });
-    overlapping.next().map(str::to_owned)
+    claimed.next().map(str::to_owned)
 }
 
 fn bind(name: &str) -> io::Result<UnixDatagram> {
@@ -103,7 +131,10 @@ mod tests {
             error.starts_with("another process forwards what comes to this address on test-claim0"),
             "{error}"
         );
+        let name = of_another("test-claim0", vip, Transports::TcpAndUdp);
+        assert_eq!(name.as_deref(), Some("penstock-dsr/test-claim0/192.0.2.77/80/udp"));
         let first = claim(Transports::Tcp).unwrap();
+        assert_eq!(of_another("test-claim0", vip, Transports::Tcp), None, "it is ours");
         let again = claim(Transports::Tcp).unwrap();
         drop(first);
         let by_another = || bind("penstock-dsr/test-claim0/192.0.2.77/80/tcp");

@@ -68,6 +68,16 @@ pub struct Balancer {
     pub card: Card,
     /// Longest frame that the interface makes or takes (BIG TCP); `None` if the kernel does not tell.
     pub longest_frame: Option<u32>,
+    pub backlog: Backlog,
+}
+
+/// The queue of received packets that each processor has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Most packets that wait (`net.core.netdev_max_backlog`); `None` if the kernel does not tell it here.
+    pub limit: Option<u32>,
+    /// Packets of all interfaces that found it full since the kernel started (`/proc/net/softnet_stat`).
+    pub dropped: u64,
 }
 
 /// What can be seen on the balancer alone.
@@ -128,7 +138,19 @@ pub fn machine(balancer: &Balancer, vip: IpAddr) -> Vec<Finding> {
         ),
     });
     found.extend(card::findings(balancer));
+    found.extend(full_backlog(balancer.backlog));
     found
+}
+
+/// Packets of a service are lost before any program sees them, where the queue of a processor is full.
+fn full_backlog(Backlog { limit, dropped }: Backlog) -> Option<Finding> {
+    let now = limit.map_or(String::new(), |limit| format!(", now {limit}"));
+    let text = format!(
+        "{dropped} packets of all interfaces were dropped since the kernel started, because the queue of a processor was full: if that \
+         number grows under load (second column of /proc/net/softnet_stat, hexadecimal), a longer queue keeps them: \
+         net.core.netdev_max_backlog = 10000{now}"
+    );
+    (dropped > 0).then(|| Finding::unknown("backlog", text))
 }
 
 /// Of a service without packets: the kernel takes what comes to the address.
@@ -195,6 +217,17 @@ pub fn refused(asked: DataPath, interface: &str, why: &str) -> Finding {
 /// A program that no process has takes the packets of a service: it ends by this command.
 pub fn overlapped(why: &str, command: &str) -> Finding {
     Finding::fault("left-program", format!("a start is refused: {why}"), vec![command.to_owned()])
+}
+
+/// A process that did not answer as the one of this configuration has claimed the address, with a socket of this name.
+pub fn claimed(interface: &str, socket: &str) -> Finding {
+    Finding::unknown(
+        "claimed",
+        format!(
+            "a process forwards what comes to this address on {interface}, and does not answer at the control socket of this \
+             configuration: a start beside it is refused; `ss -xap | grep {socket}` shows which process it is"
+        ),
+    )
 }
 
 /// The program of a service ends with its process, for this reason.

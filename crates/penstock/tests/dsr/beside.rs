@@ -108,6 +108,9 @@ fn two_processes_with_different_paths_on_one_interface_serve_or_are_refused_with
     };
     let first = network.balancer_with_all_files(&of(VIP, "tc", ""));
     serves(&network, VIP);
+    let said = doctor(&network, "auto");
+    assert!(said.contains("a process forwards what comes to this address on eth0"), "{said}");
+    assert!(said.contains("ss -xap | grep penstock-dsr/eth0/10.77.0.100/80/tcp"), "{said}");
     is_refused(&network, &of(OTHER, "xdp-generic", ""), "of a penstock (/sys/fs/bpf/penstock/v2-");
     let every = of(VIP, "auto", "").replace(&format!("{VIP}:80"), &format!("{VIP}:*"));
     is_refused(&network, &every, "another process forwards what comes to this address on eth0");

@@ -328,6 +328,7 @@ fn what_the_balancer_has_of_its_own_is_judged() {
         data_path: DataPath::Auto,
         card: Card::Virtual("virtio_net".to_owned()),
         longest_frame: Some(65_536),
+        backlog: Backlog { limit: Some(1000), dropped: 0 },
     };
     let ip = vip(VIPS[0]).ip();
     let found = machine(&good, ip);
@@ -373,6 +374,10 @@ fn what_the_balancer_has_of_its_own_is_judged() {
     }
     let silent = machine(&Balancer { longest_frame: None, ..good.clone() }, ip);
     assert_eq!(silent.last().unwrap().state, State::Unknown, "{silent:#?}");
+    let full = machine(&Balancer { backlog: Backlog { limit: Some(1000), dropped: 7 }, ..good.clone() }, ip);
+    let last = full.last().unwrap();
+    assert!(last.state == State::Unknown && last.text.starts_with("7 packets of all interfaces"), "{last:?}");
+    assert!(last.text.contains("net.core.netdev_max_backlog = 10000, now 1000"), "{last:?}");
     let mut physical = Balancer { data_path: DataPath::Xdp, card: Card::Physical, ..good };
     let found = machine(&physical, ip);
     let last = found.last().unwrap();
