@@ -61,6 +61,11 @@ impl Fault {
         }
     }
 
+    /// The fault with this word. `None` for one of a later version.
+    pub fn named(word: &str) -> Option<Self> {
+        ALL.into_iter().find(|fault| fault.word() == word)
+    }
+
     /// What the backend did, for people.
     pub fn words(self) -> &'static str {
         match self {
@@ -145,6 +150,9 @@ mod tests {
         assert_eq!(failed.list(), "refused,connect-timeout,unreachable,no-resources");
         let backends: Vec<_> = failed.iter().map(|(backend, _)| backend).collect();
         assert_eq!(backends, [Some(12), Some(13), Some(14), None]);
+        let words = failed.list();
+        assert!(words.split(',').all(|word| Fault::named(word).is_some_and(|fault| fault.word() == word)));
+        assert_eq!(Fault::named("of-a-later-version"), None);
         failed.leave_pool();
         assert!(failed.iter().all(|(backend, _)| backend.is_none()));
     }

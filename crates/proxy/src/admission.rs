@@ -60,7 +60,9 @@ impl Admitted {
         accepted: &Accepted,
     ) -> Option<Self> {
         let permit = ConnectionPermit::take(worker, Limit::Passed)?;
-        let is_proxy = plan.is_some_and(|plan| plan.settings.proxy_protocol_from.contains(&accepted.peer));
+        let is_proxy = plan.is_some_and(|plan| {
+            is_trusted(plan, accepted.peer) || plan.settings.proxy_protocol_from.contains(&accepted.peer)
+        });
         let address = accepted.peer.ip().filter(|_| !is_proxy);
         let account = &worker.front.state.account;
         let source = match address {

@@ -153,6 +153,7 @@ fn speak(entry: Entry, client: ClientConnection, spoken: ClientProtocol) -> Serv
                         Box::pin(http2::serve(&worker, current, plan, client, handle)).await;
                     }
                     Served::Parked(parked) => http::park(worker, admitted, *parked),
+                    Served::Upgraded(upgraded) => boxed(|| tcp::go_on(admitted, *upgraded)).await,
                 }
             })
         }

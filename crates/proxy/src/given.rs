@@ -6,6 +6,8 @@
 //! one of the two ends in between.
 //!
 //! `crates/proxy/src/worker/giving.rs` offers, `crates/proxy/src/tcp/given.rs` adopts, `crates/serve/src/upgrade` carries the messages.
+//! A session may have begun as a request (`crates/proxy/src/given/request.rs`): a process of a version that does not know that would
+//! log it as TCP, so it gets none.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,8 +18,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub mod place;
+pub mod request;
 
 use place::Place;
+use request::CarriedRequest;
 
 /// What the next process is told of a session. It may be of another version: fields that one of them does not know are ignored.
 /// The half-close of a direction is not among them: the kernel tells it again.
@@ -47,6 +51,8 @@ pub struct Carried {
     pub moved: u16,
     pub queued: Option<Duration>,
     pub connect: Option<Duration>,
+    /// Of a session that is not TCP from its beginning. Only for a process that [knows it](NextProcess::takes_requests).
+    pub request: Option<CarriedRequest>,
 }
 
 /// A session's number in the process that offers it.
@@ -68,6 +74,9 @@ pub enum Answer {
 pub trait NextProcess: Send + Sync {
     /// Offers it a session: the connections of the client and to the backend. Never waits.
     fn offer(&self, id: OfferId, session: &Carried, connections: [BorrowedFd<'_>; 2]) -> Offered;
+
+    /// Whether it can go on with sessions that began as requests.
+    fn takes_requests(&self) -> bool;
 }
 
 /// Whether an offer is on its way.
@@ -83,8 +92,8 @@ pub enum Offered {
 /// What a worker still has, while it gives sessions to the next process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Sessions that may still be given: bytes of theirs are on the way.
-    pub pending: usize,
+    /// Sessions that may still be given, by the reason why they are not yet: bytes of theirs are on the way.
+    pub pending: BTreeMap<&'static str, usize>,
     /// The sessions that stay, by the reason.
     pub staying: BTreeMap<&'static str, usize>,
 }
@@ -92,9 +101,10 @@ pub struct Standing {
 impl Standing {
     /// Adds the numbers of another worker.
     pub fn add(&mut self, other: Self) {
-        self.pending += other.pending;
-        for (why, count) in other.staying {
-            *self.staying.entry(why).or_default() += count;
+        for (all, others) in [(&mut self.pending, other.pending), (&mut self.staying, other.staying)] {
+            for (why, count) in others {
+                *all.entry(why).or_default() += count;
+            }
         }
     }
 }

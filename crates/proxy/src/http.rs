@@ -22,9 +22,11 @@ use crate::http2::preface;
 use crate::idle_sessions::{IdleConnection, IdleSession};
 use crate::live::Cut;
 use crate::outcome::Outcome;
+use crate::relay::Early;
 use crate::snapshot::{ListenerPlan, http_settings};
 use crate::stream::{Carriage, Stream};
 use crate::tap;
+use crate::tcp::{self, Upgraded};
 use crate::timer::Timer;
 use crate::upstream::Chain;
 use crate::worker::{ConnectionHandle, Current, WaitEnd, Worker};
@@ -47,6 +49,7 @@ mod request_id;
 mod session;
 mod waiting;
 
+use exchange::Switched;
 pub use request_id::RequestId;
 use session::{After, Client, MoreRequests, RequestContext};
 use waiting::Waiting;
@@ -70,6 +73,8 @@ pub enum Served {
     Http2(Box<Http2Client>),
     /// The client has sent no request for a while: [`park`] keeps its connection without a task.
     Parked(Box<ParkedClient>),
+    /// Client and backend have switched to another protocol: [`tcp::go_on`] relays its bytes.
+    Upgraded(Box<Upgraded>),
 }
 
 /// A client between two requests, with its stream.
@@ -118,8 +123,15 @@ async fn serve_requests(mut connection: Http1Connection<'_>) -> Served {
         }
         // Boxed, so that a connection between two requests does not hold the state of an exchange.
         match boxed(|| connection.answer_request()).await {
-            After::KeepAlive => {}
-            after => break after,
+            Ok(After::KeepAlive) => {}
+            Ok(after) => break after,
+            Err(upgraded) => {
+                let (outcome, Switched { backend, slot, rest, idle }) = *upgraded;
+                let Client { stream: client, buffer, .. } = connection.client;
+                let early = Early { up: buffer, down: rest };
+                let upgraded = Upgraded { outcome, slot, idle, client, backend, early };
+                return Served::Upgraded(Box::new(upgraded));
+            }
         }
     };
     match after {
@@ -172,6 +184,7 @@ impl IdleConnection for ParkedConnection {
             let connection = Http1Connection::new(&worker, admitted.handle(), waiting, client);
             match serve_requests(connection).await {
                 Served::Parked(parked) => park(worker, admitted, *parked),
+                Served::Upgraded(upgraded) => boxed(|| tcp::go_on(admitted, *upgraded)).await,
                 // HTTP/2 can begin only with the first bytes of a connection.
                 Served::Ended | Served::Http2(_) => {}
             }
@@ -196,7 +209,7 @@ pub(crate) async fn serve_stream(
     let mut connection = Http1Connection::new(&worker, &handle, waiting, client);
     connection.spoken = ClientProtocol::Http2;
     connection.cut = Some(cut);
-    if connection.answer_request().await == After::Close {
+    if matches!(connection.answer_request().await, Ok(After::Close)) {
         // Boxed: few requests are answered before they have ended.
         Box::pin(connection.client.stream.linger_upload()).await;
     }
@@ -283,7 +296,8 @@ impl<'a> Http1Connection<'a> {
         }
     }
 
-    async fn answer_request(&mut self) -> After {
+    /// Answers the next request. `Err`: client and backend go on without it, in another protocol.
+    async fn answer_request(&mut self) -> Result<After, Box<(Outcome, Switched)>> {
         // A request is served under the configuration that is current when it begins. If a reload removed the listener
         // meanwhile, the request is still answered, as the connection's last one.
         let newest = self.worker.current();
@@ -301,7 +315,7 @@ impl<'a> Http1Connection<'a> {
         }
         let Waiting { current, plan, arrival, served, since } = waiting;
         let (current, plan, arrival) = (&*current, &**plan, &*arrival);
-        let Some(settings) = http_settings(plan) else { return After::Close };
+        let Some(settings) = http_settings(plan) else { return Ok(After::Close) };
         let mut outcome = Outcome::new(self.worker, &plan.state, Kind::Http, arrival.peer, arrival.tls);
         outcome.belong(self.handle);
         if let Some(cut) = self.cut.take() {
@@ -312,7 +326,7 @@ impl<'a> Http1Connection<'a> {
             Ok(read) => read,
             Err(fault) => {
                 let hsts = answer::hsts(settings, arrival);
-                return Box::pin(answer_fault(settings, hsts, &self.client, fault, &mut outcome)).await;
+                return Ok(Box::pin(answer_fault(settings, hsts, &self.client, fault, &mut outcome)).await);
             }
         };
         outcome.bytes_in = received.head.len() as u64;
@@ -333,10 +347,14 @@ impl<'a> Http1Connection<'a> {
             now,
             turn,
         };
-        let after = exchange::run(&session, &mut self.client, &mut outcome).await;
-        self.client.stream.limit(None);
-        *since = outcome.stop_clock();
-        after
+        match exchange::run(&session, &mut self.client, &mut outcome).await {
+            Ok(after) => {
+                self.client.stream.limit(None);
+                *since = outcome.stop_clock();
+                Ok(after)
+            }
+            Err(switched) => Err(Box::new((outcome, *switched))),
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Keeps the TCP sessions of a worker in which neither side sends, and its HTTP/1.1 connections that wait for a request.
+//! Keeps the TCP sessions of a worker in which neither side sends, WebSockets among them, and its HTTP/1.1 connections that wait for
+//! a request.
 //! They have no task and the runtime does not watch their connections. Each costs its record, its descriptors and their
 //! entries in an epoll instance of the worker, which is one descriptor for the runtime. The first byte from either side
 //! wakes it.
@@ -35,7 +36,7 @@ pub enum IdleSession {
     Http { connection: Box<dyn IdleConnection>, client: Parked },
 }
 
-/// A TCP session without its connections.
+/// A TCP session, or one that has become so, without its connections.
 pub trait IdleRelay {
     /// When the idle timeout of the session expires.
     fn due(&self) -> Instant;

@@ -49,11 +49,11 @@
 //!    through `crates/proxy/src/http/body.rs`, which reads chunks with `crates/logic/src/http1/chunked.rs`.
 //!    `crates/logic/src/retry.rs` decides whether a failed request is retried,
 //!    `crates/proxy/src/bandwidth.rs` holds back what a limit does not allow yet. `crates/proxy/src/relay.rs` relays TCP
-//!    sessions and upgraded connections, and splices bulk data (`crates/sys/src/splice.rs`). An idle TCP session keeps
-//!    only its record and two descriptors, in `crates/proxy/src/idle_sessions.rs`, and an HTTP/1.1 connection without TLS
+//!    sessions and upgraded connections, and splices bulk data (`crates/sys/src/splice.rs`). An idle TCP session or WebSocket
+//!    keeps only its record and two descriptors, in `crates/proxy/src/idle_sessions.rs`, and an HTTP/1.1 connection without TLS
 //!    its record and its descriptor, after a second without a request. All timeouts of an HTTP connection share one timer
 //!    (`crates/proxy/src/timer.rs`).
-//!    At an upgrade another process goes on with TCP sessions: `crates/proxy/src/given.rs`.
+//!    At an upgrade another process goes on with TCP sessions and WebSockets: `crates/proxy/src/given.rs`.
 //! 8. Every session and request ends in one `Outcome` (`crates/proxy/src/outcome.rs`). Its `Drop` finishes it in every
 //!    case, also after a panic. The access log (formatted by `crates/logic/src/access_log.rs`, written by
 //!    `crates/state/src/access_log.rs`) and the counters (`crates/state/src/metrics.rs`, exported by

@@ -40,8 +40,10 @@ use crate::upstream::{self, Beginning, Chosen, InFlight, NoBackend, Wanted};
 use crate::worker::{Current, Worker};
 
 mod given;
+mod upgraded;
 
 pub use given::adopt;
+pub use upgraded::{Upgraded, go_on};
 
 /// Bytes of a client that are read before it has a backend. Enough for the first message of most protocols, and small
 /// for the clients that wait for a busy backend.
@@ -82,7 +84,7 @@ pub fn carry(
     let beginning = boxed(|| begin(session, current, denied.unwrap_or(pool), client, now));
     async move {
         if let Some(Pair { session, client, backend, early }) = beginning.await {
-            relay(session, client, backend, early.into_boxed_slice()).await;
+            relay(session, client, backend, sent_first(Early { up: early, down: Vec::new() })).await;
         }
     }
 }
@@ -157,7 +159,7 @@ impl IdleRelay for Session {
     fn wake(self: Box<Self>, client: Parked, backend: Parked) {
         let handle = self.admitted.handle().clone();
         handle.resumed();
-        let relaying = relay(self, Stream::parked(client), Stream::parked(backend), Box::default());
+        let relaying = relay(self, Stream::parked(client), Stream::parked(backend), None);
         handle.live.served_by(tokio::task::spawn_local(relaying).abort_handle());
     }
 
@@ -183,13 +185,18 @@ impl IdleRelay for Session {
     }
 }
 
+/// What a relay sends first; `None` if it is nothing.
+fn sent_first(early: Early) -> Option<Box<Early>> {
+    (!early.up.is_empty() || !early.down.is_empty()).then(|| Box::new(early))
+}
+
 /// Relays until the session ends or becomes idle; then [`park`] stores it without a task.
 #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
 fn relay(
     mut session: Box<Session>,
     mut client: Stream,
     mut backend: Stream,
-    mut early: Box<[u8]>,
+    mut early: Option<Box<Early>>,
 ) -> impl Future<Output = ()> {
     async move {
         session.admitted.handle().keep_waker_of_task().await;
@@ -201,7 +208,7 @@ fn relay(
             }
             let stays = session.may_move();
             let Session { watch, outcome, .. } = &mut *session;
-            let first = Early { up: std::mem::take(&mut early).into_vec(), down: Vec::new() };
+            let first = early.take().map_or_else(Early::default, |early| *early);
             match relay::run_until_quiet(
                 &client,
                 &backend,
@@ -584,7 +591,7 @@ mod tests {
     use super::*;
 
     /// Returns the size of the future that such a function returns.
-    fn size_of_made<F>(_: fn(Box<Session>, Stream, Stream, Box<[u8]>) -> F) -> usize {
+    fn size_of_made<F>(_: fn(Box<Session>, Stream, Stream, Option<Box<Early>>) -> F) -> usize {
         size_of::<F>()
     }
 

@@ -11,7 +11,7 @@
 //! 3. The old one gives it its counters, the health of backends, marks and clients, and says go.
 //! 4. The new one accepts clients, and says that it serves. From here on there is no way back: the old one accepts no more, and ends
 //!    with its last session (`crates/serve/src/start/upgrade.rs`).
-//! 5. The old one offers its plain TCP sessions, one by one with their connections, and the new one takes them
+//! 5. The old one offers its TCP sessions and WebSockets without TLS, one by one with their connections, and the new one takes them
 //!    (`crates/serve/src/upgrade/sessions.rs`, `crates/serve/src/upgrade/older.rs`, `crates/proxy/src/given.rs`).
 //!
 //! Until the fourth step the old process has given nothing away: after every failure it serves on.

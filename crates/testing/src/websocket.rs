@@ -11,14 +11,25 @@ impl WebSocket {
     #[track_caller]
     pub fn open(address: &str, target: &str) -> Self {
         let mut client = Client::connect(address);
-        client.send(format!(
-            "GET {target} HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        ));
+        client.send(Self::request(target));
         let answer = client.response();
         assert_eq!(answer.status, 101, "{answer:?}");
         assert_eq!(answer.header("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{answer:?}");
         Self { client }
+    }
+
+    /// The request for it.
+    pub fn request(target: &str) -> Vec<u8> {
+        let head = format!(
+            "GET {target} HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        head.into_bytes()
+    }
+
+    /// Sends a part of a frame.
+    pub fn send_part(&mut self, bytes: &[u8]) {
+        self.client.send(bytes);
     }
 
     /// Sends a text message (up to 65,535 bytes) and waits for its echo.
@@ -36,7 +47,12 @@ impl WebSocket {
         frame.extend(mask);
         frame.extend(text.bytes().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
         self.client.send(&frame);
+        self.hear(text);
+    }
 
+    /// Waits for a text message.
+    #[track_caller]
+    pub fn hear(&mut self, text: &str) {
         let head = self.client.read_exactly(2);
         assert_eq!(head[0], 0x81, "a whole text frame comes back");
         let length = match head[1] {

@@ -8,3 +8,4 @@ mod points;
 mod refused;
 mod sessions;
 mod takes_over;
+mod websockets;

@@ -25,7 +25,7 @@ fn config(more: &str, backend: &str) -> String {
     )
 }
 
-fn connect(address: &str) -> TcpStream {
+pub(crate) fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(secs(30))).unwrap();
     stream.set_write_timeout(Some(secs(30))).unwrap();
@@ -34,7 +34,7 @@ fn connect(address: &str) -> TcpStream {
 
 /// Sends a text, which must come back.
 #[track_caller]
-fn say(mut stream: impl Read + Write, text: &str) {
+pub(crate) fn say(mut stream: impl Read + Write, text: &str) {
     stream.write_all(text.as_bytes()).unwrap();
     let mut back = vec![0; text.len()];
     stream.read_exact(&mut back).unwrap();
@@ -42,20 +42,20 @@ fn say(mut stream: impl Read + Write, text: &str) {
 }
 
 /// Lines of the access log about one listener.
-fn rows(front: &Front, listener: &str) -> Vec<Value> {
+pub(crate) fn rows(front: &Front, listener: &str) -> Vec<Value> {
     let text = fs::read_to_string(front.dir().join("access.log")).unwrap_or_default();
     let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     all.filter(|row| row["listener"] == listener).collect()
 }
 
-fn metric(front: &Front, name: &str) -> u64 {
+pub(crate) fn metric(front: &Front, name: &str) -> u64 {
     let metrics = front.server.metrics();
     let line = metrics.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}"));
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 /// What the answer to an upgrade says of the sessions: how many are given, and how many stay by the reason.
-fn old(answer: &Value) -> (u64, Value) {
+pub(crate) fn old(answer: &Value) -> (u64, Value) {
     (answer["old"]["given"].as_u64().unwrap(), answer["old"]["staying"].clone())
 }
 
@@ -337,7 +337,7 @@ fn sessions_with_tls_or_http_stay_and_the_answer_says_so() {
 }
 
 #[track_caller]
-fn script(front: &Front, name: &str, constants: &str, text: &str) -> String {
+pub(crate) fn script(front: &Front, name: &str, constants: &str, text: &str) -> String {
     let text = format!("#!/usr/bin/env python3\n{constants}\n{text}");
     front.program(name, text.as_bytes()).to_str().unwrap().to_owned()
 }
@@ -352,7 +352,7 @@ fn sessions_stay_if_the_next_process_is_of_a_version_that_takes_none() {
     let program = script(
         &front,
         "without",
-        &format!("BINARY, FEW = {:?}, False", binary()),
+        &format!("BINARY, FEW, SESSIONS = {:?}, False, None", binary()),
         include_str!("without.py"),
     );
     let answer = front.upgrade(&[&program]);
@@ -418,7 +418,7 @@ fn sessions_whose_descriptors_the_kernel_does_not_give_to_the_next_process_stay(
     let address = front.server.address("raw");
     let mut streams: Vec<_> = (0..SESSIONS).map(|_| connect(&address)).collect();
     streams.iter_mut().for_each(|stream| say(stream, "before"));
-    let constants = format!("BINARY, FEW = {:?}, True", binary());
+    let constants = format!("BINARY, FEW, SESSIONS = {:?}, True, None", binary());
     let program = script(&front, "few", &constants, include_str!("without.py"));
     let before = front.pid();
     let answer = front.upgrade(&[&program]);

@@ -1,7 +1,7 @@
-"""Stands between the old process and a real new one: of an earlier version, which says of itself nothing about sessions, or without
-further descriptors.
+"""Stands between the old process and a real new one: of an earlier version, or without further descriptors.
 
-Its text is preceded by BINARY and FEW (whether it lacks descriptors).
+Its text is preceded by BINARY, FEW (whether it lacks descriptors) and SESSIONS (what an earlier version says of itself about sessions:
+None for nothing, 1 for those that are TCP from their beginning).
 """
 import json
 import os
@@ -45,11 +45,11 @@ while True:
         if FEW and message["say"] == "session" and not limited:
             limited = True
             limit(child.pid)
-        if not FEW and message["say"] == "session":
+        if not FEW and message["say"] == "session" and (SESSIONS is None or message["session"].get("request")):
             # An earlier version does not know it.
             os.kill(child.pid, 9)
         if not FEW and message["say"] == "hello":
-            message.pop("sessions")
+            message["sessions"] = SESSIONS
         socket.send_fds(new if source is old else old, [json.dumps(message).encode()], descriptors)
         for descriptor in descriptors:
             os.close(descriptor)

@@ -1,6 +1,7 @@
 //! Serves one request: decides where it goes, sends it, and retries it at another backend where that is safe.
 
 mod answers;
+mod tunnel;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use logic::http1::forward::{self, Trust};
 use logic::http1::request::BodyLength;
 use logic::peers::Peer;
 use logic::retry::{self, Idempotence, Progress};
-use state::ending::{ClientProtocol, Ending, Received};
+use state::ending::Ending;
 
 use super::destination::{Arrived, Destination, RouteQuestion};
 use super::failure::{self, Failure};
@@ -32,7 +33,6 @@ use crate::connect::{ConnectFault, Freshness, Shortage};
 use crate::fallback;
 use crate::http2::backend::{Asked, Asker, Asking};
 use crate::http2::rules::Rules;
-use crate::live::Speaks;
 use crate::outcome::Outcome;
 use crate::retry_budget;
 use crate::snapshot::{BackendPlan, PoolPlan};
@@ -40,13 +40,22 @@ use crate::sticky_cookie::{self, Secure, Slot};
 use crate::stream::Stream;
 use crate::upstream::{self, Beginning, Chosen, NoBackend, Wanted};
 
-pub(super) async fn run(session: &RequestContext<'_>, client: &mut Client, outcome: &mut Outcome) -> After {
+pub(super) use tunnel::Switched;
+
+/// What an exchange leaves: the client's connection for further requests, or both connections for another protocol.
+pub(super) type Exchanged = Result<After, Box<Switched>>;
+
+pub(super) async fn run(
+    session: &RequestContext<'_>,
+    client: &mut Client,
+    outcome: &mut Outcome,
+) -> Exchanged {
     // By reference: else the future would hold the result and what is moved out of it, and the task of an HTTP/2 stream
     // would take more than 4 KiB.
     match &mut prepare_forwarding(session, client, outcome) {
         Ok(forwarding) => forwarding.run(client, outcome).await,
         // Boxed: a forwarded request does not hold the state of an own response.
-        Err(own) => Box::pin(answer_ourselves(session, client, outcome, own)).await,
+        Err(own) => Ok(Box::pin(answer_ourselves(session, client, outcome, own)).await),
     }
 }
 
@@ -168,7 +177,7 @@ enum Reuse {
 
 /// Result of all attempts in one pool.
 enum PoolEnd<'a> {
-    Done(After),
+    Done(Exchanged),
     /// No backend of the pool could be connected to: the request goes to another pool.
     FallsBack(&'a Arc<PoolPlan>),
     /// The request has waited for a backend, and another snapshot is served by now.
@@ -184,11 +193,11 @@ struct Resumed<'a> {
 }
 
 impl<'a> Forwarding<'a> {
-    async fn run(&mut self, client: &mut Client, outcome: &mut Outcome) -> After {
+    async fn run(&mut self, client: &mut Client, outcome: &mut Outcome) -> Exchanged {
         let mut resumed = None;
         loop {
             match self.run_in_pool(client, outcome, resumed.take()).await {
-                PoolEnd::Done(after) => return after,
+                PoolEnd::Done(exchanged) => return exchanged,
                 PoolEnd::FallsBack(pool) => {
                     let left = self.enter(pool, outcome);
                     self.head.left.push(left);
@@ -242,7 +251,7 @@ impl<'a> Forwarding<'a> {
                 Ok(hold) => Some(hold),
                 Err(why) => match Box::pin(self.wait_for_hold(client, outcome, why)).await {
                     Ok(hold) => Some(hold),
-                    Err(after) => return PoolEnd::Done(after),
+                    Err(after) => return PoolEnd::Done(Ok(after)),
                 },
             },
         };
@@ -295,11 +304,11 @@ impl<'a> Forwarding<'a> {
                         }
                         return PoolEnd::FallsBack(next);
                     }
-                    return PoolEnd::Done(self.answer_no_backend(client, outcome, none, last).await);
+                    return PoolEnd::Done(Ok(self.answer_no_backend(client, outcome, none, last).await));
                 }
                 None => {
                     outcome.end(Ending::ClientClosed);
-                    return PoolEnd::Done(After::Drop);
+                    return PoolEnd::Done(Ok(After::Drop));
                 }
             };
             if let Some(queued) = chosen.queued.take() {
@@ -322,11 +331,11 @@ impl<'a> Forwarding<'a> {
             }
             let ended = self.attempt(client, outcome, &mut chosen, &before, now).await;
             let (failure, freshness, other) = match ended {
-                AttemptEnd::Done(after) => return PoolEnd::Done(after),
+                AttemptEnd::Done(exchanged) => return PoolEnd::Done(exchanged),
                 AttemptEnd::Failed { failure, freshness, other } => (failure, freshness, other),
             };
             if let Failure::Client(broken) = failure {
-                return PoolEnd::Done(self.answer_client_fault(client, outcome, broken).await);
+                return PoolEnd::Done(Ok(self.answer_client_fault(client, outcome, broken).await));
             }
             // The failure of a kept connection that the backend had closed says nothing about the backend and is no
             // attempt: the request is sent again on a new connection. With HTTP/2 the next one may be kept, too: then
@@ -355,7 +364,7 @@ impl<'a> Forwarding<'a> {
                 if let Some(next) = self.next_pool(Some(&failure)) {
                     return PoolEnd::FallsBack(next);
                 }
-                return PoolEnd::Done(self.answer_failure(client, outcome, &failure).await);
+                return PoolEnd::Done(Ok(self.answer_failure(client, outcome, &failure).await));
             }
             if is_stale {
                 before.reuse = Reuse::Forbidden;
@@ -531,7 +540,7 @@ impl<'a> Forwarding<'a> {
                 Raced::ClientGone => {
                     self.count_sent(chosen, freshness);
                     outcome.end(Ending::ClientClosed);
-                    return AttemptEnd::Done(After::Drop);
+                    return AttemptEnd::Done(Ok(After::Drop));
                 }
             }
         }
@@ -650,7 +659,7 @@ impl<'a> Forwarding<'a> {
             got = moving.until(timer, self.get_place(outcome, moving, &asking)) => got,
             () = std::future::poll_fn(|cx| reply::poll_gone(cx, stream, buffer)) => {
                 outcome.end(Ending::ClientClosed);
-                return Err(AttemptEnd::Done(After::Drop));
+                return Err(AttemptEnd::Done(Ok(After::Drop)));
             }
         };
         connected(got)
@@ -717,7 +726,7 @@ impl<'a> Forwarding<'a> {
         chosen: &Chosen,
         outcome: &mut Outcome,
         finished: Finished,
-    ) -> After {
+    ) -> Exchanged {
         match finished {
             Finished::Cut { ending: Ending::BackendAborted, .. } => {
                 upstream::note_failure(self.session.worker, self.pool, chosen.index, Cause::ClosedEarly);
@@ -735,22 +744,14 @@ impl<'a> Forwarding<'a> {
                     let until = outcome.stop_clock() + keep;
                     self.session.worker.idle.give(&chosen.backend, backend, until, limit);
                 }
-                after
+                Ok(after)
             }
             Finished::Tunnel { rest } => {
-                if outcome.spoken == ClientProtocol::Http1 {
-                    let Received { head, request } = &*self.session.received;
-                    let wanted = request.upgrade.map(|span| span.of(head));
-                    let is_web = wanted.is_some_and(|word| word.eq_ignore_ascii_case(b"websocket"));
-                    let speaks = if is_web { Speaks::WebSocket } else { Speaks::Upgraded };
-                    self.session.handle.live.speaks.set(speaks);
-                }
-                outcome.show_socket(&backend);
-                Box::pin(reply::tunnel(client, &backend, rest, self.pool, outcome)).await
+                Box::pin(self.switch(client, backend, rest, chosen.index, outcome)).await
             }
             Finished::Cut { ending, after } => {
                 outcome.end(ending);
-                after
+                Ok(after)
             }
         }
     }
@@ -765,7 +766,7 @@ struct Begun<'a> {
 
 /// Result of one attempt at one backend.
 enum AttemptEnd {
-    Done(After),
+    Done(Exchanged),
     Failed {
         failure: Failure,
         /// `None` if there was no connection.

@@ -22,11 +22,10 @@ use super::failure::{Answered, Failure};
 use super::heads::HeadBuffer;
 use super::kept_body::{Keeping, KeptBody};
 use super::moving::Moving;
-use super::session::{After, Client, RequestContext, persistence};
+use super::session::{After, RequestContext, persistence};
 use crate::http2::rules::Processing;
 use crate::live::Totals;
 use crate::outcome::Outcome;
-use crate::relay::{self, Early};
 use crate::snapshot::PoolPlan;
 use crate::stream::Stream;
 use crate::timer::Timer;
@@ -625,22 +624,4 @@ pub(super) fn poll_gone(cx: &mut Context<'_>, client: &Stream, ahead: &mut Vec<u
         }
     }
     Poll::Pending
-}
-
-/// Relays the bytes of another protocol after a 101 response, until both sides have ended.
-pub(super) async fn tunnel(
-    client: &mut Client,
-    backend: &Stream,
-    rest: Vec<u8>,
-    pool: &PoolPlan,
-    outcome: &mut Outcome,
-) -> After {
-    let totals = outcome.relayed();
-    let early = Early { up: std::mem::take(&mut client.buffer), down: rest };
-    totals.up.set(early.up.len() as u64);
-    totals.down.set(early.down.len() as u64);
-    let (limit, pipes) = (pool.settings.timeouts.tunnel, &outcome.worker().pipes);
-    let end = relay::run(&client.stream, backend, early, limit, totals, pipes).await;
-    outcome.end(end.settle(&client.stream, backend));
-    After::Drop
 }

@@ -25,6 +25,15 @@ impl RequestId {
         Self::Own(digits)
     }
 
+    /// The id with this text, which another process has generated or received.
+    pub(crate) fn known(text: &str) -> Self {
+        match text.as_bytes().try_into() {
+            _ if text.is_empty() => Self::None,
+            Ok(digits) => Self::Own(digits),
+            Err(_) => Self::Trusted(text.into()),
+        }
+    }
+
     /// Returns the text form. Empty if there is no id.
     pub fn as_str(&self) -> &str {
         match self {
@@ -70,5 +79,8 @@ mod tests {
         assert_eq!(one.as_str().len(), 32);
         assert!(one.as_str().bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')));
         assert_ne!(one.as_str(), other.as_str());
+        for text in ["", one.as_str(), "of-a-proxy"] {
+            assert_eq!(RequestId::known(text).as_str(), text);
+        }
     }
 }

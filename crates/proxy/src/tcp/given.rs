@@ -1,4 +1,5 @@
-//! What the next process of an upgrade is told of a session, and a session that goes on in it.
+//! What the next process of an upgrade is told of a session, and a session that goes on in it: one of TCP, or one that began as a
+//! request and has switched to another protocol.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -9,8 +10,10 @@ use std::time::Instant;
 use config::types::{BackendAddress, FastClose};
 use logic::access_log::Kind;
 use logic::acl::Verdict;
+use logic::attempts::Fault;
 use logic::balance::Tried;
 use logic::peers::Peer;
+use state::ending::Received;
 use sys::socket::Opening;
 use tls::Issuer;
 use tls::plain::Parked;
@@ -19,9 +22,11 @@ use super::{Session, Unsent};
 use crate::admission::Admitted;
 use crate::arrival::Arrival;
 use crate::given::place::Place;
+use crate::given::request::{self, CarriedRequest};
 use crate::given::{Adoption, Carried};
+use crate::http::RequestId;
 use crate::idle_sessions::IdleSession;
-use crate::live::{Accepted, Movable, Speaks};
+use crate::live::{Accepted, Live, Movable, Speaks};
 use crate::outcome::{Outcome, TlsDetail};
 use crate::relay::Watch;
 use crate::relay::whole::Watched;
@@ -67,7 +72,50 @@ pub(super) fn carried(session: &Session) -> Option<Carried> {
         moved: outcome.moved,
         queued: outcome.queued,
         connect: outcome.connect.map(Into::into),
+        request: match &outcome.received {
+            Some(received) => Some(carried_request(request::shown(received)?, outcome, live)),
+            None => None,
+        },
     })
+}
+
+/// What the next process is told of the request by which the session began.
+fn carried_request(head: String, outcome: &Outcome, live: &Live) -> CarriedRequest {
+    let uptime = outcome.worker().front.state.started.elapsed();
+    CarriedRequest {
+        head,
+        id: outcome.request_id.as_str().to_owned(),
+        status: outcome.status,
+        speaks: live.speaks.get().word().to_owned(),
+        bytes_in: outcome.bytes_in,
+        bytes_out: outcome.bytes_out,
+        first_byte: outcome.first_byte,
+        response_time: outcome.response_time.map(Into::into),
+        failed: outcome.failed.iter().map(|(_, fault)| fault.word().to_owned()).collect(),
+        connected: live.age(uptime),
+        earlier_in: live.up.get(),
+        earlier_out: live.down.get(),
+    }
+}
+
+/// Makes the session one that began as this request.
+fn restore(told: &CarriedRequest, received: Received, outcome: &mut Outcome, live: &Live) {
+    live.speaks.set(match told.speaks == Speaks::WebSocket.word() {
+        true => Speaks::WebSocket,
+        false => Speaks::Upgraded,
+    });
+    live.up.set(told.earlier_in);
+    live.down.set(told.earlier_out);
+    outcome.set_request_id(RequestId::known(&told.id));
+    outcome.received = Some(Rc::new(received));
+    (outcome.bytes_in, outcome.bytes_out) = (told.bytes_in, told.bytes_out);
+    (outcome.status, outcome.first_byte) = (told.status, told.first_byte);
+    outcome.response_time = told.response_time.map(Into::into);
+    for fault in told.failed.iter().filter_map(|word| Fault::named(word)) {
+        // The backends may have other numbers here.
+        outcome.failed.note(usize::MAX, fault);
+    }
+    outcome.note_answered();
 }
 
 /// Goes on with a session of the process before, or leaves it there.
@@ -75,12 +123,19 @@ pub fn adopt(worker: &Rc<Worker>, adoption: Adoption) {
     let Adoption { session: told, place, connections: [client, backend], reply } = adoption;
     let Place { listener, plan, backend: served_by, served } = place;
     let (Ok(client), Ok(backend)) = (connection(client), connection(backend)) else { return };
+    let (kind, connected, request) = match told.request {
+        None => (Kind::Tcp, told.age, None),
+        Some(request) => match request.received() {
+            Some(received) => (Kind::Http, request.connected, Some((request, received))),
+            None => return,
+        },
+    };
     let (peer, state) = (told.client.map_or(Peer::Unix, Peer::Ip), &worker.front.state);
     let socket = client.as_fd().as_raw_fd();
-    let accepted = Accepted { peer, socket, at: state.started.elapsed(), age: told.age };
+    let accepted = Accepted { peer, socket, at: state.started.elapsed(), age: connected };
     let Some(admitted) = Admitted::adopt(worker, &listener, plan.as_deref(), &accepted) else { return };
     let now = Instant::now();
-    let mut outcome = Outcome::new(worker, &listener, Kind::Tcp, peer, None);
+    let mut outcome = Outcome::new(worker, &listener, kind, peer, None);
     outcome.begun_before(told.age);
     outcome.belong(admitted.handle());
     let slot = served_by.as_ref().map(|(pool, index)| {
@@ -114,6 +169,9 @@ pub fn adopt(worker: &Rc<Worker>, adoption: Adoption) {
     let speaks = if told.passes_tls_through { Speaks::TlsPassthrough } else { Speaks::Tcp };
     admitted.handle().live.speaks.set(speaks);
     admitted.handle().live.movable.set(Movable::Yes);
+    if let Some((request, received)) = request {
+        restore(&request, received, &mut outcome, &admitted.handle().live);
+    }
     let fast_close = FastClose::from_str(&told.fast_close).unwrap_or_default();
     let watched = Watched { idle: told.idle_timeout, silent: told.silent, fast_close };
     let watch = Watch::going_on(watched, now);

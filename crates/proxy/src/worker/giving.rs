@@ -1,11 +1,12 @@
-//! Gives the TCP sessions of a worker to the next process of an upgrade: those in which neither side sends at once, the others
+//! Gives the sessions of a worker that are TCP, or have become so (WebSockets), to the next process of an upgrade: those in which
+//! neither side sends at once, the others
 //! at the first moment when no byte of them is in this process (`crates/proxy/src/relay/whole.rs`). A session that was offered is
 //! not read until the next process has answered; `crates/proxy/src/given.rs` says why none is lost.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::types::BackendAddress;
+use config::types::{BackendAddress, BackendHttp};
 use state::BackendState;
 
 use super::{ConnectionHandle, Worker};
@@ -137,7 +138,9 @@ impl Worker {
             giving.last += 1;
             let number = giving.last;
             drop(giving);
-            let offered = session.carried().map(|(carried, connections)| {
+            let carried =
+                session.carried().filter(|(carried, _)| carried.request.is_none() || next.takes_requests());
+            let offered = carried.map(|(carried, connections)| {
                 next.offer(OfferId { worker: self.index, number }, &carried, connections)
             });
             match offered {
@@ -159,37 +162,53 @@ impl Worker {
 
     /// What is left of the sessions.
     pub(super) fn standing(&self) -> Standing {
-        let giving = self.giving.borrow();
-        let refused = match (giving.heard, &giving.next) {
-            (None, _) => Some("TCP, which the new version cannot take"),
-            (Some(_), None) => Some("TCP, of which the new process takes no more"),
-            (Some(_), Some(_)) => None,
-        };
-        drop(giving);
         let mut standing = Standing::default();
         for handle in self.connections.borrow().iter() {
-            match self.stays_because(handle).or(refused) {
-                Some(why) => *standing.staying.entry(why).or_default() += 1,
-                None => standing.pending += 1,
+            match self.stays_because(handle) {
+                Err(why) => *standing.staying.entry(why).or_default() += 1,
+                Ok(words) => *standing.pending.entry(words.going).or_default() += 1,
             }
         }
         standing
     }
 
-    /// Why the next process cannot go on with a connection; `None` if it can.
-    fn stays_because(&self, handle: &ConnectionHandle) -> Option<&'static str> {
-        match handle.live.speaks.get() {
-            Speaks::Nothing => return Some("handshake"),
-            Speaks::Http1 => return Some("HTTP/1.1"),
-            Speaks::Http2 => return Some("HTTP/2"),
-            Speaks::WebSocket => return Some("WebSocket"),
-            Speaks::Upgraded => return Some("upgraded HTTP"),
-            Speaks::Udp => return Some("UDP"),
-            Speaks::Tcp | Speaks::TlsPassthrough => {}
+    /// Why the next process cannot go on with a connection. `Ok` if it can.
+    fn stays_because(&self, handle: &ConnectionHandle) -> Result<&'static Words, &'static str> {
+        let (words, began) = match handle.live.speaks.get() {
+            Speaks::Nothing => return Err("handshake"),
+            Speaks::Http1 => return Err("HTTP/1.1"),
+            Speaks::Http2 => return Err("HTTP/2"),
+            Speaks::Udp => return Err("UDP"),
+            Speaks::Tcp | Speaks::TlsPassthrough => (&TCP, Began::AsTcp),
+            Speaks::WebSocket => (&WEB_SOCKET, Began::AsRequest),
+            Speaks::Upgraded => (&UPGRADED, Began::AsRequest),
+        };
+        let is_movable = handle.live.movable.get() == Movable::Yes;
+        if !is_movable && let Some(why) = self.lacks(handle) {
+            return Err(why);
         }
-        if handle.live.movable.get() == Movable::Yes {
-            return None;
+        let giving = self.giving.borrow();
+        let is_known = match (began, &giving.next) {
+            (Began::AsRequest, Some(next)) => next.takes_requests(),
+            (Began::AsTcp, _) | (_, None) => giving.heard.is_some(),
+        };
+        match giving.next {
+            _ if !is_known => Err(words.unknown),
+            // Without a backend it has just begun.
+            _ if !is_movable && self.has_backend(handle) => Err(words.other),
+            Some(_) => Ok(words),
+            None => Err(words.no_more),
         }
+    }
+
+    fn has_backend(&self, handle: &ConnectionHandle) -> bool {
+        let mut has = false;
+        self.running.of(&handle.live, |entry| has |= entry.backend.is_some());
+        has
+    }
+
+    /// What keeps a connection from being nothing but bytes between two sockets.
+    fn lacks(&self, handle: &ConnectionHandle) -> Option<&'static str> {
         let current = self.current();
         let plan = handle.live.listener.as_ref().and_then(|listener| current.listeners.get(&listener.name));
         if let Some(plan) = plan {
@@ -202,21 +221,59 @@ impl Worker {
         }
         let mut why = None;
         self.running.of(&handle.live, |entry| {
-            why = entry.backend.as_ref().map(|backend| stays_at(&current, backend));
+            why = why.or(entry.backend.as_ref().and_then(|backend| stays_at(&current, backend)));
         });
-        // Without a backend it has just begun.
         why
     }
 }
 
+/// How a session began.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Began {
+    AsTcp,
+    AsRequest,
+}
+
+/// What an operator is told of the sessions of one kind that are not given.
+struct Words {
+    /// The version of the next process does not know them.
+    unknown: &'static str,
+    no_more: &'static str,
+    /// They will be given.
+    going: &'static str,
+    other: &'static str,
+}
+
+const TCP: Words = Words {
+    unknown: "TCP, which the new version cannot take",
+    no_more: "TCP, of which the new process takes no more",
+    going: "TCP, which goes as soon as nothing is on the way",
+    other: "TCP that is captured, or for which the new process has no room",
+};
+
+const WEB_SOCKET: Words = Words {
+    unknown: "WebSocket, which the new version cannot take",
+    no_more: "WebSocket, of which the new process takes no more",
+    going: "WebSocket, which goes as soon as nothing is on the way",
+    other: "WebSocket that is captured or limited, or for which the new process has no room",
+};
+
+const UPGRADED: Words = Words {
+    unknown: "upgraded HTTP, which the new version cannot take",
+    no_more: "upgraded HTTP, of which the new process takes no more",
+    going: "upgraded HTTP, which goes as soon as nothing is on the way",
+    other: "upgraded HTTP that is captured or limited, or for which the new process has no room",
+};
+
 /// Why the next process does not get a session with this backend.
-fn stays_at(snapshot: &Snapshot, backend: &BackendState) -> &'static str {
+fn stays_at(snapshot: &Snapshot, backend: &BackendState) -> Option<&'static str> {
     if matches!(backend.address, BackendAddress::Ssh { .. }) {
-        return "SSH tunnel";
+        return Some("SSH tunnel");
     }
-    let pool = snapshot.pools.iter().find(|pool| pool.settings.name == backend.pool);
-    match pool.is_some_and(|pool| pool.settings.tls.is_some()) {
-        true => "TLS to the backend",
-        false => "TCP that is captured, or for which the new process has no room",
+    let pool = snapshot.pools.iter().find(|pool| pool.settings.name == backend.pool)?;
+    match (&pool.settings.tls, pool.settings.http) {
+        (Some(_), _) => Some("TLS to the backend"),
+        (None, BackendHttp::Http2) => Some("HTTP/2 to the backend"),
+        (None, BackendHttp::Http1) => None,
     }
 }

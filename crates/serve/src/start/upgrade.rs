@@ -247,14 +247,14 @@ impl FrontDoor {
         if let Some(file) = self.means.pid_file.take() {
             file.leave();
         }
-        let takes_sessions = serving.takes_sessions();
+        let takes = serving.takes();
         let Serving { newer, pid, version, mut steps, .. } = serving;
         let guardian = guardian.clone();
         // Afterwards the new process is a child of init, which sees its end: systemd wants that of a main process.
         let _ = spawn_blocking(move || guardian.leave()).await;
         notify(&[NotifyState::MainPid(pid)]);
         newer.release();
-        let giving = takes_sessions.then(|| sessions::give(&newer, &self.supervisor.workers));
+        let giving = takes.map(|version| sessions::give(&newer, version, &self.supervisor.workers));
         let giving = giving.transpose().unwrap_or_else(|error| {
             let message = format!("sessions stay in the old process, which cannot start a thread: {error}");
             front.state.events.record(Level::Warning, "upgrade", message);
@@ -262,9 +262,7 @@ impl FrontDoor {
         });
         let Standing { pending, mut staying } = self.left_after_giving().await;
         let given = giving.map_or(0, |taken| taken.load(Relaxed));
-        if pending > 0 {
-            staying.insert("TCP, which goes as soon as nothing is on the way", pending);
-        }
+        staying.extend(pending);
         if given > 0 {
             steps.push(format!("{} went to the new process", units::count(given, "session")));
         }
@@ -311,7 +309,7 @@ impl FrontDoor {
                     all.add(standing);
                 }
             }
-            if all.pending == 0 || Instant::now() >= until {
+            if all.pending.is_empty() || Instant::now() >= until {
                 return all;
             }
             tokio::time::sleep(GIVE_LOOK).await;

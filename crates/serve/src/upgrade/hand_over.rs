@@ -239,9 +239,9 @@ impl Serving {
         self.terms.taken.contains(&Key::from(state::listen::HandedKey::of(key)))
     }
 
-    /// Whether it can go on with sessions of this one.
-    pub(crate) fn takes_sessions(&self) -> bool {
-        self.terms.sessions.is_some()
+    /// Version of the hand-over of sessions that it knows; `None`: it goes on with none of this one.
+    pub(crate) fn takes(&self) -> Option<u32> {
+        self.terms.sessions
     }
 }
 

@@ -19,7 +19,10 @@ pub(crate) const NEWEST: u32 = 1;
 pub(crate) const OLDEST: u32 = 1;
 
 /// Version of the hand-over of sessions.
-pub(crate) const SESSIONS: u32 = 1;
+pub(crate) const SESSIONS: u32 = 2;
+
+/// The first one with sessions that began as requests.
+pub(crate) const REQUESTS: u32 = 2;
 
 /// State beside that of `state::kept`: ticket keys.
 pub(crate) const TICKETS: &str = "tickets";
@@ -92,7 +95,7 @@ pub(crate) enum FromOld {
         sessions: usize,
     },
     /// A session that the new process may go on with. It is offered after [`FromOld::Released`], and only if the new process has said
-    /// in its hello that it takes sessions. The connection of the client and the one to the backend come with the message. The old process moves no byte of it until the answer.
+    /// in its hello that it takes sessions (of [`REQUESTS`]: such that began as requests, too). The connection of the client and the one to the backend come with the message. The old process moves no byte of it until the answer.
     Session {
         id: OfferId,
         session: Box<Carried>,
@@ -264,6 +267,8 @@ pub(crate) fn shortened(why: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proxy::given::request::{CarriedRequest, LONGEST as LONGEST_REQUEST};
+
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(20);
@@ -285,6 +290,29 @@ mod tests {
         let unknown: FromOld = serde_json::from_str(r#"{"say":"offer","what":"quic"}"#).unwrap();
         assert!(matches!(unknown, FromOld::Offer(Offer::Unknown)));
         assert!(serde_json::from_str::<FromOld>(r#"{"say":"sing"}"#).is_err());
+    }
+
+    #[test]
+    fn a_session_with_the_longest_request_has_room_in_a_message_and_comes_out_as_it_went_in() {
+        let name = "n".repeat(500);
+        for byte in ['\u{ff}', '"', '\\'] {
+            let request = CarriedRequest {
+                head: byte.to_string().repeat(LONGEST_REQUEST),
+                id: "\u{ff}".repeat(500),
+                failed: vec!["connect-timeout".to_owned(); 4],
+                ..CarriedRequest::default()
+            };
+            let [listener, pool, backend] = [(); 3].map(|()| name.clone());
+            let session = Carried { listener, pool, backend, request: Some(request), ..Carried::default() };
+            let id = OfferId { worker: usize::MAX, number: u64::MAX };
+            let message = FromOld::Session { id, session: Box::new(session.clone()) };
+            let bytes = serde_json::to_vec(&message).unwrap();
+            assert!(bytes.len() <= LONGEST, "{}", bytes.len());
+            let Ok(FromOld::Session { session: heard, .. }) = serde_json::from_slice(&bytes) else {
+                panic!()
+            };
+            assert_eq!(*heard, session);
+        }
     }
 
     #[test]

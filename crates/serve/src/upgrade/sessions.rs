@@ -13,34 +13,47 @@ use proxy::worker::Command;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::hand_over::Newer;
-use super::protocol::{FromNew, FromOld, Link, LinkError};
+use super::protocol::{FromNew, FromOld, Link, LinkError, REQUESTS};
 
 /// How long one wait for an answer takes at most.
 const LOOK: Duration = Duration::from_secs(3600);
 
 /// The new process, for workers.
-struct Next(Arc<Link>);
+struct Next {
+    link: Arc<Link>,
+    /// Version of the hand-over of sessions that it knows.
+    version: u32,
+}
 
 impl NextProcess for Next {
     fn offer(&self, id: OfferId, session: &Carried, connections: [BorrowedFd<'_>; 2]) -> Offered {
         let session = FromOld::Session { id, session: Box::new(session.clone()) };
-        match self.0.give_now(&session, &connections) {
+        match self.link.give_now(&session, &connections) {
             Ok(()) => Offered::Sent,
             Err(LinkError::Closed) => Offered::Gone,
             // The buffer is full, or too many descriptors are on their way (ETOOMANYREFS).
             Err(LinkError::Io(_) | LinkError::Silent(_) | LinkError::Foreign(_)) => Offered::Later,
         }
     }
+
+    fn takes_requests(&self) -> bool {
+        self.version >= REQUESTS
+    }
 }
 
 /// Lets the workers give their sessions to the new process. Counts those that it has taken.
-pub(crate) fn give(newer: &Newer, workers: &[UnboundedSender<Command>]) -> io::Result<Arc<AtomicUsize>> {
+pub(crate) fn give(
+    newer: &Newer,
+    version: u32,
+    workers: &[UnboundedSender<Command>],
+) -> io::Result<Arc<AtomicUsize>> {
     let taken = Arc::new(AtomicUsize::new(0));
     let (link, told, count) = (newer.link().clone(), workers.to_vec(), taken.clone());
     thread::Builder::new().name("answers".to_owned()).spawn(move || hear(&link, &told, &count))?;
     for worker in workers {
         // A worker that has ended has no sessions.
-        let _ = worker.send(Command::Give { next: Arc::new(Next(newer.link().clone())) });
+        let next = Next { link: newer.link().clone(), version };
+        let _ = worker.send(Command::Give { next: Arc::new(next) });
     }
     Ok(taken)
 }
