@@ -243,6 +243,12 @@ impl Worker {
         self.draining.get() && !self.handed_over.get()
     }
 
+    /// Whether this worker adds up what the process before this one still counts. After an upgrade, too: the next process hears it from
+    /// this one.
+    fn counts_for_the_process_before(&self) -> bool {
+        self.index == 0 && self.handed_over.get() && self.front.state.upgrade.older().is_some()
+    }
+
     pub(crate) fn register(self: &Rc<Self>, share: Share, live: Live) -> Registration {
         let handle = self.connections.borrow_mut().insert(share, live);
         Registration { worker: self.clone(), handle }

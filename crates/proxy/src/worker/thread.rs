@@ -276,7 +276,10 @@ pub fn run(
         }
         loop {
             let emptied = worker.emptied.notified();
-            if worker.connections.borrow().is_empty() && worker.accepting.get() == 0 {
+            let is_empty = worker.connections.borrow().is_empty() && worker.accepting.get() == 0;
+            // In this order: what the process before has counted comes before the news of its end.
+            let is_told = !worker.counts_for_the_process_before() && (index > 0 || questions.is_empty());
+            if is_empty && is_told {
                 break;
             }
             tokio::select! {

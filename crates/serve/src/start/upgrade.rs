@@ -354,11 +354,13 @@ impl FrontDoor {
     }
 }
 
-/// Tells the next process how many sessions are left, and what was counted since it was told last.
+/// Tells the next process how many sessions are left, here and in a process before this one, and what was counted since it was told
+/// last.
 fn tell_left(front: &Front, newer: &Newer, counted: &mut Option<Traffic>) {
     let now = Traffic::gather(&front.state);
     let more = counted.as_ref().and_then(|before| now.counted_since(before));
-    newer.tell_left(front.state.connections.load(Relaxed), more.as_ref());
+    let earlier = front.state.upgrade.older().and_then(|older| older.sessions).unwrap_or(0);
+    newer.tell_left(front.state.connections.load(Relaxed) + earlier, more.as_ref());
     *counted = Some(now);
 }
 
