@@ -29,6 +29,7 @@ pub mod peer;
 pub mod pid_file;
 pub mod privilege;
 pub mod process;
+pub mod ring;
 pub mod sandbox;
 pub mod socket;
 pub mod splice;

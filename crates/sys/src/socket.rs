@@ -155,6 +155,15 @@ pub fn probe_transparent() -> io::Result<()> {
 /// Begins to connect to `addr`: nonblocking, with close-on-exec, and with `TCP_NODELAY`. The connection is established
 /// when the socket is writable and has no error (connect(2), EINPROGRESS).
 pub fn connect_tcp(addr: SocketAddr, opening: Opening, outgoing: Outgoing) -> io::Result<TcpStream> {
+    let socket = prepare_tcp(addr, opening, outgoing)?;
+    match socket.connect(&addr.into()) {
+        Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => Err(error),
+        _ => Ok(socket.into()),
+    }
+}
+
+/// Makes the socket that [`connect_tcp`] connects.
+pub fn prepare_tcp(addr: SocketAddr, opening: Opening, outgoing: Outgoing) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
     outgoing.bind(&socket)?;
@@ -168,10 +177,7 @@ pub fn connect_tcp(addr: SocketAddr, opening: Opening, outgoing: Outgoing) -> io
         // The option applies to the handshake only: the kernel resets it when the answer to its SYN arrives.
         socket.set_tcp_quickack(false)?;
     }
-    match socket.connect(&addr.into()) {
-        Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => Err(error),
-        _ => Ok(socket.into()),
-    }
+    Ok(socket)
 }
 
 /// Connects to the Unix socket at `path`: nonblocking, with close-on-exec. The kernel never leaves such a connection in
