@@ -13,13 +13,14 @@ use text::nearest::nearest;
 
 /// Variables with the prefix of keys that are not keys. Commands that penstock starts, here or on a host, have
 /// `PENSTOCK_WATCHER` in their environment (`hosts::fleet::watcher`), `ssh` has the mark of `Refusal`. The tests of the
-/// project read the last three.
-const NOT_CONFIGURATION: [&str; 7] = [
+/// project read the last four.
+const NOT_CONFIGURATION: [&str; 8] = [
     "PENSTOCK_CONFIG",
     "PENSTOCK_LOG",
     hosts::fleet::watcher::VARIABLE,
     hosts::fleet::openssh::Refusal::MARK,
     "PENSTOCK_SEED",
+    "PENSTOCK_TEST_ENGINE",
     "PENSTOCK_TEST_WITHOUT_ROOT",
     "PENSTOCK_TEST_WITHOUT_TCX",
 ];

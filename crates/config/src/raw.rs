@@ -33,7 +33,7 @@ mod tls;
 mod tunnel;
 
 use crate::de::{At, Key, Named};
-use crate::types::{FastClose, ProtocolName};
+use crate::types::{Engine, FastClose, ProtocolName};
 pub(crate) use acl::RawAcl;
 pub(crate) use acme::{RawAcme, RawAcmeTlsa, RawDnsUpdates};
 pub(crate) use bandwidth::{RawBandwidth, RawRouteBandwidth};
@@ -195,6 +195,14 @@ pub(crate) struct RawProcess {
     #[schemars(schema_with = "forms::word_or_integer")]
     #[schemars(extend("default" = "auto", "x-words" = ["auto"], "minimum" = 1, "maximum" = 1024))]
     pub(crate) workers: Key<Scalar>,
+    /// How the bytes of TCP sessions are moved. `"epoll"`: by a system call for each step. `"io-uring"`: sessions of plain `tcp`
+    /// listeners begin in an io_uring(7) of their worker, which costs less CPU for short ones; what moves more than 64 KiB, is
+    /// open for longer than 250 ms, or meets anything unusual goes on as with `"epoll"`. So do sessions of other protocols, and of
+    /// `tcp` listeners with `tls`, `proxy-protocol-from`, `bandwidth`, `fast-close` or Unix sockets, or whose pool has `tls`,
+    /// `send-proxy`, `source-address = "client"` or backends behind SSH. It needs Linux 6.0 or newer; where the kernel or a
+    /// container forbids it, an event says so, and all are served by epoll. `penstock ctl status` shows what is in use.
+    #[schemars(extend("default" = Engine::default().as_str(), "enum" = Engine::WORDS))]
+    pub(crate) engine: Key<String>,
     /// User of the process after all sockets are bound. Without it root becomes user `penstock`, if that exists and may use the files that the configuration names.
     pub(crate) user: Key<String>,
     /// Group of the process after all sockets are bound; without it the user's own.

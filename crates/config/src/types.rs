@@ -33,6 +33,7 @@ mod bind_address;
 mod control;
 mod dns_name;
 mod dsr;
+mod engine;
 mod fast_close;
 mod geoip;
 mod otp;
@@ -47,6 +48,7 @@ pub use bind_address::BindAddress;
 pub use control::{Kerberos, RemoteControl, StepUp, TlsStart};
 pub use dns_name::DnsName;
 pub use dsr::DsrSettings;
+pub use engine::Engine;
 pub use fast_close::FastClose;
 pub use geoip::GeoIp;
 pub use otp::{LogIn, Otp};
@@ -117,6 +119,8 @@ impl Config {
 pub struct Process {
     /// Worker threads, each with its own runtime and listeners.
     pub workers: Workers,
+    /// How they move the bytes of TCP sessions.
+    pub engine: Engine,
     /// User after binding; `None`: root becomes the default user, if it can.
     pub user: Option<String>,
     /// Group after binding; `None`: the user's own.

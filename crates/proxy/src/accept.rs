@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,11 +29,15 @@ use crate::admission::{
 };
 use crate::arrival::Entry;
 use crate::arrival::canonical;
-use crate::connection;
 use crate::live::Accepted;
 use crate::outcome::Outcome;
 use crate::snapshot::ListenerPlan;
+use crate::tcp::ring::Engine;
 use crate::worker::{ConnectionHandle, Current, Worker};
+
+mod arrived;
+
+use arrived::{Accepts, Arrived, RingAcceptor};
 
 /// Pause when descriptors or connections have run out: long enough not to spin, short enough that clients do not notice.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -139,6 +143,10 @@ impl Acceptor {
             }
         })
     }
+}
+
+impl Accepts for Acceptor {
+    type Client = Plain;
 
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Plain, Peer)>> {
         match self {
@@ -149,7 +157,6 @@ impl Acceptor {
         }
     }
 
-    /// Takes the socket out of the runtime, whose readiness may lag behind the queue and whose budget ends a long loop.
     fn into_socket(self) -> io::Result<Socket> {
         match self {
             Self::Tcp(listener) => listener.into_std().map(Socket::Tcp),
@@ -180,17 +187,32 @@ fn tcp(stream: TcpStream, peer: SocketAddr) -> (Plain, Peer) {
 }
 
 /// Runs the accept loop of one socket. When the function returns, the socket is closed.
-pub async fn run(worker: Rc<Worker>, key: BoundKey, socket: Socket, close_signal: Rc<CloseSignal>) {
+pub(crate) async fn run(
+    worker: Rc<Worker>,
+    key: BoundKey,
+    socket: Socket,
+    close_signal: Rc<CloseSignal>,
+    engine: Option<Rc<Engine>>,
+) {
     worker.accepting.set(worker.accepting.get() + 1);
-    match Acceptor::new(socket) {
-        Ok(acceptor) => {
-            let known = worker.current();
-            let plan = known.listeners.get(&key.listener).cloned();
-            let (worker, key, close_signal) = (&worker, &key, &*close_signal);
-            Loop { worker, key, close_signal, known, plan, complained: None, rest_until: None }
-                .run(acceptor)
-                .await;
-        }
+    let begun = match (engine, socket) {
+        (Some(engine), Socket::Tcp(tcp)) => match RingAcceptor::new(tcp, engine) {
+            Ok(acceptor) => {
+                Box::pin(serve(&worker, &key, &close_signal, acceptor)).await;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        },
+        (_, socket) => match Acceptor::new(socket) {
+            Ok(acceptor) => {
+                serve(&worker, &key, &close_signal, acceptor).await;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        },
+    };
+    match begun {
+        Ok(()) => {}
         Err(error) => worker.front.state.events.record(
             Level::Error,
             format!("listener.{}", key.listener),
@@ -198,6 +220,12 @@ pub async fn run(worker: Rc<Worker>, key: BoundKey, socket: Socket, close_signal
         ),
     }
     worker.accepting.set(worker.accepting.get() - 1);
+}
+
+async fn serve(worker: &Rc<Worker>, key: &BoundKey, close_signal: &CloseSignal, acceptor: impl Accepts) {
+    let known = worker.current();
+    let plan = known.listeners.get(&key.listener).cloned();
+    Loop { worker, key, close_signal, known, plan, complained: None, rest_until: None }.run(acceptor).await;
 }
 
 /// The client that is closed to make room for a new one.
@@ -235,7 +263,7 @@ struct Loop<'a> {
 }
 
 impl Loop<'_> {
-    async fn run(&mut self, acceptor: Acceptor) {
+    async fn run(&mut self, acceptor: impl Accepts) {
         let signal = self.close_signal;
         let mut closed = pin!(signal.notify.notified());
         // The signal knows the task from the first poll on: it need not be told again.
@@ -249,7 +277,7 @@ impl Loop<'_> {
             });
             let Some(accepted) = accepting.await else { break };
             match accepted {
-                Ok((plain, peer)) => self.receive(plain, peer).await,
+                Ok((client, peer)) => self.receive(client, peer).await,
                 Err(error) => match Fault::of(&error) {
                     Fault::OfThatClient => tokio::task::yield_now().await,
                     fault => self.pause(&error, fault).await,
@@ -288,12 +316,13 @@ impl Loop<'_> {
     }
 
     /// Starts the session of a client when the limits allow it.
-    async fn receive(&mut self, plain: Plain, peer: Peer) {
+    async fn receive(&mut self, client: impl Arrived, peer: Peer) {
         let worker = self.worker;
         let Some(plan) = self.look_up() else { return };
         plan.state.counters.of(worker.index).connections.add(1);
         let standing = admission::standing(&plan, peer);
         if admission::turns_away(&plan, standing) {
+            let Some(plain) = client.watched() else { return };
             return admission::hold_or_deny(worker, &plan, plain, peer);
         }
         let Some(listener) = ListenerPermit::take(&plan.state, plan.settings.max_connections) else {
@@ -302,12 +331,16 @@ impl Loop<'_> {
         };
         let Counted { source, place, leaving } = match count_at_source(worker, &plan, peer) {
             Ok(counted) => counted,
-            Err(why) => return turn_away(worker, &plan, plain, peer, why),
+            Err(why) => {
+                let Some(plain) = client.watched() else { return };
+                return turn_away(worker, &plan, plain, peer, why);
+            }
         };
         let (current, plan, permit) = match ConnectionPermit::take(worker, Limit::Holds) {
             Some(permit) => (self.known.clone(), plan, permit),
             None => {
                 let Some(permit) = self.wait_for_permit(leaving).await else {
+                    let Some(plain) = client.watched() else { return };
                     return turn_away(worker, &plan, plain, peer, Refusal::NoDescriptors);
                 };
                 // A reload may have happened while the client waited.
@@ -317,7 +350,7 @@ impl Loop<'_> {
         };
         let floods = source.as_ref().map_or_else(FloodDelay::default, AtSource::floods);
         let wait = flood_wait(worker, &plan, floods);
-        let (socket, at) = (plain.as_fd().as_raw_fd(), worker.front.state.started.elapsed());
+        let (socket, at) = (client.number(), worker.front.state.started.elapsed());
         let admitted = Admitted::new(
             permit,
             source,
@@ -325,17 +358,7 @@ impl Loop<'_> {
             place,
             &Accepted { peer, socket, at, age: Duration::ZERO },
         );
-        let handle = admitted.handle().clone();
-        let entry = Entry { worker: worker.clone(), current, plan, standing, admitted };
-        let task = if wait.is_zero() {
-            tokio::task::spawn_local(connection::serve(entry, plain, peer))
-        } else {
-            tokio::task::spawn_local(async move {
-                tokio::time::sleep(wait).await;
-                connection::serve(entry, plain, peer).await;
-            })
-        };
-        handle.live.served_by(task.abort_handle());
+        client.begin(Entry { worker: worker.clone(), current, plan, standing, admitted }, peer, wait);
     }
 
     fn look_up(&mut self) -> Option<Arc<ListenerPlan>> {

@@ -363,6 +363,14 @@ fn is_of_client_address(error: &io::Error, outgoing: Outgoing) -> bool {
     outgoing.owner == Owner::Client && is_of_address
 }
 
+/// Says of a failed connect(2) whose fault it is.
+pub(crate) fn fault_of(error: io::Error, address: Option<SocketAddr>, limit: Duration) -> ConnectFault {
+    match address {
+        Some(address) if is_out_of_ports(&error, address) => ConnectFault::Ours(error),
+        _ => fault(error, limit),
+    }
+}
+
 fn fault(error: io::Error, limit: Duration) -> ConnectFault {
     ConnectFault::Backend(match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE | Errno::ENFILE) => return ConnectFault::NoDescriptors(Shortage::OfKernel),

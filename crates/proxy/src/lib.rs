@@ -38,6 +38,7 @@
 //!    table of `crates/logic/src/udp.rs`. A flow has its own socket to its backend; the steps 3 to 5 and 7 do not apply.
 //!    `protocol = "dsr"` has packets: `crates/proxy/src/dsr.rs` forwards them, and only their backends are chosen by what
 //!    step 6 knows of health and weights.
+//!    With `engine = "io-uring"` the beginning of plain TCP sessions is in `crates/proxy/src/tcp/ring.rs`.
 //! 6. `crates/proxy/src/fallback.rs` takes another pool while no backend of this one is available,
 //!    `crates/proxy/src/upstream.rs` chooses a backend with `crates/logic/src/balance/mod.rs`, waits for a busy one
 //!    (`crates/state/src/queue.rs`), and reuses an idle connection or opens one (`crates/proxy/src/connect.rs`), with

@@ -60,6 +60,8 @@ pub struct ListenerPlan {
     pub tls: Option<tls::Terminator>,
     /// Key of the hash of a `dsr` listener with a key file.
     pub hash_key: Option<HashKey>,
+    /// Whether its sessions may begin in an io_uring, if the process has one.
+    pub begins: Begins,
     pub state: Arc<ListenerState>,
 }
 
@@ -84,6 +86,13 @@ pub struct PoolPlan {
     pub soft_limits: usize,
     /// Number of different priorities.
     pub tiers: usize,
+}
+
+/// Where the sessions of a listener may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begins {
+    InRing,
+    InTask,
 }
 
 impl PoolPlan {

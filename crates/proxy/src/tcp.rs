@@ -40,6 +40,7 @@ use crate::upstream::{self, Beginning, Chosen, InFlight, NoBackend, Wanted};
 use crate::worker::{Current, Worker};
 
 mod given;
+pub(crate) mod ring;
 mod upgraded;
 
 pub use given::adopt;
@@ -81,12 +82,34 @@ pub fn carry(
     drop(plan);
     // In its box from the beginning on: it is large, and each step would move it.
     let session = Box::new(Session { watch, outcome, unsent: None, slot: None, admitted });
-    let beginning = boxed(|| begin(session, current, denied.unwrap_or(pool), client, now));
+    connect_and_relay(session, current, denied.unwrap_or(pool), client, now, Before::Nothing)
+}
+
+/// Connects the client of a session to a backend and relays until the session ends.
+fn connect_and_relay(
+    session: Box<Session>,
+    current: Current,
+    pool: PoolId,
+    client: ClientConnection,
+    now: Instant,
+    before: Before,
+) -> impl Future<Output = ()> + use<> {
+    let beginning = boxed(|| begin(session, current, pool, client, now, before));
     async move {
         if let Some(Pair { session, client, backend, early }) = beginning.await {
-            relay(session, client, backend, sent_first(Early { up: early, down: Vec::new() })).await;
+            relay(session, client, backend, early).await;
         }
     }
+}
+
+/// What was done in a ring for a session that has no backend yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// It was counted for the retry budget of its pool.
+    Counted,
+    /// The same, and the backend with this index has refused the connection, which was noted.
+    Refused(usize),
 }
 
 struct Pair {
@@ -94,7 +117,7 @@ struct Pair {
     client: Stream,
     backend: Stream,
     /// Bytes that the client sent before the relay.
-    early: Vec<u8>,
+    early: Option<Box<Early>>,
 }
 
 /// Limits of bytes a second for a session of this client.
@@ -300,11 +323,15 @@ async fn begin(
     pool: PoolId,
     client: ClientConnection,
     mut now: Instant,
+    mut before: Before,
 ) -> Option<Pair> {
     let ClientConnection { stream: client, mut early, arrival } = client;
     let outcome = &mut session.outcome;
     let pool = snapshot.pool(pool);
-    let mut pool = fallback::serving(outcome.worker(), &snapshot, pool).clone();
+    let mut pool = match before {
+        Before::Nothing => fallback::serving(outcome.worker(), &snapshot, pool).clone(),
+        Before::Counted | Before::Refused(_) => pool.clone(),
+    };
     outcome.pool = Some(pool.clone());
     // Bytes that have a limit are left to the relay.
     let is_limited = client.limits().is_some_and(|limits| limits.up.is_some());
@@ -322,13 +349,12 @@ async fn begin(
     };
     let (opening, tried, obtained) = loop {
         let (opening, mut tried) = (opening_to(&pool), Tried::default());
-        let why =
-            match obtain(&mut snapshot, &mut pool, &arrival, Begin { opening, at: now }, &mut tried, outcome)
-                .await
-            {
-                Ok(obtained) => break (opening, tried, obtained),
-                Err(why) => why,
-            };
+        let begin = Begin { opening, at: now, before };
+        let why = match obtain(&mut snapshot, &mut pool, &arrival, begin, &mut tried, outcome).await {
+            Ok(obtained) => break (opening, tried, obtained),
+            Err(why) => why,
+        };
+        before = Before::Nothing;
         let next = if is_unreachable(why) { fallback::after(&snapshot, &pool) } else { None };
         match next {
             Some(next) => {
@@ -361,6 +387,7 @@ async fn begin(
         session.admitted.handle().live.movable.set(Movable::Yes);
     }
     (session.unsent, session.slot) = (unsent, Some(chosen.slot));
+    let early = sent_first(Early { up: early, down: Vec::new() });
     Some(Pair { session, client, backend, early })
 }
 
@@ -393,7 +420,7 @@ async fn change_backend(session: &mut Session, backend: &mut Stream) -> Change {
             current,
             &mut pool,
             arrival,
-            Begin { opening: *opening, at: Instant::now() },
+            Begin { opening: *opening, at: Instant::now(), before: Before::Nothing },
             tried,
             outcome,
         );
@@ -433,6 +460,7 @@ struct Obtained {
 struct Begin {
     opening: Opening,
     at: Instant,
+    before: Before,
 }
 
 /// Chooses and connects a backend, with retries. A session that has waited goes on with the snapshot that is served then.
@@ -440,7 +468,7 @@ async fn obtain(
     snapshot: &mut Current,
     pool: &mut Arc<PoolPlan>,
     arrival: &Arrival,
-    Begin { opening, at: mut now }: Begin,
+    Begin { opening, at: mut now, before }: Begin,
     tried: &mut Tried,
     outcome: &mut Outcome,
 ) -> Result<Obtained, Ending> {
@@ -451,14 +479,20 @@ async fn obtain(
         _ => 0,
     };
     // A session that has a backend already leaves it.
-    let mut origin = match outcome.backend {
-        Some(_) => upstream::Origin::DownBackend,
-        None => {
+    let mut origin = match (outcome.backend, before) {
+        (_, Before::Counted | Before::Refused(_)) => upstream::Origin::Client,
+        (Some(_), Before::Nothing) => upstream::Origin::DownBackend,
+        (None, Before::Nothing) => {
             retry_budget::count(worker, pool, now);
             upstream::Origin::Client
         }
     };
     let mut failed: Option<Arc<BackendState>> = None;
+    if let Before::Refused(index) = before {
+        tried.insert(index);
+        failed = Some(pool.backends[index].state.clone());
+        may_try_again(worker, pool, outcome, NoConnection::Backend)?;
+    }
     loop {
         let remember = upstream::Remember::AtOnce;
         let (client, judged) = (arrival.peer, Some(arrival.peer));
@@ -485,22 +519,35 @@ async fn obtain(
         (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
         outcome.show_backend(&chosen.backend);
         outcome.queued = chosen.queued.or(outcome.queued);
-        let lacks = match connect(worker, pool, &chosen, arrival, Begin { opening, at: now }, outcome).await {
+        let lacks = match connect(worker, pool, &chosen, arrival, Begin { opening, at: now, before }, outcome)
+            .await
+        {
             Ok((stream, at)) => return Ok(Obtained { stream, chosen, at }),
             Err(lacks) => lacks,
         };
         now = Instant::now();
         tried.insert(chosen.index);
-        let (attempts, retries) = (outcome.attempts, pool.settings.retries);
-        let decision = retry::decide(Idempotence::NotIdempotent, Progress::NothingSent, attempts, retries);
-        if decision == retry::Decision::GiveUp || !retry_budget::spend(worker, pool) {
-            if let NoConnection::Descriptors = lacks {
-                worker.slot_cache.account().count(Refusal::NoDescriptors);
-            }
-            return Err(lacks.ending());
-        }
+        may_try_again(worker, pool, outcome, lacks)?;
         failed = Some(chosen.backend.clone());
     }
+}
+
+/// After a failed attempt: the session may have another one, or ends.
+fn may_try_again(
+    worker: &Worker,
+    pool: &PoolPlan,
+    outcome: &Outcome,
+    lacks: NoConnection,
+) -> Result<(), Ending> {
+    let (attempts, retries) = (outcome.attempts, pool.settings.retries);
+    let decision = retry::decide(Idempotence::NotIdempotent, Progress::NothingSent, attempts, retries);
+    if decision == retry::Decision::GiveUp || !retry_budget::spend(worker, pool) {
+        if let NoConnection::Descriptors = lacks {
+            worker.slot_cache.account().count(Refusal::NoDescriptors);
+        }
+        return Err(lacks.ending());
+    }
+    Ok(())
 }
 
 #[derive(Clone, Copy)]
@@ -523,7 +570,7 @@ async fn connect(
     pool: &PoolPlan,
     chosen: &Chosen,
     arrival: &Arrival,
-    Begin { opening, at: began }: Begin,
+    Begin { opening, at: began, .. }: Begin,
     outcome: &mut Outcome,
 ) -> Result<(Stream, Instant), NoConnection> {
     let counters = chosen.backend.counters.of(worker.index);

@@ -9,14 +9,14 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use config::Config;
-use config::types::{BindAddress, Listener, SourceAddress};
+use config::types::{BindAddress, Engine, Listener, SourceAddress};
 use logic::dsr::path::DataPath;
 use nix::unistd;
 use state::State;
 use state::confinement::{Confinement, Restriction};
 use state::events::Level;
 use sys::privilege::{self, Capability, PrivilegeError, Reach};
-use sys::sandbox::calls::{Children, Packets};
+use sys::sandbox::calls::{Children, Packets, Rings};
 use sys::sandbox::{self, Enforced, Files};
 
 use crate::acme::helper;
@@ -202,7 +202,11 @@ pub fn restrict(
         true => Packets::Used,
         false => Packets::Unused,
     };
-    confinement.calls = match (sandbox::filter_calls(children, packets), programs) {
+    let rings = match config.process.engine {
+        Engine::IoUring => Rings::Used,
+        Engine::Epoll => Rings::Unused,
+    };
+    confinement.calls = match (sandbox::filter_calls(children, packets, rings), programs) {
         (Ok(()), false) => Restriction::Restricted,
         (Ok(()), true) => Restriction::Partly("SSH backends start programs of ssh_config".to_owned()),
         (Err(error), _) => Restriction::Not(causes(&error)),

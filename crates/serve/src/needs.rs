@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use config::Config;
-use config::types::{BackendAddress, BackendHttp, Listener, MaxConnections, Ocsp, Pool};
+use config::types::{BackendAddress, BackendHttp, Engine, Listener, MaxConnections, Ocsp, Pool};
 use logic::account::{Division, ProcessNeeds, TooFew};
 use logic::dsr::Transports;
 use logic::dsr::path::DataPath;
@@ -76,9 +76,11 @@ impl Needs {
             .map(|tls| 1 + usize::from(tls.acme.is_some()) + usize::from(tls.client_certificates.is_some()))
             .sum();
         let services: usize = config.listeners.iter().map(|listener| self.of_services(listener)).sum();
+        // One in each worker.
+        let rings = usize::from(config.process.engine == Engine::IoUring);
         let fixed = self.base
             + services
-            + self.workers * (OF_WORKER + OF_MULTIPLEXED * multiplexed * backend_slots(config))
+            + self.workers * (OF_WORKER + rings + OF_MULTIPLEXED * multiplexed * backend_slots(config))
             + 2 * sockets
             + directories * OF_DIRECTORY;
         let tunnels = backends().filter(|(_, backend)| is_ssh(&backend.address)).count();

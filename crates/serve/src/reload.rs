@@ -351,6 +351,7 @@ impl Supervisor {
         } = new;
         let Process {
             workers,
+            engine,
             user,
             group,
             state_directory,
@@ -370,6 +371,7 @@ impl Supervisor {
         let bind_of = |admin: &Option<Admin>| admin.as_ref().map(|admin| admin.bind.clone());
         let fixed: Vec<_> = [
             ("process.workers", old.process.workers != *workers),
+            ("process.engine", old.process.engine != *engine),
             ("process.pid-file", old.process.pid_file != *pid_file),
             ("process.user", (&old.process.user, &old.process.group) != (user, group)),
             ("process.state-directory", old.process.state_directory != *state_directory),

@@ -24,6 +24,7 @@ pub mod clients;
 pub mod confinement;
 pub mod descriptors;
 pub mod dsr;
+pub mod engine;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod hsts;
@@ -43,6 +44,7 @@ pub mod why;
 
 use confinement::ConfinementReport;
 use descriptors::Descriptors;
+use engine::EngineReport;
 use hsts::HstsReport;
 use older::OlderReport;
 use pending::PendingReport;
@@ -70,6 +72,8 @@ pub struct Status {
     pub connections: Connections,
     pub descriptors: Descriptors,
     pub confinement: ConfinementReport,
+    /// What moves the bytes of TCP sessions.
+    pub engine: EngineReport,
     /// State for the next process; `None` if nothing is kept over a restart.
     pub stored: Option<StoredReport>,
     /// Why nothing is kept, if another process holds the directory.
@@ -362,6 +366,7 @@ impl Status {
             },
             descriptors: Descriptors::read(state),
             confinement: ConfinementReport::read(&state.confinement),
+            engine: EngineReport::read(&state.engine.in_use, &snapshot),
             stored: StoredReport::read(state),
             not_stored: state.kept.another(),
             older: OlderReport::read(state),

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use config::Config;
-use config::types::{BackendAddress, BindAddress, MaxConnections};
+use config::types::{BackendAddress, BindAddress, Engine, MaxConnections};
 use logic::self_test::facts::{
     Binary, Certificate, Clock, Configuration, Descriptors, Facts, Given, Gssapi, Ipv6, Kept, Kernel, Limits,
     Measured, NamedBy, Needed, OpenTo, Resolver, Server, Standing, Use, User,
@@ -122,6 +122,8 @@ fn kernel(config: Option<&Config>) -> Kernel {
         ktls: has("/proc/sys/net/ipv4/tcp_available_ulp", "tls"),
         bpf: text("/proc/self/mounts").lines().any(|line| line.split(' ').nth(1) == Some("/sys/fs/bpf")),
         bpf_use: used(config.is_some_and(confinement::attaches_programs)),
+        io_uring_disabled: number("/proc/sys/kernel/io_uring_disabled"),
+        io_uring_use: used(config.is_some_and(|config| config.process.engine == Engine::IoUring)),
     }
 }
 

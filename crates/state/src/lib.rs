@@ -35,6 +35,7 @@ pub mod confinement;
 pub mod data_path;
 pub mod dsr;
 pub mod ending;
+pub mod engine;
 pub mod event_log;
 pub mod events;
 pub mod kept;
@@ -124,6 +125,8 @@ pub struct State {
     pub directory: Option<StateDirectory>,
     /// Rights of the process since its start.
     pub confinement: Confinement,
+    /// What moves the bytes of TCP sessions.
+    pub engine: engine::EngineState,
     /// State that is stored for the next process.
     pub kept: kept::board::Board,
     /// State of an earlier process for backends that the DNS has not named yet.
@@ -587,6 +590,7 @@ impl State {
             stopping: OnceLock::new(),
             directory: None,
             confinement: Confinement::default(),
+            engine: engine::EngineState::default(),
             kept: kept::board::Board::default(),
             awaited: kept::awaited::Awaited::default(),
             acme: Board::default(),

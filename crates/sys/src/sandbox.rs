@@ -14,7 +14,7 @@ use landlock::{
 };
 use seccompiler::apply_filter_all_threads;
 
-use crate::sandbox::calls::{Children, FilterError, Packets, program, without_clone3};
+use crate::sandbox::calls::{Children, FilterError, Packets, Rings, program, without_clone3};
 
 /// Files that the process may use, with what lies below them. Paths that do not exist are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,12 +71,12 @@ pub fn filter_calls_of_programs() -> Result<(), FilterError> {
     if mode.is_some_and(|mode| mode != "0") {
         return Ok(());
     }
-    filter_calls(Children::Any, Packets::Unused)
+    filter_calls(Children::Any, Packets::Unused, Rings::Unused)
 }
 
 /// Refuses system calls that this process does not make, in all of its threads.
-pub fn filter_calls(children: Children, packets: Packets) -> Result<(), FilterError> {
+pub fn filter_calls(children: Children, packets: Packets, rings: Rings) -> Result<(), FilterError> {
     // The second one keeps further filters from being added. It allows clone3(2), and the kernel takes the refusal.
     apply_filter_all_threads(&without_clone3()?)?;
-    Ok(apply_filter_all_threads(&program(children, packets)?)?)
+    Ok(apply_filter_all_threads(&program(children, packets, rings)?)?)
 }

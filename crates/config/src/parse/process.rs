@@ -19,6 +19,8 @@ impl Parser<'_> {
             }
             Scalar::Text(_) | Scalar::Switch(_) => Workers::Auto,
         });
+        // `shape.rs` has already reported an unknown word.
+        let engine = raw.engine.as_ref().and_then(|word| word.value.parse().ok());
         let max_connections = raw.max_connections.as_ref().map(|most| match &most.value {
             Scalar::Integer(most) => MaxConnections::Count(count(*most)),
             Scalar::Text(_) | Scalar::Switch(_) => MaxConnections::Auto,
@@ -38,6 +40,7 @@ impl Parser<'_> {
         let state_interval = self.time(&raw.state_interval, Zero::Refused, duration::DAY);
         Some(Process {
             workers: workers?,
+            engine: engine?,
             user: user?,
             group: group?,
             drain_timeout: drain_timeout?,

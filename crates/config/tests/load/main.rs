@@ -17,6 +17,7 @@ use logic::route::{Action, HostPattern, PoolId};
 use proptest::prelude::*;
 
 mod dsr;
+mod engine;
 mod environment;
 
 const DESIGN: &str = r#"

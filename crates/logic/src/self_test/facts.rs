@@ -195,6 +195,9 @@ pub struct Kernel {
     pub bpf: bool,
     /// Whether the configuration lets programs in the kernel forward packets.
     pub bpf_use: Use,
+    /// Who may use io_uring(7): 0 for all, 1 for privileged processes, 2 for none. `None` if the kernel does not say.
+    pub io_uring_disabled: Option<u64>,
+    pub io_uring_use: Use,
 }
 
 impl Kernel {

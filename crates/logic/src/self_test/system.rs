@@ -42,7 +42,7 @@ pub(super) fn sandbox(kernel: &Kernel) -> [Finding; 2] {
 
 /// Features that are used where they are there. None of them is needed, unless the configuration says so.
 pub(super) fn features(kernel: &Kernel) -> Vec<Finding> {
-    let Kernel { release, ktls, bpf, bpf_use, .. } = kernel;
+    let Kernel { release, ktls, bpf, bpf_use, io_uring_disabled, io_uring_use, .. } = kernel;
     let tcx = kernel.version().is_some_and(|version| version >= TCX);
     let bpf = match (bpf, bpf_use) {
         (true, _) => Finding::ok("bpf", "/sys/fs/bpf is mounted: programs of dsr outlive a restart"),
@@ -63,12 +63,18 @@ pub(super) fn features(kernel: &Kernel) -> Vec<Finding> {
         true => "the kernel has TLS (kTLS)",
         false => "the kernel's TLS (kTLS) is not loaded; nothing needs it (`modprobe tls` loads it)",
     };
-    vec![
-        bpf,
-        Finding::ok("tcx", tcx),
-        Finding::ok("ktls", ktls),
-        Finding::ok("io-uring", "io_uring is not used, and may be switched off"),
-    ]
+    let io_uring = match (io_uring_use, io_uring_disabled) {
+        (Use::NotNeeded, _) => Finding::ok("io-uring", "io_uring is not used, and may be switched off"),
+        (Use::Needed, None | Some(0)) => {
+            Finding::ok("io-uring", "io_uring is allowed, which process.engine asks for")
+        }
+        (Use::Needed, Some(_)) => Finding::fault(
+            "io-uring",
+            "io_uring is switched off, and process.engine asks for it: TCP sessions are served by epoll",
+            vec!["sysctl -w kernel.io_uring_disabled=0   # or set process.engine = \"epoll\"".to_owned()],
+        ),
+    };
+    vec![bpf, Finding::ok("tcx", tcx), Finding::ok("ktls", ktls), io_uring]
 }
 
 pub(super) fn resolver(resolver: &Resolver) -> Finding {

@@ -24,6 +24,8 @@ fn good() -> Facts {
             ktls: false,
             bpf: true,
             bpf_use: Use::NotNeeded,
+            io_uring_disabled: Some(0),
+            io_uring_use: Use::NotNeeded,
         },
         limits: Limits {
             descriptors: Descriptors { hard: 1 << 20, measured: Measured::Server, connections: None },
@@ -103,6 +105,11 @@ fn each_fault_is_told_alone_with_what_mends_it() {
         facts.kernel.bpf_use = Use::Needed;
     });
     assert_eq!(told.2, "mount -t bpf bpf /sys/fs/bpf");
+    let told = only_fault(|facts| {
+        facts.kernel.io_uring_disabled = Some(2);
+        facts.kernel.io_uring_use = Use::Needed;
+    });
+    assert_eq!(told.0, "io-uring");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use testing::{Scripted, Server};
 use crate::confinement::{tried_by_each_thread, with_intruder};
 
 /// All that the intruder tries.
-const ALL: [&str; 14] = [
+const ALL: [&str; 15] = [
     "shadow",
     "passwd",
     "ptrace",
@@ -28,6 +28,7 @@ const ALL: [&str; 14] = [
     "set-user-id",
     "setuid",
     "exec",
+    "ring",
 ];
 
 fn config(process: &str, rest: &str, backend: &str) -> String {

@@ -58,9 +58,13 @@ static void attempt(int signal) {
     tell("set-user-id", chmod(getenv("INTRUDER_REPORT"), 04700));
     // Not setuid(3), which waits for all threads: some may be starting or ending.
     tell("setuid", syscall(SYS_setuid, 0));
-    // Where programs may be started, this would end the server.
+    // Where programs may be started, this would end the server, and an io_uring may be made.
     char *words[] = {"/bin/true", 0};
-    if (!getenv("INTRUDER_STAYS")) tell("exec", execve(words[0], words, words + 1));
+    char params[120] = {0};
+    if (!getenv("INTRUDER_STAYS")) {
+        tell("exec", execve(words[0], words, words + 1));
+        tell("ring", syscall(425, 8, params));
+    }
     char end[32];
     snprintf(end, sizeof end, "end-%ld", syscall(SYS_gettid));
     tell(end, 0);
@@ -121,8 +125,8 @@ pub(crate) fn library(directory: &Path, name: &str, text: &str) -> PathBuf {
 }
 
 /// A server with the intruder in it, and the report of the intruder.
-fn broken_into(arguments: &[&str], backend: &str) -> (Server, PathBuf) {
-    let setup = Setup::new(&config(backend));
+fn broken_into(arguments: &[&str], config: &str) -> (Server, PathBuf) {
+    let setup = Setup::new(config);
     let file = setup.dir().join("penstock.toml");
     let words: Vec<&str> = [&["serve", "--config", file.to_str().unwrap()], arguments].concat();
     let (setup, report) = with_intruder(setup);
@@ -178,7 +182,13 @@ fn an_intruder_gets_nowhere_from_any_thread() {
         return;
     }
     let backend = Scripted::answering("x");
-    let (server, report) = broken_into(&[], &backend.address);
+    get_nowhere(&config(&backend.address));
+    // The rings of the workers can be used, and no other can be made.
+    get_nowhere(&format!("[process]\nengine = \"io-uring\"\n{}", config(&backend.address)));
+}
+
+fn get_nowhere(config: &str) {
+    let (server, report) = broken_into(&[], config);
     for (what, errno) in tried_by_each_thread(&server, &report) {
         // The C library takes ENOSYS for an older kernel, and makes clone(2).
         let refusals: &[Errno] =
@@ -207,7 +217,7 @@ fn without_the_sandbox_the_intruder_reads_what_root_may_and_status_says_so() {
         return;
     }
     let backend = Scripted::answering("x");
-    let (server, report) = broken_into(&["--no-sandbox"], &backend.address);
+    let (server, report) = broken_into(&["--no-sandbox"], &config(&backend.address));
     server.stderr.wait_for("files are NOT restricted: --no-sandbox", secs(10));
     server.stderr.wait_for("system calls are NOT restricted: --no-sandbox", secs(10));
     let status = String::from_utf8(server.ctl(&["status"]).stdout).unwrap();

@@ -10,6 +10,7 @@ mod control;
 mod control_access;
 mod default_user;
 mod drain;
+mod engine;
 mod first_minute;
 mod follow;
 mod include;

@@ -10,6 +10,7 @@ mod descriptors;
 mod discovery;
 mod fallback;
 mod fast_close;
+mod io_uring;
 mod outliers;
 mod passthrough;
 mod priority;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod front;
+mod io_uring;
 mod kinds;
 mod many;
 mod points;

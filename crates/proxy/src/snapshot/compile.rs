@@ -11,7 +11,7 @@ use logic::route::{PoolId, RouteTable};
 use sys::socket::{Outgoing, Owner};
 use tls::{Handshakes, Terminator};
 
-use super::{BackendPlan, Facts, ListenerPlan, PoolPlan, Snapshot};
+use super::{BackendPlan, Begins, Facts, ListenerPlan, PoolPlan, Snapshot};
 use crate::http2::rules::Rules;
 use crate::sticky_cookie::CookiePlan;
 
@@ -23,7 +23,13 @@ pub fn compile(config: Arc<Config>, facts: &Facts) -> Snapshot {
     let pools = config.pools.iter().enumerate();
     let pools = pools.map(|(at, pool)| Arc::new(compile_pool(PoolId(at), pool, facts))).collect();
     let mut known = facts.tls.clone();
-    let mut plan = |listener: &Listener| Arc::new(compile_listener(listener, facts, &mut known));
+    let mut plan = |listener: &Listener| {
+        let begins = match config.why_not_in_ring(listener) {
+            None => Begins::InRing,
+            Some(_) => Begins::InTask,
+        };
+        Arc::new(compile_listener(listener, begins, facts, &mut known))
+    };
     let listeners = config.listeners.iter().map(|listener| (listener.name.clone(), plan(listener))).collect();
     let mut operators = |settings: &TlsSettings, before: Option<&Terminator>| {
         Terminator::with_alpn(Vec::new(), settings, &mut known, facts.state.challenges.clone(), before)
@@ -76,7 +82,12 @@ fn compile_pool(id: PoolId, pool: &Pool, facts: &Facts) -> PoolPlan {
     }
 }
 
-fn compile_listener(listener: &Listener, facts: &Facts, known: &mut tls::Known) -> ListenerPlan {
+fn compile_listener(
+    listener: &Listener,
+    begins: Begins,
+    facts: &Facts,
+    known: &mut tls::Known,
+) -> ListenerPlan {
     let routes = match &listener.protocol {
         Protocol::Http(http) => Some(RouteTable::new(http.routes.clone(), http.pool)),
         Protocol::TlsPassthrough(passthrough) => {
@@ -94,6 +105,7 @@ fn compile_listener(listener: &Listener, facts: &Facts, known: &mut tls::Known) 
         hellos: Handshakes::after(facts.hellos.get(&listener.name), HELLOS),
         tls,
         hash_key: facts.hash_keys.get(&listener.name).cloned(),
+        begins,
         state: facts.state.listener(&listener.name),
     }
 }

@@ -20,6 +20,7 @@ use crate::front::Front;
 use crate::given::{Answer, NextProcess, Standing};
 use crate::question::Question;
 use crate::snapshot::Snapshot;
+use crate::tcp::ring::Engine;
 use crate::udp;
 
 /// Interval at which a worker writes its access-log lines and returns unused memory.
@@ -107,6 +108,8 @@ struct Loops {
     open: HashMap<BoundKey, Vec<Accepting>>,
     /// Of closed sockets that may still wait for replies.
     ending: Vec<(BoundKey, Rc<accept::CloseSignal>)>,
+    /// What serves the beginning of TCP sessions, if it is not the runtime.
+    engine: Option<Rc<Engine>>,
 }
 
 impl Loops {
@@ -153,7 +156,10 @@ impl Loops {
                 Socket::Proxied(path) => {
                     tokio::task::spawn_local(dsr::proxied::run(worker, key.clone(), *path, signal))
                 }
-                socket => tokio::task::spawn_local(accept::run(worker, key.clone(), socket, signal)),
+                socket => {
+                    let engine = self.engine.clone();
+                    tokio::task::spawn_local(accept::run(worker, key.clone(), socket, signal, engine))
+                }
             };
             self.open.entry(key).or_default().push(Accepting { close_signal, task, ends, number });
         }
@@ -234,15 +240,31 @@ pub fn run(
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut health = HealthChanges::of(&worker.front.state);
+        loops.engine = Engine::start(&worker);
+        let engine = loops.engine.clone();
+        let engine = engine.as_deref();
+        let tick_all = |now| {
+            worker.tick(now);
+            if let Some(engine) = engine {
+                engine.sweep(now);
+            }
+        };
+        let answer = |question| {
+            worker.answer(question);
+            // It may have ended sessions.
+            if let Some(engine) = engine {
+                engine.end_killed();
+            }
+        };
         let handed_over = loop {
             tokio::select! {
                 () = health.next() => worker.handle_health_change(),
-                _ = tick.tick() => worker.tick(Instant::now()),
+                _ = tick.tick() => tick_all(Instant::now()),
                 () = worker.slot_cache.account().wanted(index) => worker.give_up_unused(),
                 () = worker.slot_cache.account().wished(index) => worker.grant_wishes(),
                 error = &mut keeping => return Err(error),
                 // The sender lives as long as the front door.
-                Some(question) = questions.recv() => worker.answer(question),
+                Some(question) = questions.recv() => answer(question),
                 command = commands.recv() => match command {
                     Some(Command::Apply { snapshot, open, close, done }) => {
                         worker.adopt(snapshot);
@@ -274,6 +296,9 @@ pub fn run(
                 worker.drain();
             }
         }
+        if let Some(engine) = engine {
+            engine.leave_all();
+        }
         loop {
             let emptied = worker.emptied.notified();
             let is_empty = worker.connections.borrow().is_empty() && worker.accepting.get() == 0;
@@ -285,9 +310,9 @@ pub fn run(
             tokio::select! {
                 () = emptied => {}
                 () = health.next() => worker.handle_health_change(),
-                _ = tick.tick() => worker.tick(Instant::now()),
+                _ = tick.tick() => tick_all(Instant::now()),
                 error = &mut keeping => return Err(error),
-                Some(question) = questions.recv() => worker.answer(question),
+                Some(question) = questions.recv() => answer(question),
                 command = commands.recv() => match command {
                     Some(Command::Cut) | None => {
                         worker.cutting.set(true);
@@ -307,6 +332,9 @@ pub fn run(
         Ok(())
     });
     // Aborts the remaining sessions; each writes its access-log record.
+    if let Some(engine) = &loops.engine {
+        engine.clear();
+    }
     worker.idle_sessions.clear();
     worker.forget_offered();
     drop(runtime);

@@ -46,6 +46,9 @@ pub fn status(status: &Status) -> String {
     }
     descriptors(&mut out, &status.descriptors);
     push_line(&mut out, &line(&status.confinement.line()));
+    if let Some(engine) = status.engine.line() {
+        push_line(&mut out, &line(&engine));
+    }
     if let Some(older) = &status.older {
         push_line(&mut out, &line(&older.line()));
     }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use config::types::{BindAddress, Workers};
 use state::State;
 use state::data_path::StalePrograms;
+use state::engine::{EngineInUse, EngineState};
+use state::events::Level;
 use state::listen::Passed;
 use state::log_level::LogLevel;
 use state::state_directory::{self, StateDirectory};
@@ -75,8 +77,14 @@ impl Prepared {
         let helper = helper::start(&config).map_err(system("start the helper that runs acme commands"))?;
         state.confinement.commands = helper.commands().to_vec();
         let guardian = means::start_guardian(&options.launch, &config);
+        state.engine = EngineState::make(config.process.engine, workers);
         confinement::restrict(&mut state.confinement, &config, &needs, &programs, options.sandbox);
         confinement::tell(&state);
+        if let EngineInUse::EpollInstead(why) = &state.engine.in_use {
+            let message =
+                format!("process.engine: io_uring cannot be used: {why}; TCP sessions are served by epoll");
+            state.events.record(Level::Warning, "process", message);
+        }
         let (files, found) = match take_over {
             Some(_) => (Files::later(directory.as_deref()), Found::default()),
             None => Files::open(directory.as_deref(), &state),

@@ -29,6 +29,14 @@ pub enum Packets {
     Unused,
 }
 
+/// Whether this process has an io_uring. Its operations pass by the filter: `crates/sys/src/ring.rs` lets the kernel refuse all but
+/// a few on sockets, and no call makes another ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rings {
+    Used,
+    Unused,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
     #[error("no filter for this processor")]
@@ -39,11 +47,11 @@ pub enum FilterError {
     Apply(#[from] seccompiler::Error),
 }
 
-pub(super) fn program(children: Children, packets: Packets) -> Result<BpfProgram, FilterError> {
+pub(super) fn program(children: Children, packets: Packets, rings: Rings) -> Result<BpfProgram, FilterError> {
     let refuse = SeccompAction::Errno(libc::EPERM as u32);
     let processor = std::env::consts::ARCH.try_into().map_err(FilterError::Processor)?;
     let (rules, otherwise, listed) = match children {
-        Children::None => (allowed(packets)?, refuse, SeccompAction::Allow),
+        Children::None => (allowed(packets, rings)?, refuse, SeccompAction::Allow),
         Children::Any => (refused(packets)?, SeccompAction::Allow, refuse),
     };
     Ok(SeccompFilter::new(rules, otherwise, listed, processor)?.try_into()?)
@@ -51,8 +59,11 @@ pub(super) fn program(children: Children, packets: Packets) -> Result<BpfProgram
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-fn allowed(packets: Packets) -> Result<Rules, BackendError> {
+fn allowed(packets: Packets, rings: Rings) -> Result<Rules, BackendError> {
     let mut rules: Rules = ALLOWED.iter().chain(OLD).map(|call| (*call, Vec::new())).collect();
+    if rings == Rings::Used {
+        rules.extend(OF_RINGS.map(|call| (call, Vec::new())));
+    }
     let families = [libc::AF_INET, libc::AF_INET6].map(|family| {
         [libc::SOCK_STREAM, libc::SOCK_DGRAM]
             .map(|kind| SeccompRule::new(vec![is(0, family)?, of_kind(kind)?]))
@@ -167,6 +178,9 @@ fn is(argument: u8, value: i32) -> Result<SeccompCondition, BackendError> {
 fn of_kind(kind: i32) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(0xf), kind as u64)
 }
+
+/// Calls with a ring that was made before the filter.
+const OF_RINGS: [i64; 2] = [libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
 const ALLOWED: &[i64] = &[
     // Bytes.

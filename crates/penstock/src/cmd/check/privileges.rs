@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use config::types::Engine;
 use config::{Config, MachineFault};
 use serde_json::{Value, json};
 use serve::confinement::{self, DEFAULT_USER};
@@ -123,6 +124,13 @@ fn rows(config: &Config, file: Option<&Path>) -> Vec<Row> {
             "serving; without execve, ptrace, mount, raw sockets and others",
             END,
         ));
+        if config.process.engine == Engine::IoUring {
+            rows.push(row(
+                "an io_uring for each worker",
+                "process.engine: receives, sends, connects and closes; the kernel refuses other operations, and no other is made",
+                END,
+            ));
+        }
     }
     rows
 }

@@ -1,0 +1,40 @@
+//! `engine` of the process, and the listeners that io_uring serves.
+
+use config::types::Engine;
+
+use super::{bad, good};
+
+fn why_not(listener: &str, pool: &str) -> Option<&'static str> {
+    let text = format!(
+        "[process]\nengine = \"io-uring\"\n[listener.raw]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\n{listener}\n\
+         [pool.app]\nbackends = [\"127.0.0.1:1\"]\n{pool}\n"
+    );
+    let loaded = good(&text, &[]);
+    assert_eq!(loaded.config.process.engine, Engine::IoUring);
+    loaded.config.why_not_in_ring(&loaded.config.listeners[0])
+}
+
+#[test]
+fn plain_tcp_listeners_begin_in_a_ring_and_each_other_has_a_reason() {
+    let sorry = "fallback = \"sorry\"\n[pool.sorry]\nbackends = [\"127.0.0.1:2\"]\n";
+    for pool in ["balance = \"least-connections\"", "retries = 3\nqueue = 9", sorry] {
+        assert_eq!(why_not("max-connections = 9\nidle-timeout = \"1m\"", pool), None, "{pool}");
+    }
+    for (listener, pool, why) in [
+        ("proxy-protocol-from = [\"10.0.0.0/8\"]", "", "proxy-protocol-from"),
+        ("fast-close = \"up\"", "", "fast-close"),
+        ("", "send-proxy = \"v2\"", "send-proxy of its pool"),
+        ("", &format!("{sorry}send-proxy = \"v1\""), "send-proxy of its pool"),
+        ("", "source-address = \"client\"", "source-address of its pool"),
+    ] {
+        assert_eq!(why_not(listener, pool), Some(why), "{listener} {pool}");
+    }
+    let http = good(
+        "[listener.web]\nbind = \":0\"\npool = \"app\"\n[pool.app]\nbackends = [\"127.0.0.1:1\"]\n",
+        &[],
+    );
+    assert_eq!(http.config.process.engine, Engine::Epoll, "the default");
+    assert_eq!(http.config.why_not_in_ring(&http.config.listeners[0]), Some("its protocol is not tcp"));
+    let wrong = bad("[process]\nengine = \"uring\"\n", &[]).render();
+    assert!(wrong.contains("\"epoll\", \"io-uring\"") || wrong.contains("io-uring"), "{wrong}");
+}

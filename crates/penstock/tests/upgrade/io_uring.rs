@@ -1,0 +1,97 @@
+//! An upgrade while sessions are in rings: each goes on, and none is lost or counted twice.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::thread;
+
+use testing::{eventually, secs};
+
+use crate::front::Front;
+use crate::many::echo;
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(secs(60))).unwrap();
+    stream
+}
+
+fn config(backend: &str) -> String {
+    format!(
+        "[process]\nworkers = 2\nengine = \"io-uring\"\nstate-directory = \"@DIR@/state\"\n\
+         [control]\nsocket = \"@DIR@/control.sock\"\n[admin]\nbind = \"127.0.0.1:0\"\n[access-log]\ntarget = \"off\"\n\
+         [listener.raw]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"db\"\n\
+         [pool.db]\nhealth = \"off\"\nbackends = [\"{backend}\"]\n"
+    )
+}
+
+fn metric(front: &Front, name: &str) -> u64 {
+    let metrics = front.server.metrics();
+    let line = metrics.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn upgrades_lose_no_session_of_a_ring() {
+    const UPGRADES: usize = 3;
+    const KEPT: usize = 20;
+    let backend = echo();
+    let mut front = Front::start(&config(&backend));
+    let address = front.server.address("raw");
+    let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    // Short sessions all the time: at each upgrade some are in the rings.
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let (address, stop, served) = (address.clone(), stop.clone(), served.clone());
+            thread::spawn(move || {
+                while !stop.load(SeqCst) {
+                    let mut stream = connect(&address);
+                    stream.write_all(b"question").unwrap();
+                    let mut back = [0; 8];
+                    stream.read_exact(&mut back).unwrap();
+                    assert_eq!(&back, b"question");
+                    stream.shutdown(Shutdown::Write).unwrap();
+                    assert_eq!(stream.read(&mut back).unwrap(), 0);
+                    served.fetch_add(1, SeqCst);
+                }
+            })
+        })
+        .collect();
+    let mut kept = Vec::new();
+    for round in 0..UPGRADES {
+        let so_far = served.load(SeqCst);
+        eventually("sessions are served", secs(20), || (served.load(SeqCst) > so_far + 50).then_some(()));
+        // These have just begun.
+        for _ in 0..KEPT {
+            let mut stream = connect(&address);
+            stream.write_all(b"half").unwrap();
+            kept.push(stream);
+        }
+        let before = front.pid();
+        front.upgrade(&[]);
+        front.wait_gone(before);
+        for stream in &mut kept[round * KEPT..] {
+            let mut back = [0; 4];
+            stream.read_exact(&mut back).unwrap();
+            assert_eq!(&back, b"half");
+        }
+        assert_eq!(front.server.ctl_json(&["status"])["engine"]["in_use"], "io-uring");
+    }
+    stop.store(true, SeqCst);
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    for stream in &mut kept {
+        stream.write_all(b"rest").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut back = Vec::new();
+        stream.read_to_end(&mut back).unwrap();
+        assert_eq!(back, b"rest");
+    }
+    let all = (served.load(SeqCst) + kept.len()) as u64;
+    let of = |name: &str| metric(&front, &format!("penstock_listener_{name}{{listener=\"raw\"}}"));
+    eventually("each is counted once", secs(20), || (of("sessions_total") == all).then_some(()));
+    eventually("none is left", secs(20), || {
+        (of("connections") == 0 && front.server.backend(&backend)["in_flight"] == 0).then_some(())
+    });
+    assert_eq!(of("received_bytes_total"), all * 8);
+}

@@ -1,0 +1,546 @@
+//! One session in a ring: what it waits for, and what it begins with each result.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::types::{BackendAddress, TcpSettings};
+use logic::access_log::Kind;
+use logic::acl::Verdict;
+use logic::attempts::Fault;
+use logic::balance::view::View;
+use logic::balance::{HashKey, Tried, client_key};
+use logic::peers::Peer;
+use logic::route::PoolId;
+use nix::libc;
+use socket2::SockRef;
+use state::ending::Ending;
+use sys::ring::{Completion, Lease, Next, Operation, Ring};
+use sys::socket::Opening;
+use tls::Issuer;
+use tls::plain::Parked;
+
+use super::super::{Before, Session, Unsent, connect_and_relay, relay, sent_first};
+use super::MOST;
+use crate::arrival::{Arrival, ClientConnection, Entry};
+use crate::connect::{self, ConnectFault};
+use crate::fallback;
+use crate::live::{Killed, Movable, Speaks};
+use crate::outcome::Outcome;
+use crate::relay::{Early, Watch};
+use crate::retry_budget;
+use crate::sticky_cookie::Slot;
+use crate::stream::Stream;
+use crate::upstream::{self, Origin, Remember, Wanted};
+use crate::worker::Current;
+
+/// Whether the ring still has a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    InRing,
+    /// No operation of it is left, and [`Ringed::finish`] follows.
+    Over,
+}
+
+/// How far the direction from a side has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Source {
+    #[default]
+    Open,
+    Ended,
+    /// Reset.
+    Failed,
+}
+
+/// The connection to the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// None was begun.
+    Absent,
+    Opening,
+    Open,
+    /// The error of connect(2).
+    Refused(i32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Course {
+    Stays,
+    /// To be looked at: something was met that the ring does not do.
+    Leaves,
+    /// Its operations were cancelled.
+    Leaving,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Touched {
+    Yes,
+    No,
+}
+
+/// The kernel's part in one direction of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kernel {
+    Works,
+    #[default]
+    Rests,
+}
+
+#[derive(Default)]
+struct Side {
+    socket: Option<OwnedFd>,
+    receives: Kernel,
+    sends: Kernel,
+    source: Source,
+    /// Bytes for this side.
+    waiting: VecDeque<Lease>,
+    /// Whether this side was told the end of the other.
+    told: bool,
+}
+
+/// The fields are in the order in which they are dropped: connections are closed before their places are given back.
+pub(super) struct Ringed {
+    client: Side,
+    backend: Side,
+    session: Box<Session>,
+    current: Current,
+    pool: PoolId,
+    peer: Peer,
+    began: Instant,
+    link: Link,
+    opening: Opening,
+    /// Number of outages of the backend when the session got it.
+    outages: u32,
+    course: Course,
+    /// Operations whose last result is to come.
+    pending: u32,
+    touched: Touched,
+}
+
+/// The session needs what the ring does not do.
+struct Unusual;
+
+impl Ringed {
+    pub(super) fn new(entry: Entry, settings: &TcpSettings, client: TcpStream, peer: Peer) -> Self {
+        let Entry { worker, current, plan, admitted, .. } = entry;
+        admitted.handle().live.speaks.set(Speaks::Tcp);
+        let mut outcome = Outcome::new(&worker, &plan.state, Kind::Tcp, peer, None);
+        outcome.belong(admitted.handle());
+        let began = outcome.started();
+        let watch = Watch::begun(settings.idle_timeout, began).closing(settings.fast_close);
+        Self {
+            client: Side { socket: Some(client.into()), ..Side::default() },
+            backend: Side::default(),
+            session: Box::new(Session { watch, outcome, unsent: None, slot: None, admitted }),
+            current,
+            pool: settings.pool,
+            peer,
+            began,
+            link: Link::Absent,
+            opening: Opening::TheyMaySpeak,
+            outages: 0,
+            course: Course::Stays,
+            pending: 0,
+            touched: Touched::No,
+        }
+    }
+
+    pub(super) fn is_older(&self, now: Instant, than: Duration) -> bool {
+        now.saturating_duration_since(self.began) >= than
+    }
+
+    pub(super) fn is_killed(&self) -> bool {
+        self.session.admitted.handle().live.killed.get() == Killed::Yes
+    }
+
+    /// Puts the session on the list of those to look at, once.
+    pub(super) fn touch(&mut self, key: u32, list: &mut Vec<u32>) {
+        if self.touched == Touched::No {
+            self.touched = Touched::Yes;
+            list.push(key);
+        }
+    }
+
+    /// Begins to receive from the client.
+    pub(super) fn receive(&mut self, ring: &mut Ring, key: u32) {
+        receive(&mut self.client, ring, Operation::ReceiveClient, key, &mut self.pending);
+    }
+
+    /// Notes a result.
+    pub(super) fn note(&mut self, ring: &mut Ring, completion: Completion) {
+        let Completion { operation, result, lease, more, .. } = completion;
+        if !more {
+            self.pending = self.pending.saturating_sub(1);
+        }
+        match operation {
+            Operation::ReceiveClient | Operation::ReceiveBackend => {
+                self.note_received(ring, operation, result, lease, more);
+            }
+            Operation::SendClient | Operation::SendBackend => self.note_sent(ring, operation, result, lease),
+            Operation::Connect => self.note_connected(result),
+            Operation::Cancel | Operation::Close => {}
+        }
+    }
+
+    fn note_received(
+        &mut self,
+        ring: &mut Ring,
+        operation: Operation,
+        result: Result<usize, i32>,
+        lease: Option<Lease>,
+        more: bool,
+    ) {
+        let totals = self.session.outcome.relayed();
+        let (from, to, total) = match operation {
+            Operation::ReceiveClient => (&mut self.client, &mut self.backend, &totals.up),
+            _ => (&mut self.backend, &mut self.client, &totals.down),
+        };
+        if !more {
+            from.receives = Kernel::Rests;
+        }
+        match (result, lease) {
+            (Ok(count), Some(lease)) if count > 0 => {
+                total.set(total.get() + count as u64);
+                to.waiting.push_back(lease);
+            }
+            (Ok(_), lease) => {
+                from.source = Source::Ended;
+                lease.into_iter().for_each(|lease| ring.give_back(lease));
+            }
+            (Err(libc::ECANCELED), _) => {}
+            (Err(libc::ENOBUFS | libc::ENOMEM | libc::EAGAIN | libc::EINTR), _) => self.course.leaves(),
+            (Err(_), _) => from.source = Source::Failed,
+        }
+    }
+
+    fn note_sent(
+        &mut self,
+        ring: &mut Ring,
+        operation: Operation,
+        result: Result<usize, i32>,
+        lease: Option<Lease>,
+    ) {
+        let side = if operation == Operation::SendClient { &mut self.client } else { &mut self.backend };
+        side.sends = Kernel::Rests;
+        let Some(mut lease) = lease else { return };
+        match result {
+            Ok(count) => lease.advance(count),
+            Err(libc::ECANCELED) => {}
+            // The relay meets the same error, and knows what follows from it.
+            Err(_) => self.course.leaves(),
+        }
+        if lease.is_empty() {
+            ring.give_back(lease);
+        } else {
+            side.waiting.push_front(lease);
+        }
+    }
+
+    fn note_connected(&mut self, result: Result<usize, i32>) {
+        match result {
+            Ok(_) => self.open(),
+            // It was cancelled, and is begun anew by a task.
+            Err(libc::ECANCELED) => self.link = Link::Absent,
+            Err(error) => self.link = Link::Refused(error),
+        }
+        if self.link != Link::Open {
+            self.course.leaves();
+        }
+    }
+
+    /// Counts a connection to the backend.
+    fn open(&mut self) {
+        self.link = Link::Open;
+        let took = self.began.elapsed();
+        let outcome = &mut self.session.outcome;
+        outcome.connect = Some(took.into());
+        let (Some(pool), Some(index)) = (&outcome.pool, outcome.backend) else { return };
+        let (worker, backend) = (outcome.worker(), &pool.backends[index].state);
+        let counters = backend.counters.of(worker.index);
+        counters.connects.add(1);
+        counters.sessions.add(1);
+        counters.latency.observe(took);
+        upstream::note_latency(pool, backend, took, self.began + took);
+        upstream::note_answer(worker, pool, index, 0);
+        self.session.admitted.handle().live.movable.set(Movable::Yes);
+    }
+
+    /// Begins what can begin.
+    pub(super) fn advance(&mut self, ring: &mut Ring, key: u32) -> Stage {
+        self.touched = Touched::No;
+        if self.course != Course::Leaving {
+            self.act(ring, key);
+        }
+        if self.course == Course::Leaving && self.pending == 0 { Stage::Over } else { Stage::InRing }
+    }
+
+    fn act(&mut self, ring: &mut Ring, key: u32) {
+        let is_lost = self.client.source == Source::Failed && self.link == Link::Absent;
+        if self.link == Link::Absent
+            && !is_lost
+            && self.course == Course::Stays
+            && let Err(Unusual) = self.choose(ring, key)
+        {
+            self.course.leaves();
+        }
+        let (up, down) = self.session.outcome.relayed().both();
+        if is_lost || self.course == Course::Leaves || up + down > MOST {
+            return self.leave(ring, key);
+        }
+        if self.link == Link::Open {
+            send(&mut self.backend, ring, Operation::SendBackend, key, &mut self.pending);
+        }
+        send(&mut self.client, ring, Operation::SendClient, key, &mut self.pending);
+        let delivered = |from: &Side, to: &Side| {
+            from.source != Source::Open && to.waiting.is_empty() && to.sends == Kernel::Rests
+        };
+        let is_open = self.link == Link::Open;
+        let up = is_open && delivered(&self.client, &self.backend);
+        let down = is_open && delivered(&self.backend, &self.client);
+        let is_failed =
+            up && self.client.source == Source::Failed || down && self.backend.source == Source::Failed;
+        if is_failed || up && down {
+            return self.leave(ring, key);
+        }
+        for (is_over, side) in [(up, &mut self.backend), (down, &mut self.client)] {
+            if is_over && !std::mem::replace(&mut side.told, true) {
+                // An error means that the peer has already closed its connection.
+                let _ = side.socket.as_ref().map(|socket| SockRef::from(socket).shutdown(Shutdown::Write));
+            }
+        }
+        receive(&mut self.client, ring, Operation::ReceiveClient, key, &mut self.pending);
+        if is_open {
+            receive(&mut self.backend, ring, Operation::ReceiveBackend, key, &mut self.pending);
+        }
+    }
+
+    /// Chooses a backend and begins to connect. Nothing was counted if the ring cannot.
+    fn choose(&mut self, ring: &mut Ring, key: u32) -> Result<(), Unusual> {
+        let outcome = &mut self.session.outcome;
+        let worker = outcome.worker().clone();
+        let pool = self.current.pool(self.pool);
+        if pool.settings.fallback.is_some() {
+            let found = fallback::find(&self.current, pool);
+            found.filter(|found| Arc::ptr_eq(found, pool)).ok_or(Unusual)?;
+            // Says so if another pool has served until now.
+            fallback::serving(&worker, &self.current, pool);
+        }
+        let wanted = Wanted {
+            client: self.peer,
+            judged: Some(self.peer),
+            key: match &pool.settings.hash_key {
+                HashKey::Client => self.peer.ip().map_or(0, client_key),
+                _ => 0,
+            },
+            tried: &Tried::default(),
+            cookie: Slot::Absent,
+            origin: Origin::Client,
+            remember: Remember::AtOnce,
+        };
+        let chosen = match upstream::choose_at_once(&worker, &self.current, pool, &wanted, self.began) {
+            Some(Ok(chosen)) if chosen.trial.is_none() => chosen,
+            _ => return Err(Unusual),
+        };
+        let first = self.backend.waiting.front();
+        self.opening = if first.is_some() { Opening::WeSpeak } else { Opening::TheyMaySpeak };
+        let plan = &pool.backends[chosen.index];
+        let (socket, address) = match &plan.state.address {
+            BackendAddress::Unix(path) => {
+                (OwnedFd::from(sys::socket::connect_unix(path).map_err(|_| Unusual)?), None)
+            }
+            BackendAddress::Ssh { .. } => return Err(Unusual),
+            // The relay tries several one after the other.
+            _ if plan.state.addresses.load().len() != 1 => return Err(Unusual),
+            _ => {
+                let outgoing = plan.outgoing_for(self.peer);
+                let (address, outgoing) = connect::first_address(&plan.state, outgoing).ok_or(Unusual)?;
+                let socket = sys::socket::prepare_tcp(address, self.opening, outgoing);
+                (OwnedFd::from(socket.map_err(|_| Unusual)?), Some(address))
+            }
+        };
+        retry_budget::count(&worker, pool, self.began);
+        self.outages = chosen.backend.outages();
+        outcome.pool = Some(pool.clone());
+        outcome.attempts += 1;
+        (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
+        outcome.show_backend(&chosen.backend);
+        outcome.show_descriptor(socket.as_raw_fd());
+        self.session.slot = Some(chosen.slot);
+        let socket = self.backend.socket.insert(socket);
+        let next = match address {
+            Some(address) => {
+                self.link = Link::Opening;
+                self.pending += 1;
+                ring.connect(socket.as_fd(), address, key, Next::Waits);
+                Next::Waits
+            }
+            None => Next::Free,
+        };
+        if let Some(first) = self.backend.waiting.pop_front() {
+            self.pending += 1;
+            self.backend.sends = Kernel::Works;
+            ring.send(socket.as_fd(), first, Operation::SendBackend, key, next);
+        }
+        receive(&mut self.backend, ring, Operation::ReceiveBackend, key, &mut self.pending);
+        if address.is_none() {
+            self.open();
+        }
+        Ok(())
+    }
+
+    /// Cancels what the kernel has of the session. It is over when the results are there.
+    pub(super) fn leave(&mut self, ring: &mut Ring, key: u32) {
+        self.course = Course::Leaving;
+        let is_opening = self.link == Link::Opening;
+        for (side, opens) in [(&self.client, false), (&self.backend, is_opening)] {
+            if let Some(socket) = &side.socket
+                && (opens || side.receives == Kernel::Works || side.sends == Kernel::Works)
+            {
+                self.pending += 1;
+                ring.cancel(socket.as_fd(), key);
+            }
+        }
+    }
+
+    /// Ends the session, or lets a task go on with it. Returns it if its connections are being closed.
+    pub(super) fn finish(mut self: Box<Self>, ring: &mut Ring) -> Option<Box<Self>> {
+        let reset = |side: &Side| {
+            if let Some(socket) = &side.socket {
+                // An error means that the connection is already closed.
+                let _ = sys::socket::set_linger_zero(socket.as_fd());
+            }
+        };
+        let is_whole = |from: &Side, to: &Side| from.source == Source::Ended && to.waiting.is_empty();
+        let ending = if self.is_killed() {
+            // The operator's command has seen to the resets.
+            None
+        } else if self.client.source == Source::Failed {
+            reset(&self.backend);
+            Some(Ending::ClientClosed)
+        } else if self.link == Link::Open && self.backend.source == Source::Failed {
+            reset(&self.client);
+            Some(Ending::BackendAborted)
+        } else if self.link == Link::Open
+            && is_whole(&self.client, &self.backend)
+            && is_whole(&self.backend, &self.client)
+        {
+            Some(Ending::Ok)
+        } else {
+            (*self).go_on(ring);
+            return None;
+        };
+        if let Some(ending) = ending {
+            self.session.outcome.end(ending);
+        }
+        for side in [&mut self.backend, &mut self.client] {
+            side.waiting.drain(..).for_each(|lease| ring.give_back(lease));
+            if let Some(socket) = side.socket.take() {
+                ring.close(socket);
+            }
+        }
+        Some(self)
+    }
+
+    /// Lets a task go on with the session.
+    fn go_on(self, ring: &mut Ring) {
+        let Self { client, backend, mut session, current, pool, peer, link, opening, outages, .. } = self;
+        let (up, down) = (collect(ring, backend.waiting), collect(ring, client.waiting));
+        let Some(client) = client.socket.and_then(|socket| watched(socket).ok()) else { return };
+        let client = Stream::parked(client);
+        let handle = session.admitted.handle().clone();
+        let (standing, now) = (Verdict::Permit, Instant::now());
+        let arrival =
+            Arrival { peer, local: None, tls: None, issuer: Issuer::Unknown, standing, session: None };
+        let task = if link == Link::Open {
+            let Some(backend) = backend.socket.and_then(|socket| watched(socket).ok()) else { return };
+            session.unsent = (session.outcome.relayed().both() == (0, 0))
+                .then(|| Box::new(Unsent { current, arrival, opening, tried: Tried::default(), outages }));
+            session.watch.begin_at(now);
+            session.watch.may_be_handed_over();
+            let early = sent_first(Early { up, down });
+            tokio::task::spawn_local(relay(session, client, Stream::parked(backend), early))
+        } else {
+            drop(backend.socket);
+            let before = begin_again(&mut session, link);
+            let client = ClientConnection { stream: client, early: up, arrival };
+            tokio::task::spawn_local(connect_and_relay(session, current, pool, client, now, before))
+        };
+        handle.live.served_by(task.abort_handle());
+    }
+}
+
+/// Takes back what was counted for a connection that did not come about, and notes the backend's fault.
+fn begin_again(session: &mut Session, link: Link) -> Before {
+    let outcome = &mut session.outcome;
+    outcome.relayed().up.set(0);
+    outcome.hide_socket();
+    session.slot = None;
+    let (Some(pool), Some(index)) = (outcome.pool.clone(), outcome.backend) else { return Before::Nothing };
+    if let Link::Refused(error) = link {
+        let backend = &pool.backends[index].state;
+        let address = backend.addresses.load().first().copied();
+        let (error, limit) = (io::Error::from_raw_os_error(error), pool.settings.timeouts.connect);
+        if let ConnectFault::Backend(cause) = connect::fault_of(error, address, limit) {
+            outcome.failed.note(index, Fault::of(&cause));
+            upstream::note_failure(outcome.worker(), &pool, index, cause);
+            return Before::Refused(index);
+        }
+    }
+    (outcome.backend, outcome.view, outcome.attempts) = (None, View::default(), 0);
+    Before::Counted
+}
+
+impl Course {
+    fn leaves(&mut self) {
+        if *self == Self::Stays {
+            *self = Self::Leaves;
+        }
+    }
+}
+
+/// Receives from a side, unless the kernel does so already or there is nothing more.
+fn receive(side: &mut Side, ring: &mut Ring, operation: Operation, key: u32, pending: &mut u32) {
+    if let Some(socket) = &side.socket
+        && side.receives == Kernel::Rests
+        && side.source == Source::Open
+    {
+        side.receives = Kernel::Works;
+        *pending += 1;
+        ring.receive(socket.as_fd(), operation, key);
+    }
+}
+
+/// Sends a side what waits for it, unless the kernel does so already.
+fn send(side: &mut Side, ring: &mut Ring, operation: Operation, key: u32, pending: &mut u32) {
+    if let Some(socket) = &side.socket
+        && side.sends == Kernel::Rests
+        && let Some(lease) = side.waiting.pop_front()
+    {
+        side.sends = Kernel::Works;
+        *pending += 1;
+        ring.send(socket.as_fd(), lease, operation, key, Next::Free);
+    }
+}
+
+/// The bytes of buffers, which go back to the ring.
+fn collect(ring: &mut Ring, leases: VecDeque<Lease>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(leases.iter().map(Lease::len).sum());
+    for lease in leases {
+        bytes.extend_from_slice(ring.bytes(&lease));
+        ring.give_back(lease);
+    }
+    bytes
+}
+
+/// A connection for the runtime.
+fn watched(socket: OwnedFd) -> io::Result<Parked> {
+    let known = socket2::Socket::from(socket);
+    known.set_nonblocking(true)?;
+    Ok(match known.local_addr()?.is_unix() {
+        true => Parked::Unix(OwnedFd::from(known).into()),
+        false => Parked::Tcp(OwnedFd::from(known).into()),
+    })
+}

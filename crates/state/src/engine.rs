@@ -1,0 +1,74 @@
+//! What moves the bytes of TCP sessions in this process, for workers and reports.
+
+use std::io;
+use std::sync::Mutex;
+
+use config::types::Engine;
+use nix::errno::Errno;
+use sys::ring::Ring;
+
+use crate::lock::lock;
+
+/// The engine of the process.
+#[derive(Default)]
+pub struct EngineState {
+    pub in_use: EngineInUse,
+    /// Rings for workers that have not begun yet.
+    rings: Mutex<Vec<Ring>>,
+}
+
+/// The engine that is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum EngineInUse {
+    #[default]
+    Epoll,
+    IoUring,
+    /// io_uring was chosen and cannot be had, with the reason.
+    EpollInstead(String),
+}
+
+impl EngineState {
+    /// Makes the chosen engine, or finds that it cannot be had. To be called before the process gives up io_uring_setup(2).
+    pub fn make(chosen: Engine, workers: usize) -> Self {
+        let rings: io::Result<Vec<_>> = match chosen {
+            Engine::Epoll => return Self::default(),
+            Engine::IoUring => (0..workers).map(|_| Ring::new()).collect(),
+        };
+        match rings {
+            Ok(rings) => Self { in_use: EngineInUse::IoUring, rings: Mutex::new(rings) },
+            Err(error) => Self { in_use: EngineInUse::EpollInstead(reason(&error)), rings: Mutex::default() },
+        }
+    }
+
+    /// The ring of a worker that begins. `None` if it is served by epoll.
+    pub fn take_ring(&self) -> Option<Ring> {
+        lock(&self.rings).pop()
+    }
+}
+
+impl EngineInUse {
+    /// The engine in a word.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Epoll | Self::EpollInstead(_) => Engine::Epoll.as_str(),
+            Self::IoUring => Engine::IoUring.as_str(),
+        }
+    }
+}
+
+/// Why there is no ring, and what to do.
+fn reason(error: &io::Error) -> String {
+    let why = match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOSYS) => {
+            "this kernel has no io_uring, or a container hides it: Linux 6.0 or newer is needed"
+        }
+        Some(Errno::EPERM | Errno::EACCES) => {
+            "it is forbidden here: set kernel.io_uring_disabled to 0, and allow io_uring in the seccomp profile of the container"
+        }
+        Some(Errno::EINVAL) => "this kernel is too old: Linux 6.0 or newer is needed",
+        Some(Errno::EMFILE | Errno::ENFILE) => "no descriptor is free: raise LimitNOFILE",
+        Some(Errno::ENOMEM) => "too little memory is free, or may be locked: raise LimitMEMLOCK",
+        _ => "the kernel refuses it",
+    };
+    format!("{why} ({error})")
+}
