@@ -13,7 +13,7 @@ use crate::pairing::Pairing;
 use crate::plan::{Group, Length, Plan, Scenario};
 use crate::sample::Metric;
 use crate::scenario::chain::{self, Chain, Count, Fresh, Links, Neighbour};
-use crate::target::front::{BackendEnd, Front, Protocol, SPARE, Splicing};
+use crate::target::front::{BackendEnd, Engine, Front, Protocol, SPARE, Splicing};
 use crate::target::{Program, nginx};
 
 #[derive(Debug)]
@@ -58,6 +58,7 @@ impl Scenario for Tcp {
              and wait for the client's own. `penstock-fast-close` does what nginx does (`fast-close = \"up\"`), and has a limit of \
              its own against it."
                 .to_owned(),
+            "`penstock-io-uring` is penstock with `engine = \"io-uring\"`.".to_owned(),
             "In groups with a backlog a spinning process shares the relay's core: the rate says how much was measured, not how \
              fast the relay is."
                 .to_owned(),
@@ -92,11 +93,12 @@ enum Behind {
 struct Settings {
     splicing: Splicing,
     backend_end: BackendEnd,
+    engine: Engine,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { splicing: Splicing::Default, backend_end: BackendEnd::Default }
+        Settings { splicing: Splicing::Default, backend_end: BackendEnd::Default, engine: Engine::Default }
     }
 }
 
@@ -213,6 +215,7 @@ impl Work {
                 add("haproxy-splice", Settings { splicing: Splicing::On, ..Settings::default() });
             }
             if program == Program::Penstock && work.conversation == TrafficShape::Short {
+                add(IO_URING, Settings { engine: Engine::IoUring, ..Settings::default() });
                 add(FAST_CLOSE, Settings { backend_end: BackendEnd::EndsSession, ..Settings::default() });
             }
         }
@@ -247,7 +250,8 @@ impl Work {
             None => None,
             Some((program, settings)) => {
                 let front = Front::new(Protocol::Tcp, context.free_tcp()?, behind.clone());
-                Some((program, front.splicing(settings.splicing).backend_end(settings.backend_end)))
+                let front = front.splicing(settings.splicing).backend_end(settings.backend_end);
+                Some((program, front.engine(settings.engine)))
             }
         };
         let (conversation, connections) = (self.conversation, self.connections);
@@ -305,6 +309,9 @@ fn idle(context: &Context, programs: &[Program]) -> Group {
 const REST: Duration = Duration::from_millis(1250);
 
 const CONNECTIONS: usize = 64;
+
+/// penstock, whose short sessions stay in an io_uring.
+const IO_URING: &str = "penstock-io-uring";
 
 /// penstock, told to end a session when its backend has closed.
 const FAST_CLOSE: &str = "penstock-fast-close";

@@ -26,6 +26,17 @@ pub struct Front {
     pub headers: Headers,
     /// What the end of a backend does to a relayed connection, for programs that can be configured.
     pub backend_end: BackendEnd,
+    /// What moves the bytes of TCP, for programs that have a choice.
+    pub engine: Engine,
+}
+
+/// What moves the bytes of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// The program's default.
+    Default,
+    /// io_uring(7).
+    IoUring,
 }
 
 /// What a relay does when the backend has closed its connection.
@@ -113,6 +124,7 @@ impl Front {
             splicing: Splicing::Default,
             headers: Headers::Added,
             backend_end: BackendEnd::Default,
+            engine: Engine::Default,
         }
     }
 
@@ -136,6 +148,10 @@ impl Front {
 
     pub fn backend_end(self, backend_end: BackendEnd) -> Self {
         Front { backend_end, ..self }
+    }
+
+    pub fn engine(self, engine: Engine) -> Self {
+        Front { engine, ..self }
     }
 
     pub fn on(self, place: CoreSet) -> Self {

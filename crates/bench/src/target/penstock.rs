@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::front::{BackendEnd, Front, Headers, Protocol, Replies, Tls};
+use super::front::{BackendEnd, Engine, Front, Headers, Protocol, Replies, Tls};
 use super::prepared::{Prepared, unsupported};
 use crate::address::Address;
 use crate::context::Context;
@@ -35,12 +35,16 @@ fn configuration(front: &Front) -> Result<String, Error> {
         Protocol::Http | Protocol::Tcp => "max-connections",
         Protocol::Udp(_) => "max-flows",
     };
+    let engine = match front.engine {
+        Engine::Default => "",
+        Engine::IoUring => "engine = \"io-uring\"\n",
+    };
     let connections = front.connections;
     Ok(format!(
         "\
 [process]
 workers = 1
-drain-timeout = \"100ms\"
+{engine}drain-timeout = \"100ms\"
 # All load comes from one address, and no other contestant limits what one may hold.
 shares = {{ source = 100 }}
 
