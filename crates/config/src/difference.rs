@@ -65,36 +65,65 @@ impl Difference {
         Some(out)
     }
 
-    /// Writes it as `diff -u` does, without the names of files. `old` is the text that the difference is from.
+    /// Writes it as `diff -u` does, without the names of files: `patch FILE` takes it. `old` is the text that the difference is
+    /// from.
     pub fn unified(&self, old: &str) -> String {
         const AROUND: usize = 3;
         let lines: Vec<&str> = old.split_inclusive('\n').collect();
+        let around = |from: usize, to: usize| lines.get(from..to).unwrap_or_default().iter().copied();
         let mut out = String::new();
-        let push = |out: &mut String, mark: char, line: &str| {
-            out.push(mark);
-            out.push_str(line.trim_end_matches(['\n', '\r']));
-            out.push('\n');
-        };
-        let mut shown = 0;
+        // Lines that are in the new text only, minus those that are in the old text only, before a part.
         let mut shift = 0isize;
-        for (number, hunk) in self.hunks.iter().enumerate() {
-            let from = hunk.at.saturating_sub(AROUND);
-            if number == 0 || from > shown {
-                let new = from.saturating_add_signed(shift);
-                out.push_str(&format!("@@ -{} +{} @@\n", from + 1, new + 1));
-                shown = from;
+        // Changes whose surroundings touch are one part.
+        for part in self.hunks.chunk_by(|one, next| next.at <= one.end() + 2 * AROUND) {
+            let (Some(first), Some(last)) = (part.first(), part.last()) else { continue };
+            let from = first.at.saturating_sub(AROUND);
+            let to = (last.end() + AROUND).min(lines.len());
+            let grows = part.iter().map(Hunk::grows).sum::<isize>();
+            let (old, new) = (to - from, (to - from).saturating_add_signed(grows));
+            let there = from.saturating_add_signed(shift);
+            out.push_str(&format!("@@ -{} +{} @@\n", span(from, old), span(there, new)));
+            shift += grows;
+            let mut at = from;
+            for hunk in part {
+                around(at, hunk.at).for_each(|line| push(&mut out, ' ', line));
+                hunk.removed.iter().for_each(|line| push(&mut out, '-', line));
+                hunk.added.iter().for_each(|line| push(&mut out, '+', line));
+                at = hunk.end();
             }
-            let before = lines.get(shown.min(hunk.at)..hunk.at).unwrap_or_default();
-            before.iter().for_each(|line| push(&mut out, ' ', line));
-            hunk.removed.iter().for_each(|line| push(&mut out, '-', line));
-            hunk.added.iter().for_each(|line| push(&mut out, '+', line));
-            let end = hunk.at + hunk.removed.len();
-            let next = self.hunks.get(number + 1).map_or(lines.len(), |next| next.at);
-            shown = (end + AROUND).min(next);
-            lines.get(end..shown).unwrap_or_default().iter().for_each(|line| push(&mut out, ' ', line));
-            shift += hunk.added.len() as isize - hunk.removed.len() as isize;
+            around(at, to).for_each(|line| push(&mut out, ' ', line));
         }
         out
+    }
+}
+
+impl Hunk {
+    /// Number of lines of the old text before the first one after it.
+    fn end(&self) -> usize {
+        self.at + self.removed.len()
+    }
+
+    /// How many lines more the new text has.
+    fn grows(&self) -> isize {
+        self.added.len() as isize - self.removed.len() as isize
+    }
+}
+
+/// Place of a part as `diff -u` writes it: the number of its first line, and how many there are unless it is one. Without any
+/// line it is the line before.
+fn span(before: usize, count: usize) -> String {
+    match count {
+        0 => format!("{before},0"),
+        1 => (before + 1).to_string(),
+        count => format!("{},{count}", before + 1),
+    }
+}
+
+fn push(out: &mut String, mark: char, line: &str) {
+    out.push(mark);
+    out.push_str(line);
+    if !line.ends_with('\n') {
+        out.push_str("\n\\ No newline at end of file\n");
     }
 }
 
@@ -112,10 +141,14 @@ mod tests {
         let old = "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\nl\nm\n";
         let new = "a\nB\nc\nd\ne\nf\ng\nh\ni\nj\nk\nl\nm\nn\n";
         let shown = Difference::between(old, new).unified(old);
-        assert_eq!(shown, "@@ -1 +1 @@\n a\n-b\n+B\n c\n d\n e\n@@ -11 +11 @@\n k\n l\n m\n+n\n");
+        assert_eq!(shown, "@@ -1,5 +1,5 @@\n a\n-b\n+B\n c\n d\n e\n@@ -11,3 +11,4 @@\n k\n l\n m\n+n\n");
         assert!(Difference::between(old, old).is_empty());
         let near = Difference::between("a\nb\nc\n", "A\nb\nC\n").unified("a\nb\nc\n");
-        assert_eq!(near, "@@ -1 +1 @@\n-a\n+A\n b\n-c\n+C\n");
+        assert_eq!(near, "@@ -1,3 +1,3 @@\n-a\n+A\n b\n-c\n+C\n");
+        let unended = Difference::between("a\nb", "a\nb\n").unified("a\nb");
+        assert_eq!(unended, "@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+b\n");
+        assert_eq!(Difference::between("", "a\n").unified(""), "@@ -0,0 +1 @@\n+a\n");
+        assert_eq!(Difference::between("a\n", "").unified("a\n"), "@@ -1 +0,0 @@\n-a\n");
     }
 
     proptest! {

@@ -53,8 +53,9 @@ pub(crate) fn forbidden(text: &str) -> Option<usize> {
     text.match_indices(MARK).map(|(at, _)| at).find(|at| *at == 0 || text[..*at].ends_with('\n'))
 }
 
-/// Writes what turns one joined text into another as `diff -u` does, with the names of files where there are several.
-pub fn unified(old: &str, new: &str) -> String {
+/// Writes what turns one joined text into another as `diff -u` does, with the names of files where there are several: `first`
+/// is that of the first one.
+pub fn unified(old: &str, new: &str, first: &str) -> String {
     let (before, after) = (split(old), split(new));
     if before.len() == 1 && after.len() == 1 {
         return Difference::between(old, new).unified(old);
@@ -68,7 +69,8 @@ pub fn unified(old: &str, new: &str) -> String {
         let (old, new) = (text(&before, path), text(&after, path));
         let shown = Difference::between(&old, &new).unified(&old);
         if !shown.is_empty() {
-            out.push_str(&format!("--- {}\n{shown}", path.unwrap_or("the configuration file")));
+            let name = path.unwrap_or(first);
+            out.push_str(&format!("--- {name}\n+++ {name}\n{shown}"));
         }
     }
     out
@@ -152,11 +154,14 @@ mod tests {
             joined
         };
         assert_eq!(
-            unified(&joined("b = 1\n"), &joined("b = 2\n")),
-            "--- conf.d/b.toml\n@@ -1 +1 @@\n-b = 1\n+b = 2\n"
+            unified(&joined("b = 1\n"), &joined("b = 2\n"), "p.toml"),
+            "--- conf.d/b.toml\n+++ conf.d/b.toml\n@@ -1 +1 @@\n-b = 1\n+b = 2\n"
         );
-        assert_eq!(unified("a = 1\n", &joined("b = 2\n")), "--- conf.d/b.toml\n@@ -1 +1 @@\n+b = 2\n");
-        assert_eq!(unified("a\n", "b\n"), "@@ -1 +1 @@\n-a\n+b\n");
+        let added = unified("a = 1\n", &joined("b = 2\n"), "p.toml");
+        assert_eq!(added, "--- conf.d/b.toml\n+++ conf.d/b.toml\n@@ -0,0 +1 @@\n+b = 2\n");
+        let first = unified(&joined("b\n"), &joined("b\n").replace("a = 1", "a = 2"), "p.toml");
+        assert_eq!(first, "--- p.toml\n+++ p.toml\n@@ -1 +1 @@\n-a = 1\n+a = 2\n");
+        assert_eq!(unified("a\n", "b\n", "p.toml"), "@@ -1 +1 @@\n-a\n+b\n");
     }
 
     proptest! {

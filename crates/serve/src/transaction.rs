@@ -5,7 +5,7 @@
 //! a file can say can be changed live. `crates/serve/src/start/dry_run.rs` compiles the text of an open transaction and
 //! serves nothing of it: for `diff`, and for `why --pending`.
 
-use std::path::PathBuf;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -303,6 +303,12 @@ impl Live {
         config::load_joined(&self.source(text), &self.environment).map_err(|faults| faults.render())
     }
 
+    /// Writes a change of the text as `diff -u` does.
+    fn unified(&self, old: &Text, new: &Text) -> String {
+        let name = self.file.as_deref().and_then(FilePath::file_name);
+        config::files::unified(old, new, &name.unwrap_or_default().to_string_lossy())
+    }
+
     fn source(&self, text: &str) -> Source {
         let name = match &self.file {
             Some(file) => format!("{} with this change", file.display()),
@@ -448,10 +454,6 @@ fn summary(old: &Config, new: &Config) -> String {
 }
 
 type Text = Arc<str>;
-
-fn unified(old: &Text, new: &Text) -> String {
-    config::files::unified(old, new)
-}
 
 fn value(text: &Text) -> Value {
     json!(&**text)

@@ -112,7 +112,12 @@ fn live_changes_are_saved_into_the_file_that_has_the_key() {
     good(server.ctl(&["set", "listener.web.backlog", "100"]));
     assert_eq!(body(&server), "two");
     let diff = good(server.ctl(&["diff"]));
-    assert!(diff.contains("--- conf.d/app.toml\n@@ -1 +1 @@\n # app\n [pool.app]\n-backends = "), "{diff}");
+    assert!(
+        diff.contains(
+            "--- conf.d/app.toml\n+++ conf.d/app.toml\n@@ -1,3 +1,3 @@\n # app\n [pool.app]\n-backends = "
+        ),
+        "{diff}"
+    );
     assert!(diff.contains("--- door.toml\n"), "{diff}");
     let refused = bad(server.ctl(&["add", "include", "more.toml"]));
     assert!(refused.contains("`include` is not changed live") && refused.contains("ctl reload"), "{refused}");

@@ -445,3 +445,32 @@ fn a_second_operator_is_told_who_has_a_transaction_and_since_when() {
     assert!(!done && error.contains("penstock.toml cannot be "), "{output:?}");
     server.said(&["save"]);
 }
+
+#[test]
+fn a_diff_is_taken_by_patch() {
+    let backend = Scripted::answering("one");
+    let server = Server::start(&config(&backend.address));
+    let patched = |diff: &str, from: &str| {
+        let (old, patch) = (server.dir.path().join("old"), server.dir.path().join("diff"));
+        fs::write(&old, from).unwrap();
+        fs::write(&patch, diff).unwrap();
+        let words = ["--batch", "--fuzz=0", "--input"];
+        let words = [&words[..], &[patch.to_str().unwrap(), old.to_str().unwrap()]].concat();
+        let output = tools::run("patch", &words, secs(20));
+        assert!(output.status.success(), "{output:?}\n{diff}");
+        fs::read_to_string(&old).unwrap()
+    };
+    let before = server.said(&["show"]);
+    server.said(&["add", "pool.app.backends", "127.0.0.1:9"]);
+    server.said(&["set", "listener.web.backlog", "7"]);
+    server.said(&["set", "access-log.format", "json"]);
+    server.said(&["set", "pool.app.balance", "hash"]);
+    let diff = server.ctl_json(&["diff"])["diff"].as_str().unwrap().to_owned();
+    assert_eq!(patched(&diff, &before), server.said(&["show"]));
+    // Also as text, with what stands around it.
+    assert_eq!(patched(&server.said(&["diff"]), &before), server.said(&["show"]));
+    let lines = server.ctl_json(&["history", "4"])["diff"].as_str().unwrap().to_owned();
+    let back = server.said(&["show"]);
+    server.said(&["undo"]);
+    assert_eq!(patched(&lines, &server.said(&["show"])), back);
+}

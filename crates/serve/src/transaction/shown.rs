@@ -10,7 +10,7 @@ use state::events::timestamp;
 use text::table::Table;
 use text::units::count;
 
-use super::{DryRun, Live, denied, summary, unified, unusable, value};
+use super::{DryRun, Live, denied, summary, unusable, value};
 
 impl Live {
     pub(super) fn show(&self, path: Option<&str>) -> Result<Said, Denied> {
@@ -32,7 +32,7 @@ impl Live {
             Some(transaction) => ("served", &transaction.base, &transaction.text),
             None => ("file", self.ledger.source(), self.ledger.served()),
         };
-        let shown = unified(old, new);
+        let shown = self.unified(old, new);
         let transaction = self.ledger.transaction().map(|transaction| {
             json!({
                 "by": transaction.by.to_string(),
@@ -113,7 +113,7 @@ impl Live {
             let (oldest, newest) = (history.iter().next().map(|entry| entry.number), history.newest());
             denied(logic::transaction::Refused::NoSuchChange { number, oldest, newest })
         })?;
-        let diff = unified(&entry.before, history.after(entry, self.ledger.served()));
+        let diff = self.unified(&entry.before, history.after(entry, self.ledger.served()));
         let mut json = self.entry(entry);
         json["diff"] = json!(diff);
         let text = format!("{} {} {}: {}\n{diff}", entry.number, timestamp(entry.at), who(entry), entry.what);

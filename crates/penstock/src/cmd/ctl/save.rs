@@ -109,7 +109,7 @@ fn wanted(answer: &str) -> Result<Wanted, Failure> {
 
 /// Refuses to take lines out of the file that came into it by another hand, and that an undo took back unseen.
 fn keep_what_others_brought(own: &Path, wanted: &Wanted) -> Result<(), Failure> {
-    let diff = config::files::unified(&wanted.loaded, &wanted.text);
+    let diff = config::files::unified(&wanted.loaded, &wanted.text, "");
     let taken: Vec<_> =
         diff.lines().filter(|line| line.starts_with('-') && !line.starts_with("---")).collect();
     if wanted.reload == Reload::Served || taken.is_empty() {
