@@ -474,3 +474,18 @@ fn a_diff_is_taken_by_patch() {
     server.said(&["undo"]);
     assert_eq!(patched(&lines, &server.said(&["show"])), back);
 }
+
+#[test]
+fn a_diff_names_the_open_transaction_and_its_owner() {
+    let backend = Scripted::answering("one");
+    let server = Server::start(&config(&backend.address));
+    server.said(&["begin"]);
+    for (change, count) in [(None, "0 changes"), (Some(["set", "pool.app.balance", "hash"]), "1 change")] {
+        change.map(|change| server.said(&change));
+        let by = server.ctl_json(&["diff"])["transaction"]["by"].as_str().unwrap().to_owned();
+        let diff = server.said(&["diff"]);
+        let first = diff.lines().next().unwrap();
+        assert!(first.starts_with(&format!("transaction of {by} open since ")), "{diff}");
+        assert!(first.contains(&format!("{count} not served before `penstock ctl commit`")), "{diff}");
+    }
+}

@@ -69,9 +69,7 @@ impl Live {
         if let Some(tried) = tried.filter(|_| !shown.is_empty()) {
             text.push_str(&tried.text());
         }
-        if self.ledger.transaction().is_none() {
-            text.insert_str(0, &self.waits());
-        }
+        text.insert_str(0, &self.waits());
         let json = json!({
             "from": from,
             "unconfirmed": self.ledger.trial().map(|trial| trial.number),
