@@ -19,9 +19,11 @@ use state::events::timestamp;
 use text::units::{self, count};
 
 use crate::reload;
+use removed::StillOpen;
 use start::Start;
 
 mod collected;
+pub(crate) mod removed;
 mod shown;
 mod start;
 
@@ -67,6 +69,12 @@ pub(crate) struct Plan {
     intent: Intent,
 }
 
+impl Plan {
+    pub(crate) fn is_undo(&self) -> bool {
+        matches!(self.intent, Intent::Undo { .. })
+    }
+}
+
 enum Intent {
     Change { by: Operator, what: String },
     Commit { confirm: Option<Duration> },
@@ -78,6 +86,8 @@ pub(crate) struct Served {
     pub(crate) said: String,
     /// Keys that take effect at the next start.
     pub(crate) fixed: Option<String>,
+    /// Sessions on backends that were removed.
+    pub(crate) still_open: Vec<StillOpen>,
 }
 
 impl Live {
@@ -260,6 +270,7 @@ impl Live {
                 "change": "commit",
                 "served": text,
                 "warning": null,
+                "still_open": [],
                 "confirm_within_seconds": null,
                 "unsaved_changes": self.unsaved(),
             })
@@ -370,6 +381,7 @@ impl Live {
             "also_undone": also_undone,
             "served": served.said,
             "warning": served.fixed,
+            "still_open": served.still_open,
             "confirm_within_seconds": confirmation.map(|limit| limit.as_secs_f64()),
             "unsaved_changes": self.unsaved(),
         });

@@ -46,6 +46,7 @@ pub mod look_up;
 pub mod metrics;
 mod pipe;
 pub mod queue;
+pub mod removed;
 pub mod sources;
 pub mod state_directory;
 pub mod upgrade;
@@ -61,6 +62,7 @@ use crate::events::{Events, RateLimitedEvent};
 use crate::lock::lock;
 use crate::metrics::{BackendCounters, ListenerCounters, PerWorker};
 use crate::queue::Queue;
+use crate::removed::Removed;
 use crate::sources::{OpenConnections, Rates};
 use crate::state_directory::StateDirectory;
 
@@ -149,6 +151,8 @@ pub struct State {
     pub hash_key: [u64; 2],
     /// Degraded subjects with the reason; `status` prints them first.
     degraded: Mutex<HashMap<String, String>>,
+    /// Backends that are not served any more.
+    pub removed: Removed,
     backends: Mutex<HashMap<BackendKey, Arc<BackendState>>>,
     listeners: Mutex<HashMap<Arc<str>, Arc<ListenerState>>>,
     sticky: Mutex<HashMap<Arc<str>, (Sticky, SharedTable)>>,
@@ -603,6 +607,7 @@ impl State {
             services: dsr::Services::default(),
             hash_key: [(); 2].map(|()| RandomState::new().build_hasher().finish()),
             degraded: Mutex::default(),
+            removed: Removed::default(),
             backends: Mutex::default(),
             listeners: Mutex::default(),
             sticky: Mutex::default(),
@@ -613,15 +618,18 @@ impl State {
 
     /// Copy of all state for a new snapshot.
     pub fn known(&self) -> Known {
+        let (mut backends, mut queues) = (self.removed.in_use(), self.removed.queues_in_use());
+        backends.extend(lock(&self.backends).clone());
+        queues.extend(lock(&self.queues).clone());
         Known {
             generation: self.generation.load(Relaxed),
             started: self.started,
             workers: self.workers,
             health_changes: self.health_changes.clone(),
-            backends: lock(&self.backends).clone(),
+            backends,
             listeners: lock(&self.listeners).clone(),
             sticky: lock(&self.sticky).clone(),
-            queues: lock(&self.queues).clone(),
+            queues,
             pools: lock(&self.pools).clone(),
             challenges: self.acme.challenges.clone(),
         }
@@ -629,7 +637,13 @@ impl State {
 
     /// Keeps the state of a backend for the next snapshots.
     pub fn keep_backend(&self, backend: &Arc<BackendState>) {
-        lock(&self.backends).insert((backend.pool.clone(), backend.name.to_string()), backend.clone());
+        let key = (backend.pool.clone(), backend.name.to_string());
+        let marks = self.removed.returns(&key, backend);
+        if !marks.is_empty() {
+            let message = format!("an undo has brought it back: {}", marks.join(", "));
+            self.events.record(crate::events::Level::Info, backend.subject(), message);
+        }
+        lock(&self.backends).insert(key, backend.clone());
     }
 
     /// Keeps the state of a listener for the next snapshots.
@@ -653,7 +667,7 @@ impl State {
     }
 
     /// Removes backends, listeners and tables for which the `keep_*` functions return false. A listener with open
-    /// connections is kept: it may return while they count against its limit.
+    /// connections is kept: it may return while they count against its limit. So may a backend with open sessions.
     pub fn retain(
         &self,
         keep_listener: impl Fn(&str) -> bool,
@@ -662,9 +676,10 @@ impl State {
     ) {
         lock(&self.listeners)
             .retain(|name, listener| keep_listener(name) || listener.connections.load(Relaxed) > 0);
-        lock(&self.backends).retain(|(pool, backend), _| keep_backend(pool, backend));
+        let gone = |(pool, backend): &BackendKey| !keep_backend(pool, backend);
+        self.removed.add(lock(&self.backends).extract_if(|key, _| gone(key)).collect());
         lock(&self.sticky).retain(|pool, _| keep_pool(pool));
-        lock(&self.queues).retain(|pool, _| keep_pool(pool));
+        self.removed.add_queues(lock(&self.queues).extract_if(|pool, _| !keep_pool(pool)).collect());
         lock(&self.pools).retain(|pool, _| keep_pool(pool));
     }
 

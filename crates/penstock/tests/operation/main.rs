@@ -21,6 +21,7 @@ mod kill_request;
 mod live;
 mod live_limits;
 mod live_load;
+mod live_returns;
 mod no_file;
 mod odd_starts;
 mod operator;

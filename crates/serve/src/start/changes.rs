@@ -14,6 +14,7 @@ use sys::file;
 
 use super::{ConfigSource, FrontDoor, notify};
 use crate::otp;
+use crate::transaction::removed::{self, still_open};
 use crate::transaction::{Plan, Served, Step};
 
 /// Subject of a commit that was not confirmed in time and cannot be undone.
@@ -50,7 +51,10 @@ impl FrontDoor {
 
     /// Serves a live change as a reload serves a file.
     async fn serve_plan(&mut self, plan: Plan) -> Result<Said, Denied> {
-        let result = self.adopt(&plan.loaded).await.map(|(said, fixed)| Served { said, fixed });
+        let state = self.supervisor.front.state.clone();
+        let marks = plan.is_undo().then(|| state.removed.bring_marks());
+        let result = self.adopt(&plan.loaded).await;
+        drop(marks);
         let settled = self.live.settle(plan, result);
         if let Some(event) = settled.event {
             self.supervisor.front.state.events.record(Level::Info, "control", event);
@@ -126,7 +130,7 @@ impl FrontDoor {
                 config::load(source, environment).map_err(|faults| faults.render())?
             }
         };
-        let (said, fixed) = self.adopt(&loaded).await?;
+        let Served { said, fixed, .. } = self.adopt(&loaded).await?;
         let dropped = self.live.reloaded(loaded, by);
         self.publish_changes();
         Ok(Reloaded { said, dropped, fixed })
@@ -144,12 +148,11 @@ impl FrontDoor {
     }
 
     /// Serves a valid configuration. On an error, the old one remains in use.
-    pub(super) async fn adopt(&mut self, loaded: &Loaded) -> Result<(String, Option<String>), String> {
+    pub(super) async fn adopt(&mut self, loaded: &Loaded) -> Result<Served, String> {
         self.may_serve(&loaded.config)?;
-        let (log_before, events_before) = {
-            let before = &self.supervisor.front.snapshot.load().config;
-            (before.access_log.target.clone(), before.events.clone())
-        };
+        let before = self.supervisor.front.snapshot.load_full();
+        let (log_before, events_before) =
+            (before.config.access_log.target.clone(), before.config.events.clone());
         let done = self.apply_with_names(&loaded.config).await?;
         if loaded.config.access_log.target != log_before {
             self.log.set_target(&loaded.config.access_log.target);
@@ -166,7 +169,9 @@ impl FrontDoor {
         self.slow.orderer.reconcile(&snapshot.config);
         self.slow.otp.follow(&snapshot.config);
         self.slow.otp.opened(otp::RELOAD_LIMIT).await;
+        let still_open = still_open(&before, &snapshot);
         let mut said = done;
+        said.push_str(&removed::lines(&still_open));
         // What is served now ends it.
         let is_other = |(subject, _): &(String, String)| subject != UNDO;
         for (subject, reason) in self.supervisor.front.state.degraded().into_iter().filter(is_other) {
@@ -175,7 +180,7 @@ impl FrontDoor {
         if !loaded.warnings.is_empty() {
             said.push_str(&format!("\n{}", loaded.warnings.render()));
         }
-        Ok((said, fixed))
+        Ok(Served { said, fixed, still_open })
     }
 }
 

@@ -111,7 +111,8 @@ pub(super) fn drain(call: &Call<'_>) -> Result<Step, Refusal> {
         let now = if time.is_none() { "until `ready` now; " } else { "" };
         format!("; {now}it would have ended in {left}")
     });
-    let change = match backend.in_flight.load(Relaxed) {
+    let open = backend.in_flight.load(Relaxed);
+    let change = match open {
         left if gets_packets(call, &backend) => {
             format!("draining{lasts}: no new flows; {}{instead}", remembered(left))
         }
@@ -121,7 +122,8 @@ pub(super) fn drain(call: &Call<'_>) -> Result<Step, Refusal> {
         ),
     };
     let left = json!(time.map(|time| time.as_secs_f64()));
-    Ok(call.changed(&backend, &change, &[("admission", json!("draining")), ("seconds_left", left)]))
+    let facts = [("admission", json!("draining")), ("seconds_left", left), ("open", json!(open))];
+    Ok(call.changed(&backend, &change, &facts))
 }
 
 fn drain_time(time: &str) -> Result<Duration, Refusal> {
@@ -201,6 +203,7 @@ fn already_drained(
                 "backend": &*backend.name,
                 "admission": "draining",
                 "already_drained": drained,
+                "open": open,
             })
             .to_string()
         },
