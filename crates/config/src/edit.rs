@@ -79,6 +79,17 @@ pub fn meant(joined: &str, edit: &Edit) -> Option<String> {
     find::meant(document.as_table(), edit.path())
 }
 
+/// Returns what the operator probably meant, if the change makes a named section on the way to its value, beside one with a
+/// name like it.
+#[must_use]
+pub fn beside(joined: &str, edit: &Edit) -> Option<String> {
+    let (Edit::Set { path, .. } | Edit::Add { path, .. }) = edit else { return None };
+    let files = files::split(joined);
+    let documents = files.iter().map(|file| file.text.trim_start_matches('\u{feff}').parse::<DocumentMut>());
+    let documents: Vec<_> = documents.collect::<Result<_, _>>().ok()?;
+    find::beside(documents.iter().map(|document| document.as_table()), path)
+}
+
 fn apply_to(text: &str, edit: &Edit) -> Result<String, EditError> {
     let (mark, text) = match text.strip_prefix('\u{feff}') {
         Some(text) => ("\u{feff}", text),

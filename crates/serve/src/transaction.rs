@@ -67,6 +67,8 @@ pub(crate) struct Plan {
     pub(crate) loaded: Loaded,
     text: String,
     intent: Intent,
+    /// A section that it makes, with the one that was probably meant.
+    beside: Option<String>,
 }
 
 impl Plan {
@@ -86,6 +88,8 @@ pub(crate) struct Served {
     pub(crate) said: String,
     /// Keys that take effect at the next start.
     pub(crate) fixed: Option<String>,
+    /// What `said` warns of.
+    pub(crate) warnings: Vec<String>,
     /// Sessions on backends that were removed.
     pub(crate) still_open: Vec<StillOpen>,
 }
@@ -192,6 +196,7 @@ impl Live {
         let what = edit.summary();
         let loaded = self.load(&text);
         let meant = loaded.as_ref().err().and_then(|_| edit::meant(before, &edit));
+        let beside = edit::beside(before, &edit);
         match (loaded, goes) {
             (Ok(loaded), goes) => {
                 if let Some(variable) = loaded.overridden(&edit) {
@@ -199,9 +204,10 @@ impl Live {
                 }
                 match goes {
                     Goes::Served(_) => {
-                        Ok(Step::Serve(Box::new(Plan { loaded, text, intent: Intent::Change { by, what } })))
+                        let intent = Intent::Change { by, what };
+                        Ok(Step::Serve(Box::new(Plan { loaded, text, intent, beside })))
                     }
-                    Goes::Collected(_) => Ok(Step::said(self.collected(&text, &what, None))),
+                    Goes::Collected(_) => Ok(Step::said(self.collected(&text, &what, beside, None))),
                 }
             }
             (Err(faults), Goes::Served(_)) => {
@@ -213,21 +219,26 @@ impl Live {
                 if let Some(variable) = config::overridden(&self.source(&text), &edit, &self.environment) {
                     return Err(overridden(&edit, &variable));
                 }
-                Ok(Step::said(self.collected(&text, &what, Some(&faults))))
+                Ok(Step::said(self.collected(&text, &what, beside, Some(&faults))))
             }
         }
     }
 
-    fn collected(&mut self, text: &str, what: &str, faults: Option<&str>) -> Said {
+    /// `beside` is a section that the change makes, with the one that was probably meant.
+    fn collected(&mut self, text: &str, what: &str, beside: Option<String>, faults: Option<&str>) -> Said {
         self.ledger.collect(text, what);
         let changes = self.ledger.transaction().map_or(0, |transaction| transaction.changes());
-        let warning = faults.map_or(String::new(), |faults| {
-            format!("\nwarning: it cannot be committed yet:\n{}", faults.trim_end())
-        });
-        Said {
-            text: format!("{what}: change {changes} of the transaction, not served before `commit`{warning}"),
-            json: json!({ "change": what, "collected": changes, "faults": faults }).to_string(),
+        let warning = beside.map(|beside| format!("{beside} `penstock ctl abort` ends the transaction"));
+        let mut said = format!("{what}: change {changes} of the transaction, not served before `commit`");
+        if let Some(warning) = &warning {
+            said.push_str(&format!("\nwarning: {warning}"));
         }
+        if let Some(faults) = faults {
+            said.push_str(&format!("\nwarning: it cannot be committed yet:\n{}", faults.trim_end()));
+        }
+        let json =
+            json!({ "change": what, "collected": changes, "faults": faults, "warning": warning }).to_string();
+        Said { text: said, json }
     }
 
     fn begin(&mut self, by: Operator) -> Result<Said, Denied> {
@@ -256,7 +267,7 @@ impl Live {
             message: "commit refused, nothing changed: the transaction stays open".to_owned(),
             details: faults,
         })?;
-        Ok(Step::Serve(Box::new(Plan { loaded, text, intent: Intent::Commit { confirm } })))
+        Ok(Step::Serve(Box::new(Plan { loaded, text, intent: Intent::Commit { confirm }, beside: None })))
     }
 
     /// Ends a transaction that changes no text: there is nothing to serve, to confirm or to remember.
@@ -307,7 +318,7 @@ impl Live {
             message: format!("{}: refused, nothing changed", target.words()),
             details: faults,
         })?;
-        Ok(Plan { loaded, text, intent: Intent::Undo { by, target } })
+        Ok(Plan { loaded, text, intent: Intent::Undo { by, target }, beside: None })
     }
 
     fn load(&self, text: &str) -> Result<Loaded, String> {
@@ -330,7 +341,7 @@ impl Live {
 
     /// Takes over the result of serving a plan. Returns the answer, and what is recorded.
     pub(crate) fn settle(&mut self, plan: Plan, result: Result<Served, String>) -> Settled {
-        let Plan { loaded, text, intent } = plan;
+        let Plan { loaded, text, intent, beside } = plan;
         let what = match &intent {
             Intent::Change { by, what } => (what.clone(), Some(by.clone())),
             Intent::Commit { .. } => {
@@ -368,9 +379,11 @@ impl Live {
         let (what, by) = what;
         let by = by.map_or("the server: it was not confirmed in time".to_owned(), |by| by.to_string());
         let mut text = format!("change {number}: {what}\n{}", served.said);
-        if let Some(fixed) = &served.fixed {
-            text.push_str(&format!("\nwarning: {fixed}"));
+        let beside = beside.map(|beside| format!("{beside} `penstock ctl undo` takes it back"));
+        for warning in beside.iter().chain(&served.fixed) {
+            text.push_str(&format!("\nwarning: {warning}"));
         }
+        let warnings: Vec<_> = beside.into_iter().chain(served.fixed).chain(served.warnings).collect();
         if let Some(limit) = confirmation {
             let limit = limit.as_secs_f32();
             text.push_str(&format!("\nit is undone unless `penstock ctl confirm` comes within {limit} s"));
@@ -380,7 +393,7 @@ impl Live {
             "change": what,
             "also_undone": also_undone,
             "served": served.said,
-            "warning": served.fixed,
+            "warning": (!warnings.is_empty()).then(|| warnings.join("; ")),
             "still_open": served.still_open,
             "confirm_within_seconds": confirmation.map(|limit| limit.as_secs_f64()),
             "unsaved_changes": self.unsaved(),

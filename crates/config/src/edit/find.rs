@@ -114,6 +114,25 @@ pub(super) fn meant(root: &Table, path: &Path) -> Option<String> {
     Some(format!("there is no {}: did you mean {}?", display(names), quote(near)))
 }
 
+/// Sections in which operators name tables.
+const NAMED: [&str; 4] = ["listener", "pool", "acl", "tunnel"];
+
+/// A named section that a change makes on the way to its value, with the one that was probably meant. `roots` are all files.
+pub(super) fn beside<'a>(roots: impl Iterator<Item = &'a Table>, path: &Path) -> Option<String> {
+    let [section, made, _, ..] = path.segments() else { return None };
+    if !NAMED.contains(&section.text.as_str()) {
+        return None;
+    }
+    let names = roots.filter_map(|root| reach_view(root, &[Step::Key(section.text.clone())]));
+    let names: Vec<&str> = names.flat_map(|view| view.keys()).collect();
+    if names.contains(&made.text.as_str()) {
+        return None;
+    }
+    let (section, made) = (&section.text, &made.text);
+    let near = nearest(made, names.iter().copied())?;
+    Some(format!("{section}.{made} is new: did you mean {section}.{near}?"))
+}
+
 pub(super) fn reach_view<'a>(root: &'a Table, steps: &[Step]) -> Option<View<'a>> {
     steps.iter().try_fold(View::Table(root), |view, step| match step {
         Step::Key(key) => view.key(key),

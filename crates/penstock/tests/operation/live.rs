@@ -447,6 +447,38 @@ fn a_second_operator_is_told_who_has_a_transaction_and_since_when() {
 }
 
 #[test]
+fn a_mistyped_name_that_makes_a_new_section_is_told_with_the_one_that_was_meant() {
+    let backend = Scripted::answering("one");
+    let acl = "[acl.office]\nentries = [\"permit 127.0.0.1\"]\ndefault = \"deny\"\n";
+    let server = Server::start(&format!("{}\n{acl}", config(&backend.address)));
+    let served = server.said(&["show"]);
+    let cases: [(&[&str], &str); 2] = [
+        (&["add", "pool.ap.backends", "127.0.0.1:8"], "pool.ap is new: did you mean pool.app?"),
+        (&["set", "acl.ofice.default", "permit"], "acl.ofice is new: did you mean acl.office?"),
+    ];
+    for (command, meant) in cases {
+        let told = format!("{meant} `penstock ctl undo` takes it back");
+        let text = server.said(command);
+        assert!(text.contains(&format!("\nwarning: {told}")), "{command:?}: {text}");
+        server.said(&["undo"]);
+        assert_eq!(server.said(&["show"]), served);
+        let json = server.ctl_json(command);
+        assert!(json["warning"].as_str().unwrap_or_default().contains(&told), "{command:?}: {json:#}");
+        server.said(&["undo"]);
+        server.said(&["begin"]);
+        let text = server.said(command);
+        assert!(text.contains(&format!("{meant} `penstock ctl abort`")), "{command:?}: {text}");
+        let json = server.ctl_json(command);
+        server.said(&["abort"]);
+        assert!(json["warning"].is_null(), "it is no new one any more: {json:#}");
+    }
+    let json = server.ctl_json(&["add", "pool.ap.backends", "127.0.0.1:8"]);
+    assert!(json["warning"].as_str().unwrap().contains("pool.ap: no listener uses this pool"), "{json:#}");
+    let json = server.ctl_json(&["add", "pool.apps", "{ backends = [\"127.0.0.1:8\"] }"]);
+    assert!(!json["warning"].as_str().unwrap().contains("did you mean"), "it is named as a whole: {json:#}");
+}
+
+#[test]
 fn a_diff_is_taken_by_patch() {
     let backend = Scripted::answering("one");
     let server = Server::start(&config(&backend.address));

@@ -172,15 +172,19 @@ impl FrontDoor {
         let still_open = still_open(&before, &snapshot);
         let mut said = done;
         said.push_str(&removed::lines(&still_open));
+        let mut warnings = Vec::new();
         // What is served now ends it.
         let is_other = |(subject, _): &(String, String)| subject != UNDO;
         for (subject, reason) in self.supervisor.front.state.degraded().into_iter().filter(is_other) {
-            said.push_str(&format!("\nwarning: {subject} is degraded: {reason}"));
+            let warning = format!("{subject} is degraded: {reason}");
+            said.push_str(&format!("\nwarning: {warning}"));
+            warnings.push(warning);
         }
         if !loaded.warnings.is_empty() {
             said.push_str(&format!("\n{}", loaded.warnings.render()));
         }
-        Ok(Served { said, fixed, still_open })
+        warnings.extend(loaded.warnings.iter().map(|fault| format!("{}: {}", fault.path, fault.message)));
+        Ok(Served { said, fixed, warnings, still_open })
     }
 }
 
