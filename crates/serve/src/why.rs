@@ -58,6 +58,11 @@ pub(crate) enum WhyError {
 }
 
 impl WhyError {
+    /// Whether no session has ended that has the name.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self, Self::Past(past::PastError::Unknown(_)))
+    }
+
     /// Lines after the message; may be empty.
     pub(crate) fn details(&self) -> &str {
         match self {
@@ -70,15 +75,29 @@ impl WhyError {
 /// Tells of a session that has ended, and what the same one would get now.
 pub(crate) async fn answer_of_past(front: &Front, id: &str) -> Result<PastReport, WhyError> {
     let session = past::find(front, id).await?;
-    let is_tls = front.snapshot.load().listeners.get(&session.listener).map(|plan| plan.tls.is_some());
-    let again = is_tls.map(|is_tls| past::again(&session, is_tls));
-    let now = match again {
+    let plan = front.snapshot.load().listeners.get(&session.listener).cloned();
+    let now = match plan.as_ref().map(|plan| past::again(&session, plan)) {
         None => Err(format!("listener {} is not served any more", session.listener)),
         Some(None) => Err("too little of its request was kept".to_owned()),
         Some(Some(Err(error))) => Err(error.to_string()),
-        Some(Some(Ok(asked))) => answer(front, &asked).await.map_err(|error| error.to_string()),
+        Some(Some(Ok(past::Again { asked, is_whole }))) => {
+            let answer = answer(front, &asked).await.map_err(|error| error.to_string());
+            answer.and_then(|report| match is_whole || is_denied_at_once(&report) {
+                true => Ok(report),
+                false => Err(format!(
+                    "listener {} takes the client now, and it had sent no request",
+                    session.listener
+                )),
+            })
+        }
     };
     Ok(PastReport::read(session, now))
+}
+
+/// Whether the listener denies the client, also before it sends anything.
+fn is_denied_at_once(report: &WhyReport) -> bool {
+    let denies = |step: &Step| matches!(step, Step::Denied { by: DeniedBy::Listener, pool: None, .. });
+    report.steps.iter().any(denies)
 }
 
 /// Explains a session under the configuration that is asked about.

@@ -468,3 +468,54 @@ fn wrong_questions_are_refused_with_what_to_do() {
     let output = testing::server::penstock(&["ctl", "--socket", "/nonexistent/socket", "why", "http://a/"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
+
+#[test]
+fn a_client_that_a_listener_has_denied_is_told_with_the_entry() {
+    let backend = Scripted::answering("one");
+    let config = |entries: &str| {
+        format!(
+            "{START}[acl.office]\nentries = [{entries}]\ndefault = \"permit\"\n\
+             [listener.web]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\nacl = \"office\"\n\
+             [pool.app]\nbackends = [\"{}\"]\n",
+            backend.address
+        )
+    };
+    let server = Server::start(&config("\"deny 127.0.0.0/8\""));
+    let mut client = server.client("web");
+    let testing::client::Stream::Tcp(stream) = &client.stream else {
+        panic!("the listener has a TCP address")
+    };
+    let address = stream.local_addr().unwrap().to_string();
+    client.read_to_end();
+    let text = eventually("the session is told of", secs(10), || {
+        let output = server.ctl(&["why", "--session", &address]);
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    });
+    assert!(text.contains("office") && text.contains("deny 127.0.0.0/8"), "{text}");
+    assert!(!text.contains("not known") && !text.contains("does not serve"), "{text}");
+    let json = asked(&server, &["--session", &address]);
+    assert_eq!(json["now"]["result"]["outcome"], "denied", "{json:#}");
+    // It could come now: where its request would go is not known, because it has sent none.
+    server.write_config(&config(""));
+    server.said(&["reload"]);
+    let text = said(&server, &["--session", &address]);
+    let unknown = "not known: listener web takes the client now, and it had sent no request";
+    assert!(text.contains(unknown), "{text}");
+}
+
+#[test]
+fn a_session_that_is_open_is_said_to_be_open() {
+    let echo = testing::peers::websocket_echo();
+    let server = start(1, &format!("\"{}\"", echo.address), "");
+    let _socket = testing::websocket::WebSocket::open(&server.address("web"), "/");
+    let session = server.ctl_json(&["sessions"])["sessions"][0].clone();
+    let id = session["id"].to_string();
+    for name in [id.trim_matches('"'), session["client"].as_str().unwrap()] {
+        let said = server.refused(&["why", "--session", name]);
+        let line = format!("listener web, client {}, websocket", session["client"].as_str().unwrap());
+        assert!(said.contains("is still open") && said.contains(&line), "{said}");
+        assert!(said.contains(&echo.address) && said.contains("penstock ctl sessions"), "{said}");
+    }
+    let said = server.refused(&["why", "--session", "1234567"]);
+    assert!(said.contains("no session \"1234567\" among the last ones"), "{said}");
+}

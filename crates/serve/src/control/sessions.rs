@@ -204,6 +204,23 @@ fn shown(name: &SessionName) -> String {
     }
 }
 
+/// Says that the session with this name is open. `None` if none is, or if the workers do not say so in time.
+pub(super) async fn still_open(front: &Front, name: &str) -> Option<Wrong> {
+    let filter = Filter { names: vec![SessionName::parse(name)?], ..Filter::default() };
+    let asked = Asked { filter, sort: Sort::Age, most: 1 };
+    let found = sessions::find(front, asked, Detail::Places).await.ok()?;
+    let row = &found.sessions.first()?.row;
+    let client = row.client;
+    Some(Wrong {
+        message: format!("session {} is still open", line(name)),
+        details: format!(
+            "  {}\n  hint: `penstock ctl sessions` shows it; when it has ended, `penstock ctl why --session {client}` tells \
+             of it",
+            short(row)
+        ),
+    })
+}
+
 /// What was ended, in one line.
 fn ended_short(EndedSession { row, requests }: &EndedSession) -> String {
     let requests: Vec<_> = requests.iter().map(|id| line(id)).collect();

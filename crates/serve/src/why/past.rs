@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use config::types::Protocol;
 use logic::access_log::Kind;
 use proxy::front::Front;
 use proxy::past::PastSession;
 use proxy::question::Question;
+use proxy::snapshot::ListenerPlan;
 use tokio::sync::oneshot;
 
-use super::asked::{self, Asked, AskedError};
+use super::asked::{Asked, AskedError};
 use super::workers::{self, Silent};
 
 /// Reason why there is nothing to tell of a session.
@@ -32,22 +34,39 @@ pub(crate) async fn find(front: &Front, id: &str) -> Result<PastSession, PastErr
     latest.map(|session| *session).ok_or_else(|| PastError::Unknown(id.to_owned()))
 }
 
-/// The question what the same session would get now. `None` if too little was kept of it.
-pub(crate) fn again(session: &PastSession, is_tls: bool) -> Option<Result<Asked, AskedError>> {
+/// The question what the same session would get now.
+pub(crate) struct Again {
+    pub(crate) asked: Asked,
+    /// Whether it is the whole session. Of a client that came to a listener of requests or of TLS and sent neither, only
+    /// where it came from is known.
+    pub(crate) is_whole: bool,
+}
+
+/// `None` if too little was kept of the session. `plan` is that of its listener now.
+pub(crate) fn again(session: &PastSession, plan: &ListenerPlan) -> Option<Result<Again, AskedError>> {
     let listener = &*session.listener;
     let from = session.client.to_string();
+    let scheme = if plan.tls.is_some() { "https" } else { "http" };
+    let mut is_whole = true;
     let url = match session.kind {
         Kind::Http if session.is_target_cut => return None,
         Kind::Http => {
-            let scheme = if is_tls { "https" } else { "http" };
             let target = session.target.as_deref().filter(|target| target.starts_with('/'))?;
             format!("{scheme}://{}{target}", session.host.as_deref()?)
         }
-        Kind::Tcp => format!("tcp://{listener}"),
+        Kind::Tcp => {
+            let scheme = match plan.settings.protocol {
+                Protocol::Http(_) => scheme,
+                Protocol::TlsPassthrough(_) => "tls",
+                Protocol::Tcp(_) | Protocol::Udp(_) | Protocol::Dsr(_) => "tcp",
+            };
+            is_whole = scheme == "tcp";
+            format!("{scheme}://{listener}")
+        }
         Kind::Udp => format!("udp://{listener}"),
     };
     let method = session.method.as_deref().map(|method| ["--method", method]);
     let words = ["--listener", listener, "--from", &from].into_iter().chain(method.into_iter().flatten());
     let words: Vec<&str> = words.chain([url.as_str()]).collect();
-    Some(asked::Asked::read(&words))
+    Some(Asked::read(&words).map(|asked| Again { asked, is_whole }))
 }

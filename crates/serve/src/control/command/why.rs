@@ -3,6 +3,7 @@
 use crate::report::{past, why as report};
 use crate::why::{self, Wanted};
 
+use super::super::sessions;
 use super::call::{Call, Later, Refusal, Step, to_json};
 
 pub(super) fn run(call: &Call<'_>) -> Result<Step, Refusal> {
@@ -18,10 +19,13 @@ pub(super) fn run(call: &Call<'_>) -> Result<Step, Refusal> {
                 let report = why::answer(&front, &asked).await.map_err(refused)?;
                 Ok(format.of(|| report::text(&report), || to_json(&report)))
             }
-            Wanted::Past(id) => {
-                let report = why::answer_of_past(&front, &id).await.map_err(refused)?;
-                Ok(format.of(|| past::text(&report), || to_json(&report)))
-            }
+            Wanted::Past(id) => match why::answer_of_past(&front, &id).await {
+                Ok(report) => Ok(format.of(|| past::text(&report), || to_json(&report))),
+                Err(error) if error.is_unknown() => {
+                    Err(sessions::still_open(&front, &id).await.map_or_else(|| refused(error), Refusal::from))
+                }
+                Err(error) => Err(refused(error)),
+            },
         }
     };
     Ok(Step::Later(Later(Box::pin(answer))))
