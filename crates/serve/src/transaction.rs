@@ -363,9 +363,15 @@ impl Live {
             }
         };
         let mut confirmation = None;
-        let also_undone = match &intent {
-            Intent::Undo { target, .. } => target.also.clone(),
-            Intent::Change { .. } | Intent::Commit { .. } => Vec::new(),
+        let (also_undone, undone) = match &intent {
+            Intent::Undo { target, .. } => {
+                let undone = self.ledger.history().get(target.number).map(|entry| {
+                    let who = entry.by.as_ref().map_or(String::new(), |by| format!(" of {by}"));
+                    format!("change {}{who}: {}", entry.number, entry.what)
+                });
+                (target.also.clone(), undone)
+            }
+            Intent::Change { .. } | Intent::Commit { .. } => (Vec::new(), None),
         };
         let number = match intent {
             Intent::Change { by, what } => self.ledger.changed(&text, by, what, now()),
@@ -379,6 +385,9 @@ impl Live {
         let (what, by) = what;
         let by = by.map_or("the server: it was not confirmed in time".to_owned(), |by| by.to_string());
         let mut text = format!("change {number}: {what}\n{}", served.said);
+        if let Some(undone) = &undone {
+            text.push_str(&format!("\nundone: {undone}"));
+        }
         let beside = beside.map(|beside| format!("{beside} `penstock ctl undo` takes it back"));
         for warning in beside.iter().chain(&served.fixed) {
             text.push_str(&format!("\nwarning: {warning}"));
@@ -392,6 +401,7 @@ impl Live {
             "number": number,
             "change": what,
             "also_undone": also_undone,
+            "undone": undone,
             "served": served.said,
             "warning": (!warnings.is_empty()).then(|| warnings.join("; ")),
             "still_open": served.still_open,

@@ -81,6 +81,8 @@ fn readers_read_operators_change_and_others_are_told_their_uid_and_what_to_do() 
             said.contains("may only read: `") && said.contains("control.operators"),
             "{command:?}: {said}"
         );
+        // Without a number they may read it.
+        assert_eq!(said.contains("`history N` is for"), command[0] == "history", "{command:?}: {said}");
     }
     let (done, said) = ctl_as(&server, OPERATOR, &["set", "pool.app.balance", "hash"]);
     assert!(done, "{said}");

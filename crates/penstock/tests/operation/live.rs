@@ -205,7 +205,9 @@ fn a_transaction_is_served_at_once_or_not_at_all() {
     assert_eq!(history[1]["uid"], nix::unistd::getuid().as_raw());
     assert!(history[1]["pid"].as_u64().is_some() && history[1]["at"].as_str().is_some(), "{history}");
     assert!(server.said(&["history", "2"]).contains("\n+[listener.late]\n"));
-    server.said(&["undo"]);
+    let undo = server.said(&["undo"]);
+    let undone = format!("; {}\n", history[1]["change"].as_str().unwrap().rsplit("; ").next().unwrap());
+    assert!(undo.contains("\nundone: change 2 of ") && undo.contains(&undone), "{undo}");
     assert_eq!(body(&server), "two");
     server.said(&["undo"]);
     assert_eq!(body(&server), "one");

@@ -31,6 +31,12 @@ pub(super) fn is_change(name: &str, arguments: &[&str], needed: Role) -> bool {
 /// Says why the client may not, and records that it has tried.
 pub(super) fn refuse(state: &State, who: &PeerCredentials, command: &str, needed: Role) -> String {
     let role = who.role;
+    // Without more they are for readers too.
+    let command = match command {
+        "history" => "history N",
+        "dsr" => "dsr trace",
+        other => other,
+    };
     if who.login.is_some() {
         let message =
             format!("{who}: `{command}` refused: it needs the role {needed}, the client has {role}");
