@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use access::keys::{Gate, Glance, Kind, Others, Owner, Seen, Set, Shown, Step, fits};
+use access::keys::{Gate, Glance, Kind, Others, Owner, Revoked, Seen, Set, Shown, Step, fits};
 use thiserror::Error;
 
 use crate::authority::{Authorities, Server, ZoneKeys};
@@ -110,7 +110,8 @@ impl Roll {
 
     async fn push(&self, others: Others) -> Result<(), PushFault> {
         let _turn = self.plan.turns.turn().await;
-        let push = Push { wanted: &self.plan.wanted, others, ttl: None, zone: None };
+        let revoked = Revoked::default();
+        let push = Push { wanted: &self.plan.wanted, others, revoked: &revoked, ttl: None, zone: None };
         Primary::new(self.plan.server.clone(), PUSH_LIMIT).push(&push, Write::Yes).await.map(|_| ())
     }
 

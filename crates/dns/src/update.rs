@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use access::keys::{Change, Kind, Others, Owner, PresentSet, Set, difference};
+use access::keys::{Change, Kind, Others, Owner, PresentSet, Revoked, Set, difference};
 use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::NULL;
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
@@ -24,9 +24,29 @@ pub struct Primary {
 pub struct Push<'a> {
     pub wanted: &'a BTreeMap<(Owner, Kind), Set>,
     pub others: Others,
+    /// Records that go in any case, also at names of which nothing is wanted.
+    pub revoked: &'a Revoked,
     pub ttl: Option<u32>,
     /// Names outside are refused. `None`: the zones of the names.
     pub zone: Option<&'a Owner>,
+}
+
+impl Push<'_> {
+    /// What is to be changed at a name and type.
+    fn difference(&self, of: (&Owner, Kind), wanted: &Set, present: &PresentSet) -> Option<Change> {
+        let mut revoked = self.revoked.among(of.0, of.1, &present.data);
+        let others = match &self.others {
+            Others::Remove if !wanted.is_empty() => Others::Remove,
+            // Where nothing is wanted, records of other keys belong to others.
+            Others::Remove | Others::Keep => Others::RemoveThese(revoked),
+            Others::RemoveThese(these) => {
+                revoked.extend(these.iter().cloned());
+                Others::RemoveThese(revoked)
+            }
+        };
+        let ttl = self.ttl.filter(|_| !wanted.is_empty());
+        difference(of, wanted, present, &others, ttl)
+    }
 }
 
 /// Whether the zone is changed.
@@ -101,7 +121,7 @@ impl Primary {
                     // The name itself has none, and what it had by the wildcard is as if it were removed.
                     present.data.clear();
                 }
-                match difference((owner, *kind), wanted, &present, &push.others, push.ttl) {
+                match push.difference((owner, *kind), wanted, &present) {
                     Some(change) if size(&change) > FULL && write == Write::Yes => {
                         done.extend(self.replace(push, &zones, (owner, *kind), wanted).await?);
                     }
@@ -140,7 +160,7 @@ impl Primary {
         for _ in 0..TRIES {
             let start = self.start_of_authority(zone).await?;
             let present = self.present(owner, kind).await?;
-            let change = difference((owner, kind), wanted, &present, &push.others, push.ttl);
+            let change = push.difference((owner, kind), wanted, &present);
             let Some(change) = change else { return Ok(None) };
             let bytes = size_of(&change.after());
             if bytes > MOST {

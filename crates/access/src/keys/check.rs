@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::owner::Owner;
 use super::record::{Kind, Set, data_text};
+use super::revoked::Revoked;
 
 /// What one authoritative server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +122,8 @@ pub enum Problem {
     Behind,
     /// A record is of a key that is not used.
     Stale,
+    /// A record is of a key that is revoked.
+    Revoked,
     /// There are no signatures, or none that the parent vouches for.
     Unsigned,
     /// Signatures end soon.
@@ -148,6 +151,7 @@ impl Problem {
             Self::Missing => "missing",
             Self::Behind => "behind",
             Self::Stale => "stale",
+            Self::Revoked => "revoked",
             Self::Unsigned => "unsigned",
             Self::Expiring => "expiring",
             Self::Expired => "expired",
@@ -172,15 +176,15 @@ pub struct Finding {
     pub text: String,
 }
 
-/// Judges the records of a name and type. `now` is seconds of Unix time; signatures that end within `soon` are told.
+/// Judges the records of a name and type: those that are wanted, and those that must not be there. `now` is seconds of Unix time; signatures that end within `soon` are told.
 pub fn judge(
     (owner, kind): (&Owner, Kind),
-    wanted: &Set,
+    (wanted, revoked): (&Set, &Revoked),
     seen: &Observation,
     now: u64,
     soon: Duration,
 ) -> Vec<Finding> {
-    let mut judge = Judge { owner, kind, wanted, found: Vec::new() };
+    let mut judge = Judge { owner, kind, wanted, revoked, found: Vec::new() };
     judge.servers(&seen.servers, now, soon);
     for (server, signature) in &seen.aliases {
         judge.signature(Some(server), signature, now, soon);
@@ -197,6 +201,7 @@ struct Judge<'a> {
     owner: &'a Owner,
     kind: Kind,
     wanted: &'a Set,
+    revoked: &'a Revoked,
     found: Vec<Finding>,
 }
 
@@ -250,22 +255,36 @@ impl Judge<'_> {
                         self.wanted.len()
                     );
                     self.lacks(place, &somewhere, lacking, &says);
-                    for record in data.difference(self.wanted).filter(|record| self.kind.is_ours(record)) {
+                    let revoked = self.believes(place, data, "`penstock dns push` removes it");
+                    if self.wanted.is_empty() && revoked.is_empty() {
+                        // The records are of keys that are not asked about.
+                        continue;
+                    }
+                    let (kind, wanted) = (self.kind, self.wanted);
+                    let is_stale = |record: &&Vec<u8>| {
+                        !wanted.is_empty() && kind.is_ours(record) && !revoked.contains(*record)
+                    };
+                    for record in data.difference(wanted).filter(is_stale) {
                         let text = format!("of a key that is not used: {}", short(self.kind, record));
-                        let problem = Problem::Stale;
-                        self.found.push(Finding {
-                            severity: Severity::Weak,
-                            owner: self.owner.clone(),
-                            kind: self.kind,
-                            problem,
-                            place: place.map(str::to_owned),
-                            text,
-                        });
+                        self.tell(Severity::Weak, Problem::Stale, place, text);
                     }
                     self.signature(place, signature, now, soon);
                 }
             }
         }
+    }
+
+    /// Tells of the records of revoked keys, and returns them.
+    fn believes(&mut self, place: Option<&str>, data: &Set, then: &str) -> Set {
+        let revoked = self.revoked.among(self.owner, self.kind, data);
+        for record in &revoked {
+            let text = format!(
+                "of a key that is revoked, and clients that go by the DNS believe it: {}: {then}",
+                short(self.kind, record)
+            );
+            self.tell(Severity::Bad, Problem::Revoked, place, text);
+        }
+        revoked
     }
 
     /// Tells which wanted records a server lacks: those that others have, and those that none has.
@@ -324,6 +343,12 @@ impl Judge<'_> {
     fn proved(&mut self, proved: &Proved) {
         let (bad, here) = (Severity::Bad, None);
         let anew = "caches may have it for one TTL after a change";
+        if let Proved::Secure(data) | Proved::Insecure(data) = proved {
+            self.believes(Some("the validating path"), data, anew);
+        }
+        if self.wanted.is_empty() {
+            return;
+        }
         match proved {
             Proved::NotAsked => {}
             Proved::Secure(data) => {
@@ -410,7 +435,7 @@ mod tests {
         let owner = Owner::parse("_443._tcp.a.example").unwrap();
         let servers = servers.into_iter().enumerate().map(|(at, seen)| (format!("ns{at}"), seen)).collect();
         let seen = Observation { servers, aliases: Vec::new(), proved, live };
-        let found = judge((&owner, Kind::Tlsa), &set(wanted), &seen, NOW, SOON);
+        let found = judge((&owner, Kind::Tlsa), (&set(wanted), &Revoked::default()), &seen, NOW, SOON);
         found
             .into_iter()
             .map(|finding| (finding.severity, finding.problem, finding.place.unwrap_or_default()))

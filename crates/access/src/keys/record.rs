@@ -66,9 +66,9 @@ impl fmt::Display for Kind {
 }
 
 /// Type of CERT records with a whole OpenPGP key.
-const PGP: u16 = 3;
+pub(super) const PGP: u16 = 3;
 /// Type of CERT records with the fingerprint of an OpenPGP key, and an address where the key is.
-const IPGP: u16 = 6;
+pub(super) const IPGP: u16 = 6;
 
 /// A record with its data as on the wire.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

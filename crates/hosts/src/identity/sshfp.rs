@@ -1,5 +1,7 @@
 //! SSHFP fingerprints of host keys in the DNS (RFC 4255, 6594, 7479). Only DNSSEC that Penstock validated counts.
 
+use sha1::{Digest, Sha1};
+
 use crate::ssh::key::PublicKey;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +43,17 @@ impl FingerprintRecord {
     pub fn of(key: &PublicKey) -> Option<Self> {
         let algorithm = number(key.algorithm())?;
         Some(Self { algorithm, hash: 2, fingerprint: key.fingerprint().0.to_vec() })
+    }
+
+    /// All records that `ssh` believes of a key: those with SHA-1 too, which other programs publish.
+    #[must_use]
+    pub fn believed(key: &PublicKey) -> Vec<Self> {
+        let weak = |own: &Self| Self {
+            algorithm: own.algorithm,
+            hash: 1,
+            fingerprint: Sha1::digest(key.blob()).to_vec(),
+        };
+        Self::of(key).map_or_else(Vec::new, |own| vec![weak(&own), own])
     }
 }
 

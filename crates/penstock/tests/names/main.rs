@@ -10,4 +10,5 @@ mod host_key;
 mod liar;
 mod push;
 mod records;
+mod revoked;
 mod roll;

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use access::keys::{Kind, Others, Owner};
+use access::keys::{Kind, Others, Owner, Revoked};
 use dns::{Primary, Push, SignedServer, Write};
 use logic::tsig_key::TsigKey;
 use testing::pki::{Time, self_signed};
@@ -139,7 +139,8 @@ pub(crate) fn replace_large_records(server: SocketAddr, key: &Path) {
     let owner = Owner::parse("large._openpgpkey.example.test").unwrap();
     let push = |bytes: &[Vec<u8>], others: Others| {
         let wanted = BTreeMap::from([((owner.clone(), Kind::Openpgpkey), bytes.iter().cloned().collect())]);
-        let push = Push { wanted: &wanted, others, ttl: None, zone: None };
+        let revoked = Revoked::default();
+        let push = Push { wanted: &wanted, others, revoked: &revoked, ttl: None, zone: None };
         runtime.block_on(primary().push(&push, Write::Yes))
     };
     let key = |byte: u8, length: usize| vec![byte; length];

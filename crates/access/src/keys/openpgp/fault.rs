@@ -19,7 +19,9 @@ pub enum KeyFault {
     TooMany,
     #[error("the key {key} has no user ID with the address {address}; it has {has}")]
     OtherAddress { key: String, address: String, has: String },
-    #[error("the user ID of {0} is revoked")]
+    #[error(
+        "the user ID of {0} is revoked: `penstock dns push --openpgp FILE` takes its records out of the DNS"
+    )]
     RevokedAddress(String),
     #[error("the user ID of {0} has no signature of its own key that holds")]
     Unsigned(String),
@@ -27,7 +29,7 @@ pub enum KeyFault {
         "the key {0} is of an algorithm whose signatures are not checked here: RSA, NIST curves and Ed25519 are"
     )]
     Algorithm(String),
-    #[error("the key {0} is revoked: remove its record from the DNS")]
+    #[error("the key {0} is revoked: `penstock dns push --openpgp FILE` takes its records out of the DNS")]
     Revoked(String),
     #[error("the key {0} has expired")]
     Expired(String),

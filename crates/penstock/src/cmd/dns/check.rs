@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use access::keys::{
-    Finding, Kind, Live, MOST_ALIASES, Observation, Owner, Problem, Proved, Seen, Set, Severity, Signature,
-    judge, sets,
+    Finding, Kind, Live, MOST_ALIASES, Observation, Owner, Problem, Proved, Revoked, Seen, Set, Severity,
+    Signature, judge,
 };
 use clap::Args;
 use dns::{Anchor, Authorities, Resolver, Server, ZoneKeys};
@@ -84,10 +84,10 @@ struct Checked {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let wanted = arguments.wanted.read()?;
-    let ssh_ports = if arguments.no_services { BTreeMap::new() } else { ssh_ports(&wanted) };
-    let wanted = sets(wanted.iter().map(|one| &one.record));
-    let checked = threads::single()?.block_on(check(arguments, &wanted, ssh_ports))?;
+    let keys = arguments.wanted.read()?;
+    let ssh_ports = if arguments.no_services { BTreeMap::new() } else { ssh_ports(&keys.wanted) };
+    let wanted = keys.sets();
+    let checked = threads::single()?.block_on(check(arguments, (&wanted, &keys.revoked), ssh_ports))?;
     let bad = checked.found.iter().filter(|one| one.severity == Severity::Bad).count();
     let fails = bad > 0 || arguments.strict && !checked.found.is_empty();
     if arguments.json {
@@ -113,12 +113,13 @@ fn ssh_ports(wanted: &[Wanted]) -> BTreeMap<Owner, BTreeSet<u16>> {
 
 async fn check(
     arguments: &Arguments,
-    wanted: &BTreeMap<(Owner, Kind), Set>,
+    (wanted, revoked): (&BTreeMap<(Owner, Kind), Set>, &Revoked),
     ssh_ports: BTreeMap<Owner, BTreeSet<u16>>,
 ) -> Result<Checked, Failure> {
     let anchor = arguments.anchor.clone().map_or(Anchor::Root, Anchor::File);
     let mut checker = Checker {
         arguments,
+        revoked,
         resolver: Resolver::new(&anchor, arguments.dns_server).map_err(Failure::runtime)?,
         authorities: Authorities::new(&arguments.servers, arguments.dns_server).map_err(Failure::runtime)?,
         zones: BTreeMap::new(),
@@ -137,8 +138,12 @@ async fn check(
                 problem: Problem::Silent,
                 place: None,
                 text: format!(
-                    "not asked to the end: the time limit of {} s is over (--timeout waits longer)",
-                    arguments.timeout.as_secs_f64()
+                    "not asked to the end: the time limit of {} s is over (--timeout waits longer); {} was asked for names and proofs: does it answer?",
+                    arguments.timeout.as_secs_f64(),
+                    arguments.dns_server.map_or_else(
+                        || "the resolver of /etc/resolv.conf".to_owned(),
+                        |server| format!("the resolver {server}")
+                    )
                 ),
             }),
         }
@@ -151,6 +156,7 @@ async fn check(
 /// A check on its way.
 struct Checker<'a> {
     arguments: &'a Arguments,
+    revoked: &'a Revoked,
     resolver: Resolver,
     authorities: Authorities,
     zones: BTreeMap<Owner, (Vec<Server>, ZoneKeys)>,
@@ -170,7 +176,7 @@ impl Checker<'_> {
     /// Checks the records of one name and type.
     async fn one(&mut self, owner: &Owner, kind: Kind, records: &Set) -> Result<(), Failure> {
         let Some(Told { zone, servers, aliases }) = self.told(owner, kind).await? else { return Ok(()) };
-        let live = match self.arguments.no_services {
+        let live = match self.arguments.no_services || records.is_empty() {
             true => Vec::new(),
             false => self.live(owner, kind, records).await,
         };
@@ -188,7 +194,8 @@ impl Checker<'_> {
         }
         let observation = Observation { servers, aliases, proved, live };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let found = judge((owner, kind), records, &observation, now, self.arguments.expires_within);
+        let found =
+            judge((owner, kind), (records, self.revoked), &observation, now, self.arguments.expires_within);
         self.checked.found.extend(found);
         self.checked.seen.push((owner.clone(), kind, observation));
         Ok(())

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use access::keys::{Change, Others, Record, Set, sets};
+use access::keys::{Change, Others, Owner, Record, Set};
 use clap::Args;
 use dns::{Primary, Push, PushFault, SignedServer, Write};
 use logic::tsig_key::TsigKey;
@@ -13,7 +13,7 @@ use sys::file;
 use text::units;
 
 use super::records;
-use super::wanted::{WantedArguments, at};
+use super::wanted::{Keys, WantedArguments, at};
 use crate::duration;
 use crate::output::{Failure, plain, print, print_json};
 use crate::threads;
@@ -22,7 +22,7 @@ use crate::threads;
 ///
 /// Reads what the server has, changes only what differs, and only records of the names and types of these keys, and only if
 /// no other program has changed them in between; then asks again. Records of the same name and type that are of no key named here
-/// are removed, unless --keep-others.
+/// are removed, unless --keep-others. Those of revoked keys are removed in any case, also where they were the only ones.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
@@ -36,6 +36,9 @@ pub(super) struct Arguments {
     /// Keep records of the same names and types that are of other keys
     #[arg(long)]
     keep_others: bool,
+    /// Remove all SSHFP records of this name: of a host that is gone
+    #[arg(long = "without", value_name = "NAME")]
+    without: Vec<String>,
     /// TTL in seconds [default: that of the records that are there, else 3600]
     #[arg(long, value_name = "SECONDS")]
     ttl: Option<u32>,
@@ -62,16 +65,31 @@ const EXAMPLES: &str = "\
 Examples:
   penstock dns push --hosts --zone example.org --server 192.0.2.53 --tsig /etc/penstock/dns.key --dry-run
   penstock dns push --config penstock.toml --server 192.0.2.53 --tsig /etc/penstock/dns.key
+  penstock dns push --without old1.example.org --server 192.0.2.53 --tsig /etc/penstock/dns.key
 
 Exit codes: 0 the zone has the records (--dry-run: it was read); 1 it has not, or that is not known; 2 wrong usage.";
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let wanted = arguments.wanted.read()?;
-    let wanted = sets(wanted.iter().map(|one| &one.record));
     let zone = arguments.wanted.zone()?;
+    let mut known = Keys::default();
+    for name in &arguments.without {
+        let owner = Owner::within(name, zone.as_ref());
+        known.revoked.add_gone(owner.map_err(|fault| Failure::usage(format!("--without: {fault}")))?);
+    }
+    let keys = arguments.wanted.with(known)?;
+    let wanted = keys.sets();
+    for (owner, kind) in keys.revoked.places() {
+        let is_wanted = wanted.get(&(owner.clone(), *kind)).is_some_and(|set| !set.is_empty());
+        if is_wanted && keys.revoked.is_gone(owner) {
+            return Err(Failure::usage(format!(
+                "--without {owner}: a host of that name is here, and has records\n  hint: penstock host retire, or remove, if it is gone"
+            )));
+        }
+    }
     let others = if arguments.keep_others { Others::Keep } else { Others::Remove };
     let write = if arguments.dry_run { Write::DryRun } else { Write::Yes };
-    let push = Push { wanted: &wanted, others, ttl: arguments.ttl, zone: zone.as_ref() };
+    let (revoked, ttl) = (&keys.revoked, arguments.ttl);
+    let push = Push { wanted: &wanted, others, revoked, ttl, zone: zone.as_ref() };
     let primary = arguments.primary.open()?;
     let changes = threads::single()?.block_on(primary.push(&push, write));
     let changes = changes.map_err(|fault| {
@@ -90,11 +108,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let mut text: String = changes.iter().map(lines).collect();
     let records: usize = wanted.values().map(Set::len).sum();
-    let records = units::count(records, "record");
+    let has = match records {
+        0 => "has no record of a revoked key".to_owned(),
+        records => format!("has the {}", units::count(records, "record")),
+    };
     text.push_str(&match (changes.is_empty(), write) {
-        (true, _) => format!("nothing to change: the zone has the {records}\n"),
+        (true, _) => format!("nothing to change: the zone {has}\n"),
         (false, Write::DryRun) => "nothing was changed (--dry-run)\n".to_owned(),
-        (false, Write::Yes) => format!("done: the server has the {records}\n"),
+        (false, Write::Yes) => format!("done: the server {has}\n"),
     });
     print(&text)
 }

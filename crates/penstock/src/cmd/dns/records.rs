@@ -4,7 +4,7 @@ use access::keys::Record;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
-use super::wanted::{Wanted, WantedArguments};
+use super::wanted::{Keys, Wanted, WantedArguments};
 use crate::output::{Failure, print, print_json};
 
 /// Print the records of keys: SSHFP, TLSA, OPENPGPKEY, CERT
@@ -42,7 +42,13 @@ Examples:
   penstock dns records --openpgp alice.pub --address alice@example.org --cert";
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let wanted = arguments.wanted.read()?;
+    let Keys { wanted, without, .. } = arguments.wanted.read()?;
+    if let Some(why) = without.first() {
+        return Err(Failure::runtime(why));
+    }
+    if wanted.is_empty() {
+        return Err(Failure::runtime("there are no records: no key of those named can have one"));
+    }
     if arguments.json {
         let records: Vec<Value> = wanted.iter().map(|one| json(&one.record, Some(one))).collect();
         return print_json(&format!("{:#}\n", json!({ "records": records })));

@@ -1,13 +1,14 @@
 //! The records that this machine should have in the DNS: of hosts, certificates and OpenPGP keys.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use access::keys::openpgp::{self, Address};
-use access::keys::{Association, Owner, Record};
+use access::keys::openpgp::{self, Address, KeyFault};
+use access::keys::{Association, Kind, Owner, Record, Revoked, Set, sets};
 use clap::{Args, ValueEnum};
 use config::types::{BindAddress, Listener};
-use hosts::identity::{FingerprintRecord, Found, HostFile, Name, Root};
+use hosts::identity::{FingerprintRecord, Found, HostFile, Index, Name, Root};
 use ssh::identity::{Places, Store};
 use sys::file;
 use tls::Bundle;
@@ -91,6 +92,26 @@ pub(super) struct Wanted {
     pub(super) host: Option<(Name, Option<u16>)>,
 }
 
+/// The records of keys, and those that must not be in the DNS.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    pub(super) wanted: Vec<Wanted>,
+    pub(super) revoked: Revoked,
+    /// Why a key that is named has no records, and may have some in the DNS that must go.
+    pub(super) without: Vec<String>,
+}
+
+impl Keys {
+    /// What is wanted at each name and type; nothing, where records of revoked keys may be.
+    pub(super) fn sets(&self) -> BTreeMap<(Owner, Kind), Set> {
+        let mut sets = sets(self.wanted.iter().map(|one| &one.record));
+        for place in self.revoked.places() {
+            sets.entry(place.clone()).or_default();
+        }
+        sets
+    }
+}
+
 /// Port of TLSA records, where nothing names another one.
 pub(super) const HTTPS: u16 = 443;
 
@@ -113,38 +134,60 @@ impl WantedArguments {
     }
 
     /// All records, sorted, each once. What cannot have one is told on standard error.
-    pub(super) fn read(&self) -> Result<Vec<Wanted>, Failure> {
+    pub(super) fn read(&self) -> Result<Keys, Failure> {
+        self.with(Keys::default())
+    }
+
+    /// The same, beside what is known of `keys`.
+    pub(super) fn with(&self, mut keys: Keys) -> Result<Keys, Failure> {
         let has_source = self.hosts || !self.host.is_empty() || self.config.is_some();
-        if !has_source && self.next.is_empty() && self.openpgp.is_empty() {
+        let asks = has_source || !self.next.is_empty() || !self.openpgp.is_empty();
+        if !asks && keys.revoked.places().next().is_none() {
             return Err(Failure::usage(
                 "no keys are named\n  hint: --hosts or --host NAME for SSHFP, --config FILE for TLSA, --openpgp FILE for OPENPGPKEY",
             ));
         }
         let zone = self.zone()?;
-        let mut wanted = Vec::new();
-        self.of_hosts(zone.as_ref(), &mut wanted)?;
-        self.of_certificates(zone.as_ref(), &mut wanted)?;
-        self.of_openpgp(zone.as_ref(), &mut wanted)?;
+        self.of_hosts(zone.as_ref(), &mut keys)?;
+        self.of_certificates(zone.as_ref(), &mut keys.wanted)?;
+        self.of_openpgp(zone.as_ref(), &mut keys)?;
+        let mut outside = None;
         if let Some(zone) = &zone {
-            wanted.retain(|one| one.record.owner.is_in(zone));
+            outside =
+                keys.wanted.iter().map(|one| &one.record.owner).find(|owner| !owner.is_in(zone)).cloned();
+            keys.wanted.retain(|one| one.record.owner.is_in(zone));
+            keys.revoked.only_in(zone);
         }
-        wanted.sort_by(|one, other| one.record.cmp(&other.record));
-        wanted.dedup_by(|one, other| one.record == other.record);
-        if wanted.is_empty() {
-            return Err(Failure::runtime("there are no records: no key of those named can have one"));
+        keys.wanted.sort_by(|one, other| one.record.cmp(&other.record));
+        keys.wanted.dedup_by(|one, other| one.record == other.record);
+        if keys.wanted.is_empty() && keys.revoked.places().next().is_none() {
+            return Err(Failure::runtime(match (zone, outside) {
+                (Some(zone), Some(name)) => format!(
+                    "there are no records: --zone {zone} leaves out all names, such as {name}\n  hint: name the zone that they are in"
+                ),
+                _ => "there are no records: no key of those named can have one".to_owned(),
+            }));
         }
-        Ok(wanted)
+        Ok(keys)
     }
 
-    fn of_hosts(&self, zone: Option<&Owner>, wanted: &mut Vec<Wanted>) -> Result<(), Failure> {
+    fn of_hosts(&self, zone: Option<&Owner>, keys: &mut Keys) -> Result<(), Failure> {
         if !self.hosts && self.host.is_empty() {
             return Ok(());
         }
         let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
         let index = store.load().map_err(Failure::runtime)?;
+        for record in index.revoked().flat_map(FingerprintRecord::believed) {
+            keys.revoked.add_sshfp(record.algorithm, record.hash, &record.fingerprint);
+        }
         if self.hosts {
-            for host in index.hosts().iter().filter(|host| host.retired().is_none()) {
-                if let Err(why) = sshfp(host, zone, wanted) {
+            for host in index.hosts() {
+                let found = match host.retired() {
+                    None => sshfp((host, &index), zone, keys),
+                    // Its keys have no records, and those of revoked ones have to go.
+                    Some(_) => owners(host, zone).map(|owners| forbid((host, &index), &owners, keys)),
+                };
+                if let (Err(why), None) = (found, host.retired()) {
                     complain(&format!("note: {}\n", plain(&why)));
                 }
             }
@@ -155,7 +198,12 @@ impl WantedArguments {
                     "{name} has no identity here, or a damaged one\n  hint: penstock host why {name}"
                 )));
             };
-            sshfp(host, zone, wanted).map_err(Failure::runtime)?;
+            let places = keys.revoked.places().count();
+            match sshfp((host, &index), zone, keys) {
+                Err(why) if keys.revoked.places().count() == places => return Err(Failure::runtime(why)),
+                Err(why) => keys.without.push(why),
+                Ok(()) => {}
+            }
         }
         Ok(())
     }
@@ -197,7 +245,7 @@ impl WantedArguments {
         Ok(())
     }
 
-    fn of_openpgp(&self, zone: Option<&Owner>, wanted: &mut Vec<Wanted>) -> Result<(), Failure> {
+    fn of_openpgp(&self, zone: Option<&Owner>, found: &mut Keys) -> Result<(), Failure> {
         let only: Vec<Address> = self
             .addresses
             .iter()
@@ -225,7 +273,7 @@ impl WantedArguments {
                 }
                 for address in chosen {
                     unused.retain(|unused| unused != address);
-                    self.of_key(path, key, address, now, wanted)?;
+                    self.of_key(path, key, address, now, found)?;
                 }
             }
         }
@@ -241,9 +289,16 @@ impl WantedArguments {
         key: &openpgp::Key,
         address: &Address,
         now: u64,
-        wanted: &mut Vec<Wanted>,
+        found: &mut Keys,
     ) -> Result<(), Failure> {
-        let minimal = key.minimal(address, now).map_err(|why| at(path, why))?;
+        let minimal = match key.minimal(address, now) {
+            Ok(minimal) => minimal,
+            Err(why @ (KeyFault::Revoked(_) | KeyFault::RevokedAddress(_))) => {
+                found.without.push(at(path, why).to_string());
+                return forbid_key(path, key, address, &mut found.revoked);
+            }
+            Err(why) => return Err(at(path, why)),
+        };
         let mut records = Vec::new();
         for owner in address.openpgpkey_owners().map_err(|why| at(path, why))? {
             records.push(Record::openpgpkey(owner, &minimal).map_err(|why| at(path, why))?);
@@ -256,7 +311,7 @@ impl WantedArguments {
             records.push(Record::cert_ipgp(owner()?, key.fingerprint(), url).map_err(|why| at(path, why))?);
         }
         let of = || address.to_string();
-        wanted.extend(records.into_iter().map(|record| Wanted { record, of: of(), host: None }));
+        found.wanted.extend(records.into_iter().map(|record| Wanted { record, of: of(), host: None }));
         Ok(())
     }
 }
@@ -330,20 +385,11 @@ impl NextArguments {
 }
 
 /// Adds the SSHFP records of a host: of the keys that it announces and that are proved.
-fn sshfp(host: &HostFile, zone: Option<&Owner>, wanted: &mut Vec<Wanted>) -> Result<(), String> {
-    let hints = host.address().names;
-    let names = if hints.is_empty() { vec![host.name().clone()] } else { hints };
-    let mut owners = Vec::new();
-    for name in &names {
-        let (name, _) = name.split_port();
-        let owner = Owner::within(name, zone).map_err(|fault| format!("{}: {fault}", host.name()))?;
-        if owner.parent().is_none() {
-            let hint = "--zone ZONE, or `penstock host move` with its name in the DNS";
-            return Err(format!("{}: {name} has no dot, so its zone is unknown: {hint}", host.name()));
-        }
-        owners.push(owner);
-    }
-    let pins: Vec<_> = host.pins().filter(|pin| pin.absent.is_none()).collect();
+fn sshfp((host, index): (&HostFile, &Index), zone: Option<&Owner>, keys: &mut Keys) -> Result<(), String> {
+    let owners = owners(host, zone)?;
+    forbid((host, index), &owners, keys);
+    let pins: Vec<_> =
+        host.pins().filter(|pin| pin.absent.is_none() && !index.is_revoked(&pin.key)).collect();
     let proved = pins.iter().filter(|pin| pin.root() == Root::Proved);
     let records: Vec<FingerprintRecord> = proved.filter_map(|pin| FingerprintRecord::of(&pin.key)).collect();
     if records.is_empty() {
@@ -359,10 +405,53 @@ fn sshfp(host: &HostFile, zone: Option<&Owner>, wanted: &mut Vec<Wanted>) -> Res
     for owner in owners {
         for FingerprintRecord { algorithm, hash, fingerprint } in &records {
             let record = Record::sshfp(owner.clone(), *algorithm, *hash, fingerprint);
-            wanted.push(Wanted { record, of: format!("host {}", host.name()), host: named.clone() });
+            keys.wanted.push(Wanted { record, of: format!("host {}", host.name()), host: named.clone() });
         }
     }
     Ok(())
+}
+
+/// No record of a revoked key may be at the names of its host.
+fn forbid((host, index): (&HostFile, &Index), owners: &[Owner], keys: &mut Keys) {
+    let mut own = host.pins().map(|pin| &pin.key).chain(host.retired_keys().map(|(key, _)| key));
+    if host.revoked().next().is_some() || own.any(|key| index.is_revoked(key)) {
+        for owner in owners {
+            keys.revoked.add_place(owner.clone(), Kind::Sshfp);
+        }
+    }
+}
+
+/// No record of this key may be at the names of an address.
+fn forbid_key(
+    path: &Path,
+    key: &openpgp::Key,
+    address: &Address,
+    revoked: &mut Revoked,
+) -> Result<(), Failure> {
+    let fingerprint = key.fingerprint();
+    for owner in address.openpgpkey_owners().map_err(|why| at(path, why))? {
+        revoked.add_openpgp(owner, Kind::Openpgpkey, fingerprint);
+    }
+    let owner = address.cert_owner().map_err(|why| at(path, why))?;
+    revoked.add_openpgp(owner, Kind::Cert, fingerprint);
+    Ok(())
+}
+
+/// Names of the SSHFP records of a host.
+fn owners(host: &HostFile, zone: Option<&Owner>) -> Result<Vec<Owner>, String> {
+    let hints = host.address().names;
+    let names = if hints.is_empty() { vec![host.name().clone()] } else { hints };
+    let mut owners = Vec::new();
+    for name in &names {
+        let (name, _) = name.split_port();
+        let owner = Owner::within(name, zone).map_err(|fault| format!("{}: {fault}", host.name()))?;
+        if owner.parent().is_none() {
+            let hint = "--zone ZONE, or `penstock host move` with its name in the DNS";
+            return Err(format!("{}: {name} has no dot, so its zone is unknown: {hint}", host.name()));
+        }
+        owners.push(owner);
+    }
+    Ok(owners)
 }
 
 /// Ports of a listener that are known before it starts.

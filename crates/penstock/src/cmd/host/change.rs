@@ -4,7 +4,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::Args;
-use hosts::identity::{AddressOrName, HostFile, Location, Name};
+use hosts::identity::{AddressOrName, FingerprintRecord, Found, HostFile, Location, Name};
 use hosts::ssh::config::Asked;
 use hosts::ssh::key::PublicKey;
 use ssh::identity::{IdentityError, Store, check_free, enrol, now};
@@ -70,8 +70,22 @@ pub(super) struct Move {
 }
 
 pub(super) fn remove(store: &Store, name: &Name) -> Result<(), Failure> {
+    let index = store.load().ok();
+    let host = index.as_ref().and_then(|index| match index.find(name.as_str(), 22) {
+        Found::Host(host) => Some(host.clone()),
+        _ => None,
+    });
     store.remove(name).map_err(failure)?;
-    print(&format!("{name} is forgotten\n"))
+    let mut text = format!("{name} is forgotten\n");
+    if let Some(host) = host.filter(|host| keys(host).any(|key| FingerprintRecord::of(key).is_some())) {
+        for name in dns_names(&host) {
+            text.push_str(&format!(
+                "  {name} may have SSHFP records in the DNS, which ssh believes: penstock dns push --without {name}{} --server ADDRESS --tsig FILE\n",
+                zone(&name)
+            ));
+        }
+    }
+    print(&plain_lines(&text))
 }
 
 pub(super) fn retire(store: &Store, arguments: &Retire) -> Result<(), Failure> {
@@ -101,7 +115,35 @@ pub(super) fn revoke(store: &Store, arguments: &Revoke) -> Result<(), Failure> {
     // Update the revocation list first: it applies to all hosts, even if the host's file cannot be changed.
     store.revoke(std::slice::from_ref(&key), today).map_err(failure)?;
     let change = edit(store, &name, |host| host.revoke(&key, today))?;
-    print(&said(change, &format!("{} is revoked: every host that shows it is refused", key.fingerprint())))
+    let mut text =
+        said(change, &format!("{} is revoked: every host that shows it is refused", key.fingerprint()));
+    let names = dns_names(host);
+    if let (Some(first), Some(_)) = (names.first(), FingerprintRecord::of(&key)) {
+        text.push_str(&format!(
+            "  an SSHFP record of it may be in the DNS, which ssh believes: penstock dns push --host {name}{} --server ADDRESS --tsig FILE\n",
+            zone(first)
+        ));
+    }
+    print(&plain_lines(&text))
+}
+
+/// Names of which a host may have records in the DNS.
+fn dns_names(host: &HostFile) -> Vec<String> {
+    let hints = host.address().names;
+    let names = if hints.is_empty() { vec![host.name().clone()] } else { hints };
+    let names = names.iter().map(|name| name.split_port().0);
+    names.filter(|name| name.parse::<IpAddr>().is_err()).map(str::to_owned).collect()
+}
+
+/// What a command about records needs beside a name without a dot.
+fn zone(name: &str) -> &'static str {
+    if name.contains('.') { "" } else { " --zone ZONE" }
+}
+
+/// Keys that a host has or had.
+fn keys(host: &HostFile) -> impl Iterator<Item = &PublicKey> {
+    let former = host.retired_keys().map(|(key, _)| key);
+    host.pins().map(|pin| &pin.key).chain(former).chain(host.revoked())
 }
 
 pub(super) fn relocate(store: &Store, arguments: &Move) -> Result<(), Failure> {
