@@ -225,3 +225,39 @@ fn the_list_of_users_fits_on_a_terminal_and_a_revoked_user_has_no_rights() {
         refused.err
     );
 }
+
+#[test]
+fn a_file_of_users_that_others_could_read_or_have_written_is_refused() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let people = people();
+    let (file, key) = (people.path().join("users"), at(&people, "ann.pub"));
+    let before = fs::read(&file).unwrap();
+    let deploy = ["deploy", "ann", "--to", "127.0.0.1"];
+    let all =
+        [&["key", "add", "ann", &key][..], &["who", &key], &["audit", "-w", "127.0.0.1"], &deploy, &["list"]];
+    let refused = |why: &str| {
+        for arguments in all {
+            let ran = user(&people, arguments);
+            assert!(
+                ran.code == Some(2) && ran.err.contains(why),
+                "{arguments:?}: {:?} {}",
+                ran.code,
+                ran.err
+            );
+            assert!(ran.err.contains(file.to_str().unwrap()), "{}", ran.err);
+        }
+    };
+    for mode in [0o666, 0o644, 0o620] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        refused(&format!("has mode {mode:04o}: others than its owner can use it"));
+    }
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    if fs::metadata(&file).unwrap().uid() == 0 {
+        chown(&file, Some(12_345), None).unwrap();
+        refused("belongs to user 12345 (mode 0600), who could have written any key");
+        // A server runs as a user of the system.
+        chown(&file, Some(1), None).unwrap();
+        assert_eq!(user(&people, &["list"]).code, Some(0));
+    }
+    assert_eq!(fs::read(&file).unwrap(), before);
+}

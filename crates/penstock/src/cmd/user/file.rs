@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use access::users::{LARGEST, Users};
@@ -21,6 +21,12 @@ pub(super) fn named(file: &Path) -> String {
     }
 }
 
+/// Permission bits of other users than the owner.
+const OF_OTHERS: u32 = 0o077;
+
+/// Users with smaller numbers are of the system: as one of them a server runs.
+const FIRST_PERSON: u32 = 1000;
+
 pub(super) fn unknown(file: &Path, name: &str) -> Failure {
     let (file, name) = (plain(&file.display().to_string()), plain(name));
     Failure::usage(format_args!(
@@ -31,6 +37,7 @@ pub(super) fn unknown(file: &Path, name: &str) -> Failure {
 /// Reads the file; without one there are no users.
 pub(super) fn read(file: &Path) -> Result<(Option<String>, Users), Failure> {
     let shown = plain(&file.display().to_string());
+    refuse_exposed(file, &shown)?;
     let bytes = match sys::file::read(file, LARGEST) {
         Ok(bytes) if bytes.len() as u64 > LARGEST => {
             return Err(Failure::usage(format_args!("{shown} is larger than {} MiB", LARGEST >> 20)));
@@ -43,6 +50,35 @@ pub(super) fn read(file: &Path) -> Result<(Option<String>, Users), Failure> {
         String::from_utf8(bytes).map_err(|_| Failure::usage(format_args!("{shown} is not UTF-8 text")))?;
     let users = Users::parse(&text).map_err(|error| Failure::usage(format_args!("{shown}: {error}")))?;
     Ok((Some(text), users))
+}
+
+/// Refuses a file that other users can read, which then know what checks passwords, or could have written: then they decide
+/// whose keys go to which hosts. A server refuses the first, too.
+fn refuse_exposed(file: &Path, shown: &str) -> Result<(), Failure> {
+    // That it is not there, or cannot be looked at, is told by the one who reads it.
+    let Ok(of) = file.metadata() else { return Ok(()) };
+    if !of.is_file() {
+        return Ok(());
+    }
+    let (word, own) = (text::shell::path(file), nix::unistd::geteuid().as_raw());
+    let mode = of.mode() & 0o7777;
+    let is_of_server = own == 0 && of.uid() < FIRST_PERSON;
+    if of.uid() != own && of.uid() != 0 && !is_of_server {
+        let owner = nix::unistd::User::from_uid(of.uid().into()).ok().flatten();
+        let owner = owner.map_or_else(|| format!("user {}", of.uid()), |owner| plain(&owner.name));
+        return Err(Failure::usage(format_args!(
+            "{shown} belongs to {owner} (mode {mode:04o}), who could have written any key and any role into it\n  \
+             hint: chown {own} {word}, if you know who wrote it; a server that runs as a user of its own needs a number below {FIRST_PERSON}"
+        )));
+    }
+    if mode & OF_OTHERS != 0 {
+        return Err(Failure::usage(format_args!(
+            "{shown} has mode {mode:04o}: others than its owner can use it, and it has what checks passwords and whose keys are whose\n  \
+             hint: chmod 600 {word}{}",
+            if mode & 0o022 == 0 { "" } else { ", if you know who wrote it" }
+        )));
+    }
+    Ok(())
 }
 
 /// Reads the file for a look at keys. That there is none is said: then no key has an owner.
