@@ -131,6 +131,33 @@ fn a_server_that_is_not_known_gets_no_password() {
 }
 
 #[test]
+fn options_of_a_log_in_stand_before_or_behind_the_command() {
+    let site = Site::start("");
+    let (host, ca) = (format!("localhost:{}", site.port), site.file("ca.pem").display().to_string());
+    let file = password(&site, "pencil");
+    let options = [["--host", &host], ["--ca", &ca], ["--user", "ann"], ["--password-file", &file]];
+    for before in 0..16 {
+        let is_before = |at: usize| before & (1 << at) != 0;
+        let part = |wanted: bool| -> Vec<&str> {
+            let chosen = options.iter().enumerate().filter(|(at, _)| is_before(*at) == wanted);
+            chosen.flat_map(|(_, option)| *option).collect()
+        };
+        let said = penstock(&[&["ctl"][..], &part(true), &["status"], &part(false)].concat());
+        assert_eq!(said.code, Some(0), "{before:04b}: {}", said.err);
+    }
+    for (wrong, why) in [
+        (&["status", "--ca", &*ca][..], "--ca needs --host HOST"),
+        (&["--otp-file", "-", "status"], "--otp-file needs --host HOST"),
+        (&["--host", &host, "status", "--key", &file], "--key needs --certificate FILE"),
+        (&["--host", &host, "--certificate", &file, "status"], "--certificate needs --key FILE"),
+        (&["--host", &host, "--token-file", &file, "status", "--password-file", &file], "does not go with"),
+    ] {
+        let refused = penstock(&[&["ctl"], wrong].concat());
+        assert!(refused.code == Some(2) && refused.err.contains(why), "{wrong:?}: {}", refused.err);
+    }
+}
+
+#[test]
 fn an_ipv4_client_of_an_ipv6_socket_has_its_ipv4_address_in_events() {
     let site = Site::with("", "", &[("PENSTOCK_CONTROL_LISTEN", ":0")]);
     let (host, ca, file) =

@@ -24,42 +24,42 @@ pub(super) struct Host {
     host: Option<String>,
     /// Name of the user at that server; a ticket of Kerberos must be one of this user too [default: the variable USER, or whom a
     /// ticket is of]
-    #[arg(long, value_name = "NAME", global = true, requires = "host")]
+    #[arg(long, value_name = "NAME", global = true)]
     user: Option<String>,
     /// Take the password from the first line of this file, and use no ticket of Kerberos; without it the terminal is asked
-    #[arg(long, value_name = "FILE", global = true, requires = "host")]
+    #[arg(long, value_name = "FILE", global = true)]
     password_file: Option<PathBuf>,
     /// Log in with the bearer token in the first line of this file, which only its owner may read; `-` is standard input
-    #[arg(long, value_name = "FILE", global = true, requires = "host", conflicts_with_all = ["password_file", "certificate"])]
+    #[arg(long, value_name = "FILE", global = true)]
     token_file: Option<PathBuf>,
     /// Take a one-time password, if the server wants one for a change, from the first line of this file; `-` is standard
     /// input. Without it the terminal is asked
-    #[arg(long, value_name = "FILE", global = true, requires = "host")]
+    #[arg(long, value_name = "FILE", global = true)]
     otp_file: Option<PathBuf>,
     /// File with the CA of the server's certificate, or with that certificate itself [default: the CAs of the operating system]
-    #[arg(long, value_name = "FILE", global = true, requires = "host")]
+    #[arg(long, value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
     /// Client certificate to log in with (EXTERNAL), with --key
-    #[arg(long, value_name = "FILE", global = true, requires = "host", requires = "key")]
+    #[arg(long, value_name = "FILE", global = true)]
     certificate: Option<PathBuf>,
     /// Private key of --certificate
-    #[arg(long, value_name = "FILE", global = true, requires = "host", requires = "certificate")]
+    #[arg(long, value_name = "FILE", global = true)]
     key: Option<PathBuf>,
     /// File with the passphrase of --key, if it is encrypted
-    #[arg(long, value_name = "FILE", global = true, requires = "host", requires = "key")]
+    #[arg(long, value_name = "FILE", global = true)]
     key_passphrase_file: Option<PathBuf>,
     /// Name in the server's certificate, if it is not that of --host
-    #[arg(long, value_name = "NAME", global = true, requires = "host")]
+    #[arg(long, value_name = "NAME", global = true)]
     server_name: Option<String>,
     /// Begin TLS by the command STARTTLS, for a server with tls-start = "starttls"
-    #[arg(long, global = true, requires = "host")]
+    #[arg(long, global = true)]
     starttls: bool,
     /// Log in by this mechanism only: EXTERNAL, GS2-KRB5-PLUS, SCRAM-SHA-256-PLUS, GS2-KRB5, SCRAM-SHA-256 or
     /// OAUTHBEARER [default: the best one]
-    #[arg(long, value_name = "NAME", global = true, requires = "host", value_parser = mechanism)]
+    #[arg(long, value_name = "NAME", global = true, value_parser = mechanism)]
     mechanism: Option<Mechanism>,
     /// First part of the name of the service in Kerberos, as `service` of the server's configuration has it [default: host]
-    #[arg(long, value_name = "NAME", global = true, requires = "host")]
+    #[arg(long, value_name = "NAME", global = true)]
     kerberos_service: Option<String>,
 }
 
@@ -71,6 +71,7 @@ fn mechanism(name: &str) -> Result<Mechanism, String> {
 impl Host {
     /// The server on another machine, if one is named.
     pub(super) fn remote(&self) -> Result<Option<Remote>, Failure> {
+        self.check()?;
         let Some(text) = &self.host else { return Ok(None) };
         let (host, port) = address(text)
             .ok_or_else(|| Failure::usage(format_args!("--host {}: it is HOST or HOST:PORT", plain(text))))?;
@@ -89,6 +90,43 @@ impl Host {
         let service = self.kerberos_service.clone().unwrap_or_else(|| "host".to_owned());
         let token = self.token_file.as_deref().map(user::token::read).transpose()?;
         Ok(Some(Remote { host, port, tls, start, user, tickets, service, token, mechanism: self.mechanism }))
+    }
+
+    /// Refuses options that need others. The parser cannot: it forgets what stands before the subcommand when it looks at
+    /// what stands behind.
+    fn check(&self) -> Result<(), Failure> {
+        let (certificate, key) = (self.certificate.is_some(), self.key.is_some());
+        let given = [
+            ("--user", self.user.is_some()),
+            ("--password-file", self.password_file.is_some()),
+            ("--token-file", self.token_file.is_some()),
+            ("--otp-file", self.otp_file.is_some()),
+            ("--ca", self.ca.is_some()),
+            ("--certificate", certificate),
+            ("--key", key),
+            ("--key-passphrase-file", self.key_passphrase_file.is_some()),
+            ("--server-name", self.server_name.is_some()),
+            ("--starttls", self.starttls),
+            ("--mechanism", self.mechanism.is_some()),
+            ("--kerberos-service", self.kerberos_service.is_some()),
+        ];
+        let first = given.iter().find(|(_, is_given)| *is_given).filter(|_| self.host.is_none());
+        let lacks = match (first, certificate, key) {
+            (Some((option, _)), ..) => Some((*option, "--host HOST")),
+            (None, true, false) => Some(("--certificate", "--key FILE")),
+            (None, false, true) => Some(("--key", "--certificate FILE")),
+            (None, false, false) if self.key_passphrase_file.is_some() => {
+                Some(("--key-passphrase-file", "--key FILE"))
+            }
+            _ => None,
+        };
+        if let Some((option, other)) = lacks {
+            return Err(Failure::usage(format_args!("{option} needs {other}")));
+        }
+        if self.token_file.is_some() && (self.password_file.is_some() || certificate) {
+            return Err(Failure::usage("--token-file does not go with --password-file or --certificate"));
+        }
+        Ok(())
     }
 
     /// The way to that server.
