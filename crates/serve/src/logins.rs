@@ -16,6 +16,7 @@ use access::policy::{Granted, Policy, Subject};
 use access::sasl::Credential;
 use access::users::{LARGEST, User, Users};
 use logic::client_slots::Party;
+use state::State;
 use state::events::RateLimitedEvent;
 use state::lock::lock;
 use tokio::task::spawn_blocking;
@@ -26,8 +27,11 @@ const OF_OTHERS: u32 = 0o077;
 /// Time after a change within which a file can change again without a change of its times.
 const TICK: Duration = Duration::from_millis(50);
 
-#[derive(Debug)]
+/// Begin of the subjects of the list of degraded subjects: the path of a file follows.
+pub(crate) const SUBJECT: &str = "users ";
+
 pub struct Logins {
+    state: Arc<State>,
     /// Key of the credentials of users that do not exist, if the file has none.
     secret: [u8; 32],
     backoff: Mutex<Backoff<Party>>,
@@ -79,18 +83,22 @@ struct Read {
 type Stamp = (u64, u64, u64, u32, (i64, i64), (i64, i64));
 
 impl Logins {
-    pub fn new() -> io::Result<Self> {
+    pub fn new(state: Arc<State>) -> io::Result<Self> {
         let secret = access::random().ok_or_else(|| io::Error::other("the system gives no random bytes"))?;
         let (backoff, unusable) = (Mutex::default(), RateLimitedEvent::default());
-        Ok(Self { secret, backoff, unusable, files: Arc::default() })
+        Ok(Self { state, secret, backoff, unusable, files: Arc::default() })
     }
 
     /// Returns the users, or why there are none: then no operator logs in with a password or a token.
     pub(crate) async fn users(&self, path: Option<&Path>) -> Result<Arc<Users>, String> {
         let Some(path) = path else { return Ok(Arc::default()) };
-        let (files, path) = (self.files.clone(), path.to_owned());
-        let read = spawn_blocking(move || current(&files, &path)).await;
+        let (files, file) = (self.files.clone(), path.to_owned());
+        let read = spawn_blocking(move || current(&files, &file)).await;
         let users = read.unwrap_or_else(|error| Err(error.to_string()));
+        match &users {
+            Ok(_) => self.state.restore(&subject(path)),
+            Err(why) => self.state.degrade(&subject(path), &format!("no log-in can be judged: {why}")),
+        }
         users.map_err(|why| format!("the file of users cannot be used: {why}"))
     }
 
@@ -129,6 +137,11 @@ impl Logins {
     pub(crate) fn right(&self, source: IpAddr, subject: &Subject) {
         lock(&self.backoff).right(&Party::source(source), subject, Instant::now());
     }
+}
+
+/// Subject of a file of users that cannot be used.
+pub(crate) fn subject(path: &Path) -> String {
+    format!("{SUBJECT}{}", path.display())
 }
 
 /// Seconds since 1970.
@@ -204,14 +217,26 @@ fn stamp(path: &Path, now: SystemTime) -> Option<Stamp> {
 
 fn read_users(path: &Path) -> Result<Arc<Users>, String> {
     let shown = path.display();
-    let mode = std::fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?.mode();
+    let failed = |error: io::Error| {
+        let way = match error.kind() {
+            io::ErrorKind::NotFound => {
+                format!("; penstock user --file {} add NAME makes it", text::shell::path(path))
+            }
+            io::ErrorKind::PermissionDenied => {
+                "; the user that the server runs as must be able to read it (chown)".to_owned()
+            }
+            _ => String::new(),
+        };
+        format!("{shown}: {error}{way}")
+    };
+    let mode = std::fs::metadata(path).map_err(failed)?.mode();
     if mode & OF_OTHERS != 0 {
         return Err(format!(
             "{shown} has mode {:04o}: others than its owner can use it; chmod 600 {shown}",
             mode & 0o7777
         ));
     }
-    let bytes = sys::file::read(path, LARGEST).map_err(|error| format!("{shown}: {error}"))?;
+    let bytes = sys::file::read(path, LARGEST).map_err(failed)?;
     if bytes.len() as u64 > LARGEST {
         return Err(format!("{shown} is larger than {} MiB", LARGEST >> 20));
     }
@@ -232,7 +257,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_that_takes_long_delays_no_other_task_of_the_thread() {
-        let logins = Logins::new().unwrap();
+        let logins = Logins::new(Arc::new(State::new(1))).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("users");
         let reading = logins.users(Some(&path));
@@ -248,7 +273,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_changed_file_counts_at_once_and_an_unchanged_one_is_read_once() {
-        let logins = Logins::new().unwrap();
+        let logins = Logins::new(Arc::new(State::new(1))).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("users");
         let write = |text: &str| {
@@ -282,7 +307,7 @@ mod tests {
         let scram = Credential::derive("x", b"0123456789abcdef", 4096.try_into().unwrap()).unwrap();
         let text: String = (0..50).map(|at| format!("user{at} scram={scram}\n")).collect();
         let users = Users::parse(&text).unwrap();
-        let logins = Logins::new().unwrap();
+        let logins = Logins::new(Arc::new(State::new(1))).unwrap();
         assert_eq!(logins.credential(&users, "ghost"), logins.credential(&users, "ghost"));
         assert!(logins.credential(&users, "ghost").is_err() && logins.credential(&users, "user7").is_ok());
     }

@@ -37,6 +37,7 @@ use crate::control::{ControlSocket, ControlThread};
 use crate::discovery::Discoverer;
 use crate::health::Checker;
 use crate::kept::{Files, Found, Keeper};
+use crate::log_in_files;
 use crate::logins::Logins;
 use crate::needs::Needs;
 use crate::otp;
@@ -239,7 +240,8 @@ async fn serve(options: Options, prepared: Prepared) -> Result<(), StartError> {
     reload::tell_division(&state, &descriptors, prepared.division);
     let tls = Arc::new(tls::Shared::new(staple_directory(&state)));
     let hooks = Hooks::new(prepared.helper).map_err(system("ask the helper that runs acme commands"))?;
-    let logins = Arc::new(Logins::new().map_err(system("make a key for names that are not known"))?);
+    let logins =
+        Arc::new(Logins::new(state.clone()).map_err(system("make a key for names that are not known"))?);
     let mut slow = Slow::new(&state, hooks, &logins);
     tokio::select! {
         () = slow.discoverer.begin(&config) => {}
@@ -264,6 +266,7 @@ async fn serve(options: Options, prepared: Prepared) -> Result<(), StartError> {
         () = slow.open_store(&config, take_over.as_deref()) => {}
         () = signals.stop() => return Ok(()),
     }
+    log_in_files::look(&config, &slow.logins, &front.state).await;
     tell_unused(&passed, &front.state);
     if options.strict == Strictness::Strict && !front.state.degraded().is_empty() {
         return Err(StartError::Degraded(front.state.degraded()));
@@ -486,6 +489,7 @@ struct Slow {
     tunnels: Tunnels,
     orderer: Orderer,
     otp: otp::Doors,
+    logins: Arc<Logins>,
 }
 
 impl Slow {
@@ -497,6 +501,7 @@ impl Slow {
             tunnels: Tunnels::new(state.clone(), Arc::new(Native::new(Asking::Never))),
             orderer: Orderer::new(state.clone(), hooks),
             otp: otp::Doors::new(state.clone(), logins.clone()),
+            logins: logins.clone(),
         }
     }
 

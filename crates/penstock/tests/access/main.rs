@@ -17,4 +17,5 @@ mod ssh_keys;
 mod step_up;
 mod table;
 mod tokens;
+mod unusable;
 mod wrong;

@@ -12,7 +12,8 @@ use crate::report::fixture;
 fn serve(front: Arc<Front>) -> SocketAddr {
     let listener = bind(&BindAddress::Ip((Ipv4Addr::LOCALHOST, 0).into())).unwrap();
     let address = listener.address().unwrap();
-    tokio::spawn(run(listener, front, Arc::new(Logins::new().unwrap())));
+    let logins = Arc::new(Logins::new(front.state.clone()).unwrap());
+    tokio::spawn(run(listener, front, logins));
     address
 }
 
@@ -85,7 +86,8 @@ async fn a_unix_socket_is_for_owner_and_group() {
     let path = dir.path().join("admin.sock");
     let listener = bind(&BindAddress::Unix(path.clone())).unwrap();
     let front = fixture::front("backends = ['127.0.0.1:1']");
-    tokio::spawn(run(listener, front, Arc::new(Logins::new().unwrap())));
+    let logins = Arc::new(Logins::new(front.state.clone()).unwrap());
+    tokio::spawn(run(listener, front, logins));
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, UNIX_MODE);
     let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await.unwrap();

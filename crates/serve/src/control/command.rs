@@ -427,7 +427,8 @@ fn judge_health(call: &Call<'_>) -> Result<Step, Refusal> {
     let phase = if draining { report::Phase::Draining } else { report::Phase::Serving };
     let start = call.front.state.services.start_confirmation.phase();
     let pools = report::pools(call.front, None);
-    let good = health::judge(phase, start, &pools, call.arguments).map_err(Refusal::from)?;
+    let mut good = health::judge(phase, start, &pools, call.arguments).map_err(Refusal::from)?;
+    good.push_str(&health::log_ins(&call.front.state.degraded()));
     Ok(call.answer(|| good.clone(), || json!({ "healthy": true, "reason": good }).to_string()))
 }
 

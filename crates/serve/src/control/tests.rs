@@ -27,7 +27,8 @@ fn server() -> Server {
     let (front, requests) = fixture::with_requests(POOL);
     let socket = dir.path().join("control.sock");
     let control = Control { socket, access: Rules::default(), remote: None };
-    let thread = bind(&control, None).unwrap().run(front.clone(), Arc::new(Logins::new().unwrap())).unwrap();
+    let logins = Arc::new(Logins::new(front.state.clone()).unwrap());
+    let thread = bind(&control, None).unwrap().run(front.clone(), logins).unwrap();
     Server { front, requests, thread, _dir: dir }
 }
 

@@ -13,6 +13,7 @@ use state::lock::lock;
 use sys::file;
 
 use super::{ConfigSource, FrontDoor, notify};
+use crate::log_in_files;
 use crate::otp;
 use crate::transaction::removed::{self, still_open};
 use crate::transaction::{Plan, Served, Step};
@@ -169,6 +170,8 @@ impl FrontDoor {
         self.slow.orderer.reconcile(&snapshot.config);
         self.slow.otp.follow(&snapshot.config);
         self.slow.otp.opened(otp::RELOAD_LIMIT).await;
+        let state = &self.supervisor.front.state;
+        log_in_files::look(&snapshot.config, &self.slow.logins, state).await;
         let still_open = still_open(&before, &snapshot);
         let mut said = done;
         said.push_str(&removed::lines(&still_open));

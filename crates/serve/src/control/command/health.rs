@@ -50,6 +50,17 @@ pub(super) fn judge(
     Ok(good)
 }
 
+/// Why log-ins fail, of the degraded parts. Clients are served all the same: the address stays here.
+pub(super) fn log_ins(degraded: &[(String, String)]) -> String {
+    let of_log_ins = degraded.iter().filter(|(subject, _)| {
+        subject.starts_with("users ")
+            || subject.starts_with("control.")
+            || subject == "otp"
+            || subject.starts_with("otp.")
+    });
+    of_log_ins.map(|(subject, why)| format!("; but log-ins fail: {}: {}", line(subject), line(why))).collect()
+}
+
 /// Says at which addresses of a pool, whose backends pass their checks, none of them takes flows.
 fn takes_nothing(pool: &PoolReport) -> String {
     let idle = pool.taking.iter().filter(|taking| !taking.takes());

@@ -326,7 +326,7 @@ impl Conversation<'_> {
                 Ok(Step::NeedsToken(token)) => login.token(self.token(&token).await),
                 Ok(Step::NeedsContext { token, application_data }) => {
                     let accepted = self.shared.kerberos.accept(
-                        self.remote,
+                        (self.remote, &self.shared.front.state),
                         self.replays.clone(),
                         token,
                         application_data,
