@@ -116,7 +116,7 @@ Examples:
   penstock user add root --role admin --certificate root.example --no-password
   penstock user list
   penstock user remove ann
-  penstock user token add prometheus --role view --expires 30d > token
+  (umask 077; penstock user token add prometheus --role view --expires 30d > token)
   penstock user key add ann ann-laptop.pub
   penstock user who ~/.ssh/authorized_keys";
 
