@@ -37,6 +37,8 @@ pub struct Logins {
     backoff: Mutex<Backoff<Party>>,
     /// Limits events about a file of users that cannot be used: each client causes one.
     pub(crate) unusable: RateLimitedEvent,
+    /// Limits events about clients whose certificate is refused.
+    pub(crate) untrusted: RateLimitedEvent,
     files: Arc<Mutex<HashMap<PathBuf, Read>>>,
 }
 
@@ -85,8 +87,8 @@ type Stamp = (u64, u64, u64, u32, (i64, i64), (i64, i64));
 impl Logins {
     pub fn new(state: Arc<State>) -> io::Result<Self> {
         let secret = access::random().ok_or_else(|| io::Error::other("the system gives no random bytes"))?;
-        let (backoff, unusable) = (Mutex::default(), RateLimitedEvent::default());
-        Ok(Self { state, secret, backoff, unusable, files: Arc::default() })
+        let (unusable, untrusted) = (RateLimitedEvent::default(), RateLimitedEvent::default());
+        Ok(Self { state, secret, backoff: Mutex::default(), unusable, untrusted, files: Arc::default() })
     }
 
     /// Returns the users, or why there are none: then no operator logs in with a password or a token.

@@ -6,8 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use access::sasl::gs2::{BindingFlag, Header, TokenForm};
 use access::sasl::krb5::{First, application_data};
 use base64ct::{Base64, Encoding};
+use testing::pki::Authority;
 use testing::{eventually, secs};
 
+use super::ctl::penstock;
 use super::kdc::Realm;
 use super::kerberos;
 use super::peer::Peer;
@@ -93,4 +95,19 @@ fn a_store_of_one_time_passwords_that_is_gone_is_told_by_the_answer_about_health
     let site = Site::with("", otp, &[]);
     let health = degraded(&site, "penstock otp init");
     assert!(health.contains("; but log-ins fail: otp: "), "{health}");
+}
+
+#[test]
+fn a_client_certificate_that_is_refused_is_told_with_its_address() {
+    let site = Site::start("");
+    let (directory, others) = (site.file("others"), Authority::new("others"));
+    fs::create_dir(&directory).unwrap();
+    let pair = others.issue(&directory, "root", |_| ());
+    let (host, ca) = (format!("localhost:{}", site.port), site.file("ca.pem").display().to_string());
+    let (certificate, key) = (pair.certificate.display().to_string(), pair.key.display().to_string());
+    let with = ["--ca", &ca, "--certificate", &certificate, "--key", &key, "status"];
+    let refused = penstock(&[&["ctl", "--host", &host][..], &with].concat());
+    assert_eq!(refused.code, Some(1), "{}", refused.err);
+    let told = site.logged("a client refused (TLS): its certificate");
+    assert!(told.contains("client-certificate-unknown-ca") && told.contains("127.0.0.1"), "{told}");
 }

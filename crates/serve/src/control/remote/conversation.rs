@@ -17,9 +17,11 @@ use access::{ChannelBinding, Identity, Mechanism};
 use base64ct::{Base64, Encoding};
 use config::types::{RemoteControl, TlsStart};
 use logic::client_slots::{ClientActivity, ClientDecision};
+use state::ending::{Ending, TlsFault};
 use state::events::Level;
 use sys::gssapi::Accepted;
 use text::terminal::line;
+use tls::Refused;
 use tls::operator::Established;
 use tls::plain::Plain;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -97,6 +99,7 @@ async fn log_in(
     let Established { stream, name, exporter } =
         tls::operator::accept(terminator, plain).await.map_err(|refused| {
             tracing::debug!(%peer, ending = ?refused.ending, "control: no TLS");
+            tell_untrusted(shared, peer, &refused);
             Over::Gone
         })?;
     let channel = Channel::default();
@@ -120,6 +123,21 @@ async fn log_in(
     let admitted = conversation.until_logged_in().await?;
     let Wire { stream, input } = conversation.wire;
     Ok((admitted, Stream::Tls(stream), input))
+}
+
+/// Records that the certificate of a client was refused. What else ends a handshake, each scanner causes.
+fn tell_untrusted(shared: &Shared, peer: SocketAddr, refused: &Refused) {
+    let Ending::TlsFailed(TlsFault::Client(fault)) = refused.ending else { return };
+    let state = &shared.front.state;
+    if shared.logins.untrusted.may(state.started.elapsed()) {
+        let of = refused.certificate.as_deref().map_or(String::new(), |of| format!(" {}", line(of)));
+        let message = format!(
+            "{}: a client refused (TLS): its certificate{of}: {}; more of these are not told for a minute",
+            peer.ip(),
+            fault.word()
+        );
+        state.events.record(Level::Warning, "access", message);
+    }
 }
 
 /// Whether tokens that were seen are known, so that one which is not bound to its connection can be used once only.
