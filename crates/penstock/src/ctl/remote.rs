@@ -79,7 +79,8 @@ pub(crate) enum LogInError {
     /// The server refused the Kerberos ticket with which the client asked to log in as this user.
     NotOfUser(String, String, String),
     NoUser,
-    Password(String),
+    /// There is no password, and why no ticket has logged in.
+    Password(String, Option<String>),
 }
 
 impl fmt::Display for LogInError {
@@ -143,7 +144,10 @@ impl fmt::Display for LogInError {
                  (klist shows it), or --password-file FILE has a password of {user}"
             ),
             Self::NoUser => f.write_str("--user NAME is missing, and the variable USER too"),
-            Self::Password(why) => f.write_str(why),
+            Self::Password(why, None) => f.write_str(why),
+            Self::Password(why, Some(ticket)) => {
+                write!(f, "{why}\n  hint: no ticket logs in either: Kerberos: {ticket}; {}", hint(ticket))
+            }
         }
     }
 }
@@ -216,10 +220,11 @@ impl Remote {
                 }
                 _ => {
                     let user = self.user.as_deref().ok_or(LogInError::NoUser)?;
-                    if let Some(why) = refused.take().filter(|why| why.contains("expired")) {
-                        complain(&format!("note: Kerberos: {}; a password logs in instead\n", plain(&why)));
+                    let ticket = refused.take();
+                    if let Some(why) = ticket.as_ref().filter(|why| why.contains("expired")) {
+                        complain(&format!("note: Kerberos: {}; a password logs in instead\n", plain(why)));
                     }
-                    let password = password().map_err(LogInError::Password)?;
+                    let password = password().map_err(|why| LogInError::Password(why, ticket))?;
                     let flag = self.flag(mechanism == Mechanism::ScramSha256Plus, exporter.as_ref());
                     self.scram(&mut answers, mechanism, flag, (user, &password))?;
                 }
@@ -356,7 +361,7 @@ impl Remote {
     ) -> Result<(), LogInError> {
         let failed = |error| LogInError::Scram(self.shown(), error);
         let random = access::random::<24>()
-            .ok_or_else(|| LogInError::Password("the system gives no random bytes".to_owned()))?;
+            .ok_or_else(|| LogInError::Password("the system gives no random bytes".to_owned(), None))?;
         let client = Scram::new(user, None, flag, &data, &Base64::encode_string(&random)).map_err(failed)?;
         let first = Base64::encode_string(client.first.as_bytes());
         let challenge = answers.challenge(&format!("AUTH {mechanism} {first}"))?;

@@ -196,6 +196,25 @@ fn penstock_ctl_logs_in_with_a_ticket_and_asks_for_no_password() {
 }
 
 #[test]
+fn where_neither_a_ticket_nor_a_password_is_there_both_are_told() {
+    let realm = Realm::start();
+    let site = site(&realm, "");
+    // In a session of its own there is no terminal to ask.
+    let mut command = Command::new(tools::program("setsid"));
+    command.arg("--wait").arg(binary());
+    command.env("KRB5_CONFIG", realm.file("krb5.conf")).env("KRB5CCNAME", realm.file("no-tickets"));
+    command.args(["ctl", "--host", &format!("localhost:{}", site.port), "--user", "ann"]);
+    command.arg("--ca").arg(site.file("ca.pem")).arg("status").stdin(Stdio::null());
+    let Output { status, stderr, .. } = run_to_end(&mut command, secs(30));
+    let said = String::from_utf8_lossy(&stderr);
+    assert!(!status.success() && said.contains("cannot ask for the password"), "{said}");
+    assert!(
+        said.contains("no ticket logs in either: Kerberos: ") && said.contains("kinit gets a ticket"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_user_and_a_password_that_are_named_are_those_that_log_in() {
     let realm = Realm::start();
     let site = site(&realm, "");

@@ -185,7 +185,11 @@ impl Door {
         let client = remote.log_in(*timeout, &mut password);
         match (client, failure) {
             (Ok(client), _) => Ok(client.with_password_source(host.one_time_password(remote))),
-            (Err(LogInError::Password(_)), Some(failure)) => Err(failure),
+            (Err(LogInError::Password(_, None)), Some(failure)) => Err(failure),
+            (Err(LogInError::Password(_, ticket)), Some(failure)) => {
+                let told = LogInError::Password(failure.to_string(), ticket).to_string();
+                Err(Failure::usage(told.lines().map(plain).collect::<Vec<_>>().join("\n")))
+            }
             (Err(error), _) => {
                 let lines: Vec<_> = error.to_string().lines().map(plain).collect();
                 Err(Failure::runtime(lines.join("\n")))
