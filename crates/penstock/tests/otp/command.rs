@@ -120,6 +120,9 @@ fn faults_say_what_to_do() {
     assert!(String::from_utf8_lossy(&with(&empty).stderr).contains("has no [otp]"));
     assert!(tokens.refused(&["revoke", "nobody"], "").contains("there is no token nobody"));
     assert!(tokens.refused(&["enrol", "totp"], "").contains("--user"));
+    let hotp = ["enrol", "hotp", "--user", "bob", "--secret-file", "-"];
+    assert!(tokens.refused(&hotp, "MZXW6").contains("the secret in - has 3 bytes: 16 to 128 are needed"));
+    assert!(tokens.refused(&hotp, "MZXW6YTBO1").contains("the secret in - is no base32"));
     assert!(
         tokens
             .refused(&["enrol", "yubikey", "--secret-file", "-"], "cccb zz 00")

@@ -158,13 +158,18 @@ fn code(store: &mut Store, arguments: &CodeArguments, by: By) -> Result<(), Fail
     };
     let secret = match &arguments.secret_file {
         Some(path) => {
-            let bytes = base32::decode(input::file(path)?.trim());
-            let wrong = || {
-                Failure::runtime(
-                    "the secret file must hold base32, of 16 to 128 bytes (RFC 4226: at least 128 bits)",
-                )
-            };
-            bytes.and_then(Shared::new).ok_or_else(wrong)?
+            let shown = plain(&path.display().to_string());
+            let bytes = base32::decode(input::file(path)?.trim()).ok_or_else(|| {
+                Failure::runtime(format!(
+                    "the secret in {shown} is no base32: it has the letters A to Z and the digits 2 to 7, and nothing is cut off"
+                ))
+            })?;
+            let length = bytes.len();
+            Shared::new(bytes).ok_or_else(|| {
+                Failure::runtime(format!(
+                    "the secret in {shown} has {length} bytes: 16 to 128 are needed (RFC 4226: at least 128 bits)"
+                ))
+            })?
         }
         None => {
             // As long as the output of the hash function (RFC 4226 section 4, RFC 6238 section 5.1).
