@@ -101,6 +101,9 @@ pub fn unseal<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, Unusab
     if format > FORMAT {
         return Err(Unusable::Newer(format));
     }
+    if format == 0 {
+        return Err(Unusable::Damaged("its first line has a format that no version writes"));
+    }
     if word() != kind.word() {
         return Err(Unusable::Damaged("it is another kind of state"));
     }

@@ -294,6 +294,14 @@ fn extreme(value: &mut serde_json::Value, at: &mut usize, choice: u8) {
     *at = at.wrapping_sub(1);
 }
 
+#[test]
+fn a_format_that_no_version_writes_is_damage() {
+    for (kind, bytes) in files() {
+        let changed = String::from_utf8(bytes).unwrap().replacen("penstock-state 1 ", "penstock-state 0 ", 1);
+        assert!(take(kind, changed.as_bytes()).is_err(), "{}", kind.file());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
