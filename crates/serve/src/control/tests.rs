@@ -442,7 +442,10 @@ fn a_client_that_gives_way_has_the_answers_to_all_that_it_has_changed() {
     assert_eq!(client.answer().0, "ok");
     let _newcomer = Client::connect(&server);
     let (mut last, mut line) = (None, String::new());
+    let began = Instant::now();
     while client.0.read_line(&mut line).is_ok_and(|length| length > 0) {
+        let state = &server.front.state;
+        assert!(began.elapsed() < Duration::from_secs(60), "it keeps its slot: {:?}", state.events.last(9));
         last = line.trim_end().rsplit_once(": weight ").map_or(last, |(_, number)| number.parse().ok());
         line.clear();
     }
