@@ -184,8 +184,10 @@ impl Engine {
     fn turn(&self) -> io::Result<Turn> {
         let Work { ring, sessions, visits, over, completions, touched } = &mut *self.work.borrow_mut();
         ring.enter()?;
-        // Their connections are closed now.
-        over.clear();
+        if !ring.has_queued() {
+            // Their connections are closed now.
+            over.clear();
+        }
         ring.take(completions);
         let is_full = completions.len() >= MANY;
         for completion in completions.drain(..) {

@@ -13,10 +13,12 @@ use logic::acl::Verdict;
 use logic::attempts::Fault;
 use logic::balance::view::View;
 use logic::balance::{HashKey, Tried, client_key};
+use logic::health::State as HealthState;
 use logic::peers::Peer;
 use logic::route::PoolId;
 use nix::libc;
 use socket2::SockRef;
+use state::BackendState;
 use state::ending::Ending;
 use sys::ring::{Completion, Lease, Next, Operation, Ring};
 use sys::socket::Opening;
@@ -207,7 +209,9 @@ impl Ringed {
                 to.waiting.push_back(lease);
             }
             (Ok(_), lease) => {
-                from.source = Source::Ended;
+                if from.source == Source::Open {
+                    from.source = Source::Ended;
+                }
                 lease.into_iter().for_each(|lease| ring.give_back(lease));
             }
             (Err(libc::ECANCELED), _) => {}
@@ -229,6 +233,8 @@ impl Ringed {
         match result {
             Ok(count) => lease.advance(count),
             Err(libc::ECANCELED) => {}
+            // The kernel tells it once: the next read would say that the client has ended.
+            Err(libc::ECONNRESET) if operation == Operation::SendClient => side.source = Source::Failed,
             // The relay meets the same error, and knows what follows from it.
             Err(_) => self.course.leaves(),
         }
@@ -279,14 +285,16 @@ impl Ringed {
 
     fn act(&mut self, ring: &mut Ring, key: u32) {
         let is_lost = self.client.source == Source::Failed && self.link == Link::Absent;
+        let (up, down) = self.session.outcome.relayed().both();
+        // What leaves at once does not begin to connect: a cancel in the same batch may come before there is anything to cancel.
         if self.link == Link::Absent
             && !is_lost
             && self.course == Course::Stays
+            && up + down <= MOST
             && let Err(Unusual) = self.choose(ring, key)
         {
             self.course.leaves();
         }
-        let (up, down) = self.session.outcome.relayed().both();
         if is_lost || self.course == Course::Leaves || up + down > MOST {
             return self.leave(ring, key);
         }
@@ -328,6 +336,10 @@ impl Ringed {
             // Says so if another pool has served until now.
             fallback::serving(&worker, &self.current, pool);
         }
+        // A choice that is thrown away would still count as a turn of its backend: what the ring may not take is seen before.
+        if pool.backends.iter().any(|plan| is_for_task(&plan.state)) {
+            return Err(Unusual);
+        }
         let wanted = Wanted {
             client: self.peer,
             judged: Some(self.peer),
@@ -352,8 +364,6 @@ impl Ringed {
                 (OwnedFd::from(sys::socket::connect_unix(path).map_err(|_| Unusual)?), None)
             }
             BackendAddress::Ssh { .. } => return Err(Unusual),
-            // The relay tries several one after the other.
-            _ if plan.state.addresses.load().len() != 1 => return Err(Unusual),
             _ => {
                 let outgoing = plan.outgoing_for(self.peer);
                 let (address, outgoing) = connect::first_address(&plan.state, outgoing).ok_or(Unusual)?;
@@ -470,6 +480,13 @@ impl Ringed {
         };
         handle.live.served_by(task.abort_handle());
     }
+}
+
+/// Whether sessions of this backend begin in a task: it is on trial, or the relay tries several addresses one after the other.
+fn is_for_task(backend: &BackendState) -> bool {
+    let is_at_one_place =
+        matches!(backend.address, BackendAddress::Unix(_)) || backend.addresses.load().len() == 1;
+    backend.health_state() == HealthState::HalfOpen || !is_at_one_place
 }
 
 /// Takes back what was counted for a connection that did not come about, and notes the backend's fault.
