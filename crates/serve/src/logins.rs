@@ -231,14 +231,14 @@ fn read_users(path: &Path) -> Result<Arc<Users>, String> {
         };
         format!("{shown}: {error}{way}")
     };
-    let mode = std::fs::metadata(path).map_err(failed)?.mode();
+    let (of, bytes) = sys::file::read_owned(path, LARGEST).map_err(failed)?;
+    let mode = of.mode();
     if mode & OF_OTHERS != 0 {
         return Err(format!(
             "{shown} has mode {:04o}: others than its owner can use it; chmod 600 {shown}",
             mode & 0o7777
         ));
     }
-    let bytes = sys::file::read(path, LARGEST).map_err(failed)?;
     if bytes.len() as u64 > LARGEST {
         return Err(format!("{shown} is larger than {} MiB", LARGEST >> 20));
     }

@@ -646,6 +646,12 @@ impl State {
         lock(&self.backends).insert(key, backend.clone());
     }
 
+    /// Keeps the state of a backend that is not configured, for as long as sessions of the process before are open on it: it may
+    /// be configured again.
+    pub fn keep_removed(&self, backend: &Arc<BackendState>) {
+        self.removed.add(vec![((backend.pool.clone(), backend.name.to_string()), backend.clone())]);
+    }
+
     /// Keeps the state of a listener for the next snapshots.
     pub fn keep_listener(&self, listener: &Arc<ListenerState>) {
         lock(&self.listeners).insert(listener.name.clone(), listener.clone());

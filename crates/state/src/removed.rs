@@ -148,10 +148,14 @@ mod tests {
     use super::*;
     use crate::State;
 
-    fn backend(state: &State, number: u16) -> Arc<BackendState> {
+    fn known(state: &State, number: u16) -> Arc<BackendState> {
         let address = BackendAddress::Ip(([127, 0, 0, 1], number).into());
         let health = || Health::new(None, PassiveRule::DEFAULT, Instant::now(), 0.0);
-        let backend = state.known().backend(&"app".into(), &address, health);
+        state.known().backend(&"app".into(), &address, health)
+    }
+
+    fn backend(state: &State, number: u16) -> Arc<BackendState> {
+        let backend = known(state, number);
         state.keep_backend(&backend);
         backend
     }
@@ -173,6 +177,15 @@ mod tests {
         remove_all(&state);
         busy.in_flight.store(0, Relaxed);
         assert!(!Arc::ptr_eq(&busy, &backend(&state, 1)), "its last session has ended");
+    }
+
+    #[test]
+    fn a_backend_that_only_sessions_of_the_process_before_have_may_be_configured_again() {
+        let state = State::new(1);
+        let carried = known(&state, 1);
+        state.keep_removed(&carried);
+        carried.in_flight.store(1, Relaxed);
+        assert!(Arc::ptr_eq(&carried, &backend(&state, 1)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
@@ -14,6 +14,13 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     read_to_end(file, limit)
+}
+
+/// Reads a file like [`read`]. Also returns whose it is and who may use it: of the very file that was read, which may not be the
+/// one that has the path a moment later.
+pub fn read_owned(path: &Path, limit: u64) -> io::Result<(Metadata, Vec<u8>)> {
+    let file = open(path)?;
+    Ok((file.metadata()?, read_to_end(file, limit)?))
 }
 
 /// Reads a file with a secret like [`read`], and refuses one that other users than its owner and group can read or write: they

@@ -73,15 +73,19 @@ impl Finder {
 fn removed(state: &State, pool: &str, backend: &str) -> Option<Arc<PoolPlan>> {
     let settings = settings_of(pool, backend)?;
     let known = state.known();
-    let backends = settings.backends.iter().map(|backend| BackendPlan {
-        settings: backend.clone(),
-        tls: None,
-        outgoing: Outgoing::default(),
-        owner: Owner::Machine,
-        http2: None,
-        state: known.backend(&settings.name, &backend.address, || {
+    let backends = settings.backends.iter().map(|backend| {
+        let of = known.backend(&settings.name, &backend.address, || {
             Health::new(None, settings.passive, state.started, 0.0)
-        }),
+        });
+        state.keep_removed(&of);
+        BackendPlan {
+            settings: backend.clone(),
+            tls: None,
+            outgoing: Outgoing::default(),
+            owner: Owner::Machine,
+            http2: None,
+            state: of,
+        }
     });
     Some(Arc::new(PoolPlan {
         // It is not asked for: the session has its backend.

@@ -37,12 +37,14 @@ pub(super) fn unknown(file: &Path, name: &str) -> Failure {
 /// Reads the file; without one there are no users.
 pub(super) fn read(file: &Path) -> Result<(Option<String>, Users), Failure> {
     let shown = plain(&file.display().to_string());
-    refuse_exposed(file, &shown)?;
-    let bytes = match sys::file::read(file, LARGEST) {
-        Ok(bytes) if bytes.len() as u64 > LARGEST => {
-            return Err(Failure::usage(format_args!("{shown} is larger than {} MiB", LARGEST >> 20)));
+    let bytes = match sys::file::read_owned(file, LARGEST) {
+        Ok((of, bytes)) => {
+            refuse_exposed(file, &of, &shown)?;
+            if bytes.len() as u64 > LARGEST {
+                return Err(Failure::usage(format_args!("{shown} is larger than {} MiB", LARGEST >> 20)));
+            }
+            bytes
         }
-        Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, Users::default())),
         Err(error) => return Err(Failure::usage(format_args!("cannot read {shown}: {error}"))),
     };
@@ -54,9 +56,7 @@ pub(super) fn read(file: &Path) -> Result<(Option<String>, Users), Failure> {
 
 /// Refuses a file that other users can read, which then know what checks passwords, or could have written: then they decide
 /// whose keys go to which hosts. A server refuses the first, too.
-fn refuse_exposed(file: &Path, shown: &str) -> Result<(), Failure> {
-    // That it is not there, or cannot be looked at, is told by the one who reads it.
-    let Ok(of) = file.metadata() else { return Ok(()) };
+fn refuse_exposed(file: &Path, of: &fs::Metadata, shown: &str) -> Result<(), Failure> {
     if !of.is_file() {
         return Ok(());
     }

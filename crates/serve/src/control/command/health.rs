@@ -52,12 +52,10 @@ pub(super) fn judge(
 
 /// Why log-ins fail, of the degraded parts. Clients are served all the same: the address stays here.
 pub(super) fn log_ins(degraded: &[(String, String)]) -> String {
-    let of_log_ins = degraded.iter().filter(|(subject, _)| {
-        subject.starts_with("users ")
-            || subject.starts_with("control.")
-            || subject == "otp"
-            || subject.starts_with("otp.")
-    });
+    // Not a peer that cannot be told of OTPs, nor Kerberos before the next start: other log-ins work.
+    let parts = ["control.listen", "control.kerberos.keytab", "otp", "otp.socket"];
+    let of_log_ins =
+        degraded.iter().filter(|(subject, _)| subject.starts_with("users ") || parts.contains(&&**subject));
     of_log_ins.map(|(subject, why)| format!("; but log-ins fail: {}: {}", line(subject), line(why))).collect()
 }
 
