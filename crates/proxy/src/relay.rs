@@ -79,7 +79,7 @@ pub enum RelayPause {
     Ended(End),
     /// No byte has moved for a while, no byte is buffered, and both sides may still send.
     Quiet,
-    /// Nothing is buffered: another process may go on with both connections. Only of a watch that was told so by
+    /// Nothing is buffered: another process may go on with both connections. Returned only after the session called
     /// `Watch::may_be_handed_over`.
     Whole,
 }

@@ -44,6 +44,6 @@ pub(crate) async fn look(config: &Config, logins: &Logins, state: &Arc<State>) {
             let _ = spawn_blocking(move || keys.tell(&state)).await;
         }
     };
-    // What takes longer goes on, and the next log-in tells.
+    // A look that takes longer goes on. The next log-in tells a fault that it meets, too.
     let _ = timeout(LIMIT, looking).await;
 }

@@ -25,14 +25,14 @@ use buffers::{Buffers, GROUP};
 
 pub use buffers::Lease;
 
-/// Operations that one call hands to the kernel, and results that wait for the process before the kernel must keep more.
+/// Sizes of the queues of operations and of results, in entries. The kernel itself keeps results for which there is no room.
 const QUEUED: u32 = 512;
 const COMPLETED: u32 = 8192;
 
 /// `IORING_ENTER_GETEVENTS`: the kernel also completes what it can.
 const GET_EVENTS: u32 = 1;
 
-/// Time for the kernel to end what it has begun.
+/// How long the end of a ring waits for the kernel to end its operations.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

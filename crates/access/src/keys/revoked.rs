@@ -30,7 +30,7 @@ impl Revoked {
         self.add_place(owner, kind);
     }
 
-    /// Adds a name where such a record may be.
+    /// Adds a name at which a record of a revoked key may stand in the DNS.
     pub fn add_place(&mut self, owner: Owner, kind: Kind) {
         self.places.insert((owner, kind));
     }
@@ -51,7 +51,7 @@ impl Revoked {
         self.places.retain(|(owner, _)| owner.is_in(zone));
     }
 
-    /// Names and types where such a record may be.
+    /// Names and record types at which a record of a revoked key may stand in the DNS.
     pub fn places(&self) -> impl Iterator<Item = &(Owner, Kind)> {
         self.places.iter()
     }

@@ -74,7 +74,8 @@ pub struct Balancer {
 /// The queue of received packets that each processor has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Most packets that wait (`net.core.netdev_max_backlog`); `None` if the kernel does not tell it here.
+    /// Largest number of packets that the queue holds (`net.core.netdev_max_backlog`). `None` if it cannot be read, as in a network
+    /// namespace.
     pub limit: Option<u32>,
     /// Packets of all interfaces that found it full since the kernel started (`/proc/net/softnet_stat`).
     pub dropped: u64,

@@ -7,10 +7,10 @@ use logic::http1::request::{self, Limits, Parse};
 use serde::{Deserialize, Serialize};
 use state::ending::Received;
 
-/// Longest head, in bytes. In JSON each may take two, and a message has 32 KiB.
+/// Longest head that is sent, in bytes. A byte may take two in JSON, and a message between the processes has at most 32 KiB.
 pub const LONGEST: usize = 12 * 1024;
 
-/// Fields that the access log shows, beside the host.
+/// Header fields that the access log shows, beside `Host`.
 const SHOWN: [&str; 2] = ["user-agent", "referer"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

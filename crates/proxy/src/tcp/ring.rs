@@ -42,18 +42,18 @@ const MOST: u64 = 64 * 1024;
 /// Age at which a session leaves the ring. It is looked at with each tick of the worker.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// Results in a turn from which on the kernel may hold further ones back.
+/// With so many results in one turn, the kernel may hold more: the next turn follows at once.
 const MANY: usize = 4096;
 
-/// Turns before other tasks of the worker run.
+/// Most turns in a row, before the other tasks of the worker run.
 const TURNS: usize = 16;
 
 pub(crate) struct Engine {
     number: RawFd,
     work: RefCell<Work>,
-    /// Whether sessions may begin.
+    /// Whether new sessions may begin in the ring.
     begins: Cell<Begins>,
-    /// Whether the task is to look although the kernel has not called it.
+    /// Whether this thread has queued work for the engine's task: it takes a turn without waiting for a result of the kernel.
     called: Cell<Called>,
     waker: Cell<Option<Waker>>,
 }
@@ -74,7 +74,7 @@ struct Work {
     /// Sessions that are over. The next turn closes their connections, and then gives their places back.
     #[expect(clippy::vec_box, reason = "they are not moved")]
     over: Vec<Box<Ringed>>,
-    /// Kept for their memory.
+    /// Empty between turns: kept so that a turn need not allocate.
     completions: Vec<Completion>,
     touched: Vec<u32>,
 }
@@ -172,7 +172,7 @@ impl Engine {
         self.call();
     }
 
-    /// Lets the task take a turn.
+    /// Wakes the engine's task for a turn.
     fn call(&self) {
         self.called.set(Called::Yes);
         if let Some(waker) = self.waker.take() {
@@ -217,7 +217,7 @@ impl Engine {
         Ok(if is_full || ring.has_queued() { Turn::Another } else { Turn::Done })
     }
 
-    /// Lets sessions leave the ring for which that is due.
+    /// Begins to move the sessions for which `is_due` is true out of the ring, to a task each.
     fn leave(&self, is_due: impl Fn(&Ringed) -> bool) {
         let Work { ring, sessions, visits, .. } = &mut *self.work.borrow_mut();
         let mut is_any = false;
@@ -236,18 +236,18 @@ impl Engine {
         self.leave(|session| session.is_older(now, LONGEST));
     }
 
-    /// Ends the sessions that an operator has ended.
+    /// Ends the sessions for which an operator has sent `ctl kill`.
     pub(crate) fn end_killed(&self) {
         self.leave(Ringed::is_killed);
     }
 
-    /// Lets all sessions leave, and begins none any more: the process drains.
+    /// The process drains: no session begins in the ring any more, and those in it go on in tasks.
     pub(crate) fn leave_all(&self) {
         self.begins.set(Begins::InTask);
         self.leave(|_| true);
     }
 
-    /// Ends all sessions where they are, and begins none any more.
+    /// Closes the connections of all sessions in the ring. No session begins in it any more.
     pub(crate) fn clear(&self) {
         self.begins.set(Begins::InTask);
         // It is borrowed only if a turn has panicked.

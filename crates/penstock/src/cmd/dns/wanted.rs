@@ -446,7 +446,8 @@ fn owners(host: &HostFile, zone: Option<&Owner>) -> Result<Vec<Owner>, String> {
         let (name, _) = name.split_port();
         let owner = Owner::within(name, zone).map_err(|fault| format!("{}: {fault}", host.name()))?;
         if owner.parent().is_none() {
-            let hint = "--zone ZONE, or `penstock host move` with its name in the DNS";
+            let hint =
+                "name the zone with --zone ZONE, or give the host its full name with `penstock host move`";
             return Err(format!("{}: {name} has no dot, so its zone is unknown: {hint}", host.name()));
         }
         owners.push(owner);

@@ -1,4 +1,4 @@
-//! One session in a ring: what it waits for, and what it begins with each result.
+//! One session in a ring: its state, and the operations that it starts after each result of the kernel.
 
 use std::collections::VecDeque;
 use std::io;
@@ -71,7 +71,7 @@ enum Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Course {
     Stays,
-    /// To be looked at: something was met that the ring does not do.
+    /// It needs what the ring does not do. The next look cancels its operations.
     Leaves,
     /// Its operations were cancelled.
     Leaving,
@@ -83,7 +83,7 @@ enum Touched {
     No,
 }
 
-/// The kernel's part in one direction of a connection.
+/// Whether the kernel has an operation for one direction of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Kernel {
     Works,
@@ -171,7 +171,7 @@ impl Ringed {
         receive(&mut self.client, ring, Operation::ReceiveClient, key, &mut self.pending);
     }
 
-    /// Notes a result.
+    /// Takes a result of the kernel into the state. Starts no operation.
     pub(super) fn note(&mut self, ring: &mut Ring, completion: Completion) {
         let Completion { operation, result, lease, more, .. } = completion;
         if !more {
@@ -274,7 +274,7 @@ impl Ringed {
         self.session.admitted.handle().live.movable.set(Movable::Yes);
     }
 
-    /// Begins what can begin.
+    /// Starts every operation that the state allows.
     pub(super) fn advance(&mut self, ring: &mut Ring, key: u32) -> Stage {
         self.touched = Touched::No;
         if self.course != Course::Leaving {
@@ -333,7 +333,7 @@ impl Ringed {
         if pool.settings.fallback.is_some() {
             let found = fallback::find(&self.current, pool);
             found.filter(|found| Arc::ptr_eq(found, pool)).ok_or(Unusual)?;
-            // Says so if another pool has served until now.
+            // If a fallback pool has served until now, this records that the pool serves again.
             fallback::serving(&worker, &self.current, pool);
         }
         // A choice that is thrown away would still count as a turn of its backend: what the ring may not take is seen before.
@@ -425,7 +425,7 @@ impl Ringed {
         };
         let is_whole = |from: &Side, to: &Side| from.source == Source::Ended && to.waiting.is_empty();
         let ending = if self.is_killed() {
-            // The operator's command has seen to the resets.
+            // `ctl kill` has already set its connections to be reset.
             None
         } else if self.client.source == Source::Failed {
             reset(&self.backend);
