@@ -248,7 +248,7 @@ const TCP: Words = Words {
     unknown: "TCP, which the new version cannot take",
     no_more: "TCP, of which the new process takes no more",
     going: "TCP, which goes as soon as nothing is on the way",
-    other: "TCP that is captured, or for which the new process has no room",
+    other: "TCP that still connects to a backend, is captured, or for which the new process has no room",
 };
 
 const WEB_SOCKET: Words = Words {

@@ -91,7 +91,8 @@ impl HostKey {
             let (name, _) = name.split_port();
             let owner = Owner::parse(name).map_err(|fault| Failure::runtime(format!("{host}: {fault}")))?;
             if owner.parent().is_none() {
-                let hint = "name it as the DNS does, or `penstock host move` with its name in the DNS";
+                let hint =
+                    "name the host as the DNS does, or give it its full name with `penstock host move`";
                 return Err(Failure::runtime(format!(
                     "{host}: {name} has no dot, so its zone is unknown\n  hint: {hint}"
                 )));
