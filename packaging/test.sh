@@ -89,16 +89,22 @@ verified "$scratch/deb/SHA256SUMS" || fail "the signature is not ours"
 (cd "$scratch/deb" && sha256sum --quiet --check SHA256SUMS) >"$scratch/said" 2>&1 || fail "checksums do not fit"
 sed 's/[0-9a-f]/0/' "$scratch/deb/SHA256SUMS" >"$scratch/forged"
 ! verified "$scratch/forged" || fail "changed checksums are taken for signed ones"
-# The same package as another version, with a change of its configuration.
+# as_version VERSION [PROGRAM]: the same package as another version, with a change of its configuration, or with another program.
 as_version() {
     dpkg-deb --raw-extract "$scratch/deb/penstock_${version}_amd64.deb" "$scratch/other"
     sed -i "s/^Version: .*/Version: $1/" "$scratch/other/DEBIAN/control"
+    [ -z "${2:-}" ] || cp "$2" "$scratch/other/usr/bin/penstock"
     echo "# Of version $1." >>"$scratch/other/etc/penstock/penstock.toml"
     dpkg-deb -Znone --build "$scratch/other" "$scratch/deb/penstock_$1.deb" >/dev/null
     rm -rf "$scratch/other"
 }
 as_version 0.0.1-1
 as_version 99.0-1
+# The header of a program for another processor: e_machine is that of RISC-V.
+head -c 18 "$built/penstock" >"$scratch/foreign"
+printf '\363\000' >>"$scratch/foreign"
+head -c 100000 "$built/penstock" | tail -c +21 >>"$scratch/foreign"
+as_version 99.1-1 "$scratch/foreign"
 
 step "boot"
 mkdir "$scratch/upper" "$scratch/work" "$machine"
@@ -213,6 +219,36 @@ said 'serves on'
 serves http://127.0.0.1:8081/
 cp "$scratch/mine.toml" "$machine/etc/penstock/penstock.toml"
 
+step "upgrade while the process is frozen: it is not asked, so it serves on as it was when it goes on"
+served=$(pid)
+ok kill -STOP "$served"
+install /deb/penstock_99.0-1.deb
+said 'no answer on /run/penstock/control.sock'
+said 'serves on, because nothing was handed over'
+ok kill -CONT "$served"
+serves http://127.0.0.1:8081/
+ok penstock ctl events
+not_said 'upgrade asked for'
+[ "$(pid)" = "$served" ] || fail "the process was upgraded afterwards"
+
+step "a package whose program cannot run here: it says so, the process serves on, and another package mends it"
+refused env DEBIAN_FRONTEND=noninteractive dpkg --force-confold --install /deb/penstock_99.1-1.deb
+said 'Exec format error'
+said 'cannot be run here: a process that serves goes on'
+serves http://127.0.0.1:8081/
+[ "$(pid)" = "$served" ] || fail "the process did not stay"
+install "/deb/penstock_${version}_amd64.deb"
+said 'has handed over'
+serves http://127.0.0.1:8081/
+
+step "two upgrades at once: one is done or both are, one after the other, and the process serves"
+run sh -c "for deb in '/deb/penstock_${version}_amd64.deb' /deb/penstock_99.0-1.deb; do dpkg --force-confold --install \$deb & done; wait" || true
+ok dpkg --configure --pending
+[ -z "$(inside dpkg --audit)" ] || fail "dpkg finds faults: $(inside dpkg --audit)"
+serves http://127.0.0.1:8081/
+ok penstock ctl status
+install /deb/penstock_99.0-1.deb
+
 step "upgrade with a full disk: nothing has changed, and it can be tried again"
 ok mount -t tmpfs -o size=64k tmpfs /usr/share/man/man1
 refused env DEBIAN_FRONTEND=noninteractive dpkg --force-confold --install /deb/penstock_99.0-1.deb
@@ -254,6 +290,17 @@ files >"$scratch/after"
 # The user stays, in files that were there before.
 diff "$scratch/before" "$scratch/after" >"$scratch/said" || fail "files are left, or gone"
 ok id penstock
+
+step "install where /run cannot be written: it is complete, says that the service could not start, and a start mends it"
+ok mount --bind /run /run
+ok mount -o remount,bind,ro /run
+# shellcheck disable=SC2046 # a list of files
+install $(packages)
+said 'could not start'
+ok umount /run
+ok systemctl start penstock
+serves http://127.0.0.1:8080/
+purge
 
 step "install where the port is taken: it says by which process, and is complete"
 sed -i 's/8000/8000; listen 127.0.0.1:8080/' "$machine/etc/nginx/conf.d/app.conf"
