@@ -22,7 +22,9 @@ MAINTAINER = "Penstock maintainers <maintainers@penstock.example>"
 def main(date):
     with open(os.path.join(crates.root(), "CHANGELOG.md"), encoding="utf-8") as file:
         releases = re.split(r"^## ", file.read(), flags=re.MULTILINE)[1:]
-    for release in releases:
+    for number, release in enumerate(releases):
+        if number > 0:
+            print()
         heading, _, text = release.partition("\n")
         version, day = named(heading.strip(), date)
         print(f"penstock ({version}-1) unstable; urgency=medium\n")
@@ -32,7 +34,7 @@ def main(date):
             for item in items:
                 print(textwrap.fill(plain(item), 78, initial_indent="  * ", subsequent_indent="    ",
                                     break_long_words=False, break_on_hyphens=False))
-        print(f"\n -- {MAINTAINER}  {day}\n")
+        print(f"\n -- {MAINTAINER}  {day}")
 
 
 def named(heading, date):

@@ -76,9 +76,9 @@ files() {
 step "packages"
 OUT=$scratch/deb PENSTOCK_BUILT=$built setup/deb.sh >"$scratch/said" 2>&1 || fail "setup/deb.sh failed"
 version=$(dpkg-deb --field "$scratch"/deb/penstock_*.deb Version)
-# What is overridden is explained in debian/*.lintian-overrides. The binary for tests has no lines for a debugger. Rust puts strings
+# What is overridden is explained in debian/*.lintian-overrides and debian/source/lintian-overrides. The binary for tests has no lines for a debugger. Rust puts strings
 # beside each other without an end, which lintian reads as misspelt words; which overrides are needed differs between builds.
-mapfile -t debs < <(find "$scratch/deb" -name '*.deb' -not -name '*-dbgsym_*')
+mapfile -t debs < <(find "$scratch/deb" -name '*.deb' -not -name '*-dbgsym_*' -o -name '*.dsc')
 lintian --pedantic -EIL +pedantic --suppress-tags spelling-error-in-binary,unused-override --allow-root --fail-on error,warning,info,pedantic,experimental "${debs[@]}" >"$scratch/said" 2>&1 ||
     fail "lintian finds faults"
 ssh-keygen -q -t ed25519 -N '' -f "$scratch/key"
