@@ -671,7 +671,7 @@ impl FrontDoor {
             let _ = worker.send(Command::Drain);
         }
         let mut look = tokio::time::interval(Duration::from_millis(20));
-        while self.threads.iter().flatten().any(|thread| !thread.is_finished()) {
+        while self.has_workers() {
             if Instant::now() >= deadline {
                 return self.say_what_is_left("the drain limit is reached");
             }
@@ -705,19 +705,26 @@ impl FrontDoor {
         front.state.events.record(Level::Warning, "process", format!("{why}: connections cut off: {left}"));
     }
 
-    /// Aborts the remaining sessions, removes Unix sockets from the file system and flushes the access log.
-    async fn close(mut self) {
+    fn has_workers(&self) -> bool {
+        self.threads.iter().flatten().any(|thread| !thread.is_finished())
+    }
+
+    /// Aborts the remaining sessions.
+    async fn cut(&self) {
         for worker in &self.supervisor.workers {
             // A worker that has ended has no sessions to abort.
             let _ = worker.send(Command::Cut);
         }
-        self.slow.orderer.end().await;
         let deadline = Instant::now() + CUT_LIMIT;
-        let is_running =
-            |thread: &Option<JoinHandle<()>>| thread.as_ref().is_some_and(|it| !it.is_finished());
-        while self.threads.iter().any(is_running) && Instant::now() < deadline {
+        while self.has_workers() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
+    }
+
+    /// Aborts the remaining sessions, removes Unix sockets from the file system and flushes the access log.
+    async fn close(mut self) {
+        self.cut().await;
+        self.slow.orderer.end().await;
         for thread in self.threads.into_iter().flatten().filter(JoinHandle::is_finished) {
             // A worker that panicked has already printed its message.
             let _ = thread.join();

@@ -4,6 +4,8 @@ use testing::client::{End, get, request};
 use testing::{Client, Scripted, eventually, secs};
 
 use crate::front::{Front, config, is_running};
+use crate::many::echo;
+use crate::sessions::{connect, say};
 
 fn metric(front: &Front, name: &str) -> u64 {
     let metrics = front.server.metrics();
@@ -66,4 +68,35 @@ fn an_upgrade_can_follow_an_upgrade_and_a_check_changes_nothing() {
     }
     let said = front.server.said(&["events"]);
     assert!(!said.contains("another process stores its state"), "{said}");
+}
+
+#[test]
+fn a_process_at_its_limit_still_passes_on_what_the_one_before_it_counts() {
+    let backend = echo();
+    // Sessions with a limit of bandwidth stay in their process.
+    let mut front = Front::start(&format!(
+        "[process]\nworkers = 2\n[control]\nsocket = \"@DIR@/control.sock\"\n[admin]\nbind = \"127.0.0.1:0\"\n\
+         [access-log]\ntarget = \"off\"\n[listener.raw]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"db\"\n\
+         bandwidth = {{ down = \"1MiB/s\" }}\n[pool.db]\nhealth = \"off\"\nbackends = [\"{backend}\"]\n"
+    ));
+    const SESSIONS: &str = "penstock_listener_sessions_total{listener=\"raw\"}";
+    let address = front.server.address("raw");
+    let first = front.pid();
+    let mut of_first = connect(&address);
+    say(&mut of_first, "first");
+    front.upgrade(&["--drain-for", "1h"]);
+    let second = front.pid();
+    let mut of_second = connect(&address);
+    say(&mut of_second, "second");
+    front.upgrade(&["--drain-for", "1s"]);
+
+    // The limit of the second process: its session is cut off, and counted.
+    assert!(!matches!(std::io::Read::read(&mut of_second, &mut [0]), Ok(1)));
+    eventually("it is counted", secs(20), || (metric(&front, SESSIONS) == 1).then_some(()));
+    say(&mut of_first, "still");
+    assert!(is_running(first) && is_running(second));
+    drop(of_first);
+    front.wait_gone(first);
+    front.wait_gone(second);
+    eventually("both are counted", secs(20), || (metric(&front, SESSIONS) == 2).then_some(()));
 }

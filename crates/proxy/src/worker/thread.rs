@@ -339,6 +339,13 @@ pub fn run(
     worker.forget_offered();
     drop(runtime);
     worker.batch.borrow_mut().flush();
+    // What comes later is added up by its sender.
+    questions.close();
+    while let Some(question) = questions.blocking_recv() {
+        if matches!(question, Question::Count(_)) {
+            worker.answer(question);
+        }
+    }
     result
 }
 

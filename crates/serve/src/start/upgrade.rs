@@ -316,23 +316,31 @@ impl FrontDoor {
         }
     }
 
-    /// Waits for the last session, up to the limit or a signal to stop.
+    /// Waits for the last session, up to the limit, and for the end of the process before this one, whose counts go through this
+    /// one. A signal to stop ends the wait.
     pub(super) async fn leave(&mut self, handed_over: HandedOver, signals: &mut Signals) {
         let HandedOver { newer, limit, mut counted, told } = handed_over;
         let front = self.supervisor.front.clone();
         let deadline = Instant::now() + limit;
         let mut look = tokio::time::interval(Duration::from_millis(20));
         let mut tell = tokio::time::interval(TELL_EVERY);
-        while self.threads.iter().flatten().any(|thread| !thread.is_finished()) {
-            if Instant::now() >= deadline {
-                self.say_what_is_left("the limit for sessions from before the upgrade is reached");
-                break;
+        let mut is_cut = false;
+        while (self.has_workers() && !is_cut) || front.state.upgrade.older().is_some() {
+            if !is_cut && Instant::now() >= deadline {
+                // A worker may be there for the counts of the process before alone.
+                if front.state.connections.load(Relaxed) > 0 {
+                    self.say_what_is_left("the limit for sessions from before the upgrade is reached");
+                }
+                self.cut().await;
+                is_cut = true;
             }
             tokio::select! {
                 _ = look.tick() => {}
                 _ = tell.tick() => tell_left(&front, &newer, &mut counted),
                 () = signals.stop() => {
                     self.say_what_is_left("a signal came after the upgrade");
+                    // What it has counted is told below.
+                    self.cut().await;
                     break;
                 }
             }

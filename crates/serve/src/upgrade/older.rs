@@ -15,6 +15,7 @@ use proxy::question::Question;
 use state::events::Level;
 use state::upgrade::Older;
 use text::units;
+use tokio::sync::mpsc::error::SendError;
 
 use super::take_over::{OfSessions, TakeOver};
 
@@ -27,6 +28,7 @@ pub(crate) fn follow(take_over: Arc<TakeOver>, front: Arc<Front>) -> io::Result<
     let Older { pid, version, .. } = older;
     let message = format!("taken over from version {version} (pid {pid}), which ends with its last session");
     state.events.record(Level::Info, "upgrade", message);
+    let unfollowed = state.clone();
     let follow = move || {
         let mut last = None;
         let mut sessions = Sessions::new(&take_over, front.clone());
@@ -38,9 +40,12 @@ pub(crate) fn follow(take_over: Arc<TakeOver>, front: Arc<Front>) -> io::Result<
                 OfSessions::Left(left, counts) => {
                     last = Some(left);
                     state.upgrade.note_left(left);
-                    // The first worker alone writes its counters. One that has ended ends the process.
-                    if let (Some(counts), Some(worker)) = (counts, front.questions.first()) {
-                        let _ = worker.blocking_send(Question::Count(Box::new(counts)));
+                    // The first worker alone writes its counters, until it has ended.
+                    if let (Some(counts), Some(worker)) = (counts, front.questions.first())
+                        && let Err(SendError(Question::Count(counts))) =
+                            worker.blocking_send(Question::Count(Box::new(counts)))
+                    {
+                        counts.add(&state);
                     }
                     sessions.tell();
                 }
@@ -59,7 +64,12 @@ pub(crate) fn follow(take_over: Arc<TakeOver>, front: Arc<Front>) -> io::Result<
         };
         state.events.record(Level::Info, "upgrade", message);
     };
-    thread::Builder::new().name("older".to_owned()).spawn(follow).map(drop)
+    let started = thread::Builder::new().name("older".to_owned()).spawn(follow);
+    if started.is_err() {
+        // Its end would never be known.
+        unfollowed.upgrade.set_older(None);
+    }
+    started.map(drop)
 }
 
 /// The sessions that the old process offers.
