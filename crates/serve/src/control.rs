@@ -38,6 +38,7 @@ use crate::upgrade::take_over::TakeOver;
 mod change;
 mod client;
 mod command;
+mod ending;
 mod framing;
 mod mail;
 mod remote;
@@ -48,6 +49,7 @@ mod stream;
 mod words;
 
 use client::Shared;
+use ending::Ending;
 use remote::kerberos::Kerberos;
 pub(crate) use remote::{KeysOfService, OF_LOG_IN, SIZE as REMOTE_SIZE, kerberos_files};
 use session::Session;
@@ -65,6 +67,10 @@ pub(crate) const SIZE: Size = Size { slots: 64, following: 56 };
 
 /// Time that a new client waits for a slot while all other clients are in the middle of a command.
 const PLACE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Time for the command of a client that has just connected when the process ends after an upgrade: a command may have come to this
+/// one instead of the next.
+const LAST_LINE_TIME: Duration = Duration::from_millis(500);
 
 /// The control thread may use 1/2 of a core for commands, and as much to accept clients: it runs in the background, so
 /// that is time in which no worker wants the core.
@@ -180,14 +186,27 @@ impl ControlSocket {
             let part = part_of_a_core();
             runtime.block_on(async {
                 let (refused, proved) = (RateLimitedEvent::default(), Proved::default());
-                let shared = Arc::new(Shared { front, owner, refused, logins, kerberos, proved });
-                tokio::select! {
-                    () = accept(acceptor, shared.clone(), part) => {}
-                    () = remote::accept(remote, shared, part) => {}
+                let ending = Arc::new(Ending::default());
+                let shared = Arc::new(Shared {
+                    front,
+                    owner,
+                    refused,
+                    logins,
+                    kerberos,
+                    proved,
+                    ending: ending.clone(),
+                });
+                let last_line = tokio::select! {
+                    () = accept(acceptor, shared.clone(), part) => Duration::ZERO,
+                    () = remote::accept(remote, shared, part) => Duration::ZERO,
                     // Clients that are here are still answered.
-                    Ok(()) = left => drop(stopped.await),
-                    _ = &mut stopped => {}
-                }
+                    Ok(()) = left => {
+                        drop(stopped.await);
+                        LAST_LINE_TIME
+                    }
+                    _ = &mut stopped => Duration::ZERO,
+                };
+                ending.run(last_line).await;
             });
             // Without a wait: a call of GSSAPI cannot be interrupted, and may take as long as the resolver's limit.
             runtime.shutdown_background();

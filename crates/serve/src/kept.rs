@@ -211,6 +211,9 @@ impl Keeper {
     /// Leaves the directory to the next process, which has the state.
     pub(crate) async fn release(&mut self) {
         self.owner = Owner::TheNext;
+        // The next process has what answers wait for.
+        let board = &self.front.state.kept;
+        board.finished(board.asked(), StoredWithin::Yes);
         let files = self.files.clone();
         // A store that runs ends first.
         let released = timeout(END_LIMIT, spawn_blocking(move || lock(&files).release())).await;

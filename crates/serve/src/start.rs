@@ -57,8 +57,11 @@ mod dry_run;
 mod follow;
 mod means;
 mod prepare;
+mod requests;
 mod taking_over;
 mod upgrade;
+
+use requests::Requests;
 
 /// Time for aborted sessions to write their log records.
 const CUT_LIMIT: Duration = Duration::from_secs(2);
@@ -319,7 +322,7 @@ async fn serve(options: Options, prepared: Prepared) -> Result<(), StartError> {
     let mut door = FrontDoor {
         supervisor,
         slow,
-        asked,
+        asked: Requests::new(asked),
         threads,
         log,
         event_log,
@@ -335,6 +338,7 @@ async fn serve(options: Options, prepared: Prepared) -> Result<(), StartError> {
         ended = door.run(&mut signals) => ended,
         never = serve_admin(admin, front.clone(), logins, &admin_off) => never,
     };
+    door.asked.end().await;
     drop(door.control.take());
     door.close().await;
     ended
@@ -532,7 +536,7 @@ enum Stopping {
 struct FrontDoor {
     supervisor: Supervisor,
     slow: Slow,
-    asked: mpsc::Receiver<Request>,
+    asked: Requests,
     threads: Threads,
     log: AccessLog,
     event_log: EventLog,
@@ -563,7 +567,7 @@ impl FrontDoor {
                 _ = signals.reopen.recv() => self.log.reopen(),
                 _ = signals.terminate.recv() => self.stopping = Stopping::Asked,
                 _ = signals.interrupt.recv() => self.stopping = Stopping::Asked,
-                request = self.asked.recv() => match request {
+                request = self.asked.next() => match request {
                     Some(Request::Reload { by, answer }) => {
                         let result = self.reload_unless_stopped(Some(by), signals).await;
                         self.keeper.follow(&self.live);
@@ -596,7 +600,10 @@ impl FrontDoor {
         }
         self.means.close_admin();
         match self.handed_over.take() {
-            Some(handed_over) => self.leave(handed_over, signals).await,
+            Some(handed_over) => {
+                self.leave(handed_over, signals).await;
+                self.asked.end_upgraded().await;
+            }
             None => self.drain(signals).await,
         }
         Ok(())
@@ -677,11 +684,7 @@ impl FrontDoor {
             }
             tokio::select! {
                 _ = look.tick() => {}
-                request = self.asked.recv() => {
-                    if let Some(request) = request {
-                        refuse(request);
-                    }
-                }
+                () = self.asked.refuse_when_stopping() => {}
                 () = signals.stop() => return self.say_what_is_left("a second signal came"),
             }
         }
@@ -734,24 +737,6 @@ impl FrontDoor {
         self.supervisor.open.clear();
         self.log.close();
         self.event_log.close();
-    }
-}
-
-/// Answers what a process that stops does not do any more.
-fn refuse(request: Request) {
-    let message = "the process is stopping: it takes no changes any more".to_owned();
-    match request {
-        Request::Reload { answer, .. } => drop(answer.send(Err(format!("error: {message}")))),
-        Request::Change { answer, .. } => {
-            drop(answer.send((Err(Denied { message, details: String::new() }), Changes::No)));
-        }
-        Request::Compile { answer } => {
-            drop(answer.send(Err(Denied { message, details: String::new() })));
-        }
-        Request::Upgrade { answer, .. } => {
-            drop(answer.send(Err(Denied { message, details: String::new() })));
-        }
-        Request::Stop => {}
     }
 }
 

@@ -1,7 +1,7 @@
 //! What operators may know of upgrades: whether one is running, and the process that this one has taken over from.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::SystemTime;
 
 use crate::lock::lock;
@@ -10,7 +10,7 @@ use crate::lock::lock;
 pub struct Board {
     running: AtomicBool,
     /// The new process has the state: what would change here now would be lost.
-    settled: AtomicBool,
+    settled: RwLock<bool>,
     older: Mutex<Option<Older>>,
 }
 
@@ -25,6 +25,12 @@ pub struct Older {
     pub sessions: Option<usize>,
 }
 
+/// The right to change the state, until it is dropped.
+#[derive(Debug)]
+pub struct Change<'a> {
+    _settled: RwLockReadGuard<'a, bool>,
+}
+
 /// The right to upgrade, which one operator has at a time.
 #[derive(Debug)]
 pub struct Turn<'a>(&'a Board);
@@ -35,18 +41,24 @@ impl Board {
         (!self.running.swap(true, Relaxed)).then_some(Turn(self))
     }
 
-    /// The new process has the state from now on.
+    /// The new process has the state from now on. Waits for the end of changes that have begun: they are in it.
     pub fn settle(&self) {
-        self.settled.store(true, Relaxed);
+        self.set_settled(true);
     }
 
     /// The new process has not become the one that serves.
     pub fn undo(&self) {
-        self.settled.store(false, Relaxed);
+        self.set_settled(false);
     }
 
-    pub fn is_settled(&self) -> bool {
-        self.settled.load(Relaxed)
+    fn set_settled(&self, settled: bool) {
+        *self.settled.write().unwrap_or_else(PoisonError::into_inner) = settled;
+    }
+
+    /// Begins a change. `None` if it would be lost.
+    pub fn change(&self) -> Option<Change<'_>> {
+        let settled = self.settled.read().unwrap_or_else(PoisonError::into_inner);
+        (!*settled).then_some(Change { _settled: settled })
     }
 
     pub fn older(&self) -> Option<Older> {

@@ -13,6 +13,7 @@ use proxy::front::Front;
 use state::events::RateLimitedEvent;
 use tokio::net::UnixStream;
 
+use super::ending::Ending;
 use super::remote::kerberos::Kerberos;
 use super::step_up::{Proved, Rule};
 use crate::logins::{Logins, Rules};
@@ -72,6 +73,7 @@ pub(super) struct Shared {
     pub(super) kerberos: Kerberos,
     /// Who has given a one-time password lately.
     pub(super) proved: Proved,
+    pub(super) ending: Arc<Ending>,
 }
 
 /// A client that may be here, with what its rights depend on.

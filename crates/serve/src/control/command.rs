@@ -51,9 +51,12 @@ pub(super) fn run(line: &str, front: &Arc<Front>, who: &PeerCredentials) -> Step
     if who.role < needed {
         return Step::Refused(rights::refuse(&front.state, who, name, needed).into());
     }
-    if needed > Role::View && front.state.upgrade.is_settled() {
+    let change = front.state.upgrade.change();
+    if needed > Role::View && change.is_none() {
         return Step::Refused(SETTLED.into());
     }
+    // An upgrade does not wait for the end of a question.
+    let _change = change.filter(|_| needed > Role::View);
     let call = Call { front, command, arguments: &arguments, format, who };
     (command.run)(&call).unwrap_or_else(Step::Refused)
 }

@@ -22,6 +22,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 use super::client::{Admitted, Allowed, Origin, PeerCredentials, Shared};
 use super::command::capture::{CaptureEnd, Running, Sent, Total};
 use super::command::{self, Following, Format, Step};
+use super::ending::Open;
 use super::framing;
 use super::mail::{self, Then};
 use super::step_up::{Outcome, Rule};
@@ -94,6 +95,10 @@ pub(super) struct Session {
     /// Answers that wait until the state is stored, and those behind them: one store is for all.
     held: Held,
     slot: Arc<ClientSlot>,
+    /// Whether it has sent a command.
+    has_asked: bool,
+    /// The end of this process waits for it. `None` if it follows something.
+    open: Option<Open>,
 }
 
 /// The session has ended: the client closed it, was too slow, or caused an error.
@@ -107,8 +112,9 @@ impl Session {
         slot: Arc<ClientSlot>,
     ) -> Self {
         let held = Held::new(shared.front.state.clone());
-        let (step_up, wrong, input) = (None, 0, Vec::new());
-        Self { shared, who, origin, generation, step_up, wrong, stream, input, held, slot }
+        let (step_up, wrong, input, has_asked) = (None, 0, Vec::new(), false);
+        let open = Some(shared.ending.client());
+        Self { shared, who, origin, generation, step_up, wrong, stream, input, held, slot, has_asked, open }
     }
 
     /// Begins with bytes that have been read already.
@@ -138,6 +144,7 @@ impl Session {
     async fn serve(&mut self) {
         self.slot.set(ClientActivity::Waiting);
         while let Ok(line) = self.read_line().await {
+            self.has_asked = true;
             self.slot.set(ClientActivity::Working);
             if self.run_lines(line).await.is_err() {
                 return;
@@ -164,7 +171,11 @@ impl Session {
                 return Err(Over);
             }
             let was_empty = self.input.is_empty();
-            match timeout_at(deadline, self.stream.read_buf(&mut self.input)).await {
+            let read = tokio::select! {
+                read = timeout_at(deadline, self.stream.read_buf(&mut self.input)) => read,
+                time = self.shared.ending.begun() => return self.last_line(time).await,
+            };
+            match read {
                 Ok(Ok(some)) if some > 0 => {}
                 Ok(_) => return Err(Over),
                 Err(_) if was_empty => return Err(Over),
@@ -178,6 +189,20 @@ impl Session {
                 deadline = tokio::time::Instant::now() + LINE_TIME;
             }
         }
+    }
+
+    /// Reads a command that was sent before the end of this process. A client that has sent none yet has some time for it.
+    async fn last_line(&mut self, time: Duration) -> Result<Vec<u8>, Over> {
+        let is_between_commands = self.has_asked && self.input.is_empty();
+        let deadline = tokio::time::Instant::now() + if is_between_commands { Duration::ZERO } else { time };
+        while !self.has_line() {
+            let is_too_long = self.input.len() > LINE_LIMIT;
+            match timeout_at(deadline, self.stream.read_buf(&mut self.input)).await {
+                Ok(Ok(some)) if some > 0 && !is_too_long => {}
+                _ => return Err(Over),
+            }
+        }
+        self.next_line().ok_or(Over)
     }
 
     /// Takes a line that has arrived whole.
@@ -288,6 +313,9 @@ impl Session {
 
     /// Does what a command asks for beyond an answer.
     async fn perform(&mut self, step: Step) -> Result<(), Over> {
+        if matches!(step, Step::Capture(_) | Step::Follow(_)) {
+            self.open = None;
+        }
         let wire = match step {
             Step::Nothing => Vec::new(),
             // `run_lines` has the answers.

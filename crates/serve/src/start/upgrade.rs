@@ -107,7 +107,7 @@ impl FrontDoor {
         Ok((self.unless_stopped(going, cancelled, signals).await?, counted))
     }
 
-    /// Waits for a part of the hand-over. A signal to stop ends the hand-over first.
+    /// Waits for a part of the hand-over. A signal to stop, or an operator who asks for it, ends the hand-over first.
     async fn unless_stopped<T>(
         &mut self,
         mut part: JoinHandle<Result<T, Failed>>,
@@ -117,11 +117,11 @@ impl FrontDoor {
         let ended = loop {
             tokio::select! {
                 ended = &mut part => break ended,
-                () = signals.stop() => {
-                    cancelled.store(true, Relaxed);
-                    self.stopping = Stopping::Asked;
-                }
+                () = signals.stop() => {}
+                () = self.asked.stop() => {}
             }
+            cancelled.store(true, Relaxed);
+            self.stopping = Stopping::Asked;
         };
         match ended {
             Ok(Ok(done)) => Ok(done),
@@ -337,6 +337,7 @@ impl FrontDoor {
             tokio::select! {
                 _ = look.tick() => {}
                 _ = tell.tick() => tell_left(&front, &newer, &mut counted),
+                () = self.asked.refuse_when_upgraded() => {}
                 () = signals.stop() => {
                     self.say_what_is_left("a signal came after the upgrade");
                     // What it has counted is told below.

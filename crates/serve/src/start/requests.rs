@@ -1,0 +1,87 @@
+//! What operators ask of the supervisor. Each request gets an answer: one that comes during an upgrade waits for its end, and is refused
+//! if another process serves then.
+
+use std::collections::VecDeque;
+
+use logic::transaction::Changes;
+use proxy::front::{Denied, Request};
+use tokio::sync::mpsc;
+
+/// Why a process that ends takes no request.
+const STOPPING: &str = "the process is stopping: it takes no changes any more";
+
+/// Why a process that was upgraded takes none.
+const UPGRADED: &str = "another process has taken over by an upgrade and does not know of this: give the command again, it goes there";
+
+pub(super) struct Requests {
+    asked: mpsc::Receiver<Request>,
+    /// They came while the supervisor had no time for them.
+    waiting: VecDeque<Request>,
+}
+
+impl Requests {
+    pub(super) fn new(asked: mpsc::Receiver<Request>) -> Self {
+        Self { asked, waiting: VecDeque::new() }
+    }
+
+    pub(super) async fn next(&mut self) -> Option<Request> {
+        match self.waiting.pop_front() {
+            Some(request) => Some(request),
+            None => self.asked.recv().await,
+        }
+    }
+
+    /// Completes when an operator asks the process to stop. Other requests wait for [`Self::next`].
+    pub(super) async fn stop(&mut self) {
+        while let Some(request) = self.asked.recv().await {
+            match request {
+                Request::Stop => return,
+                request => self.waiting.push_back(request),
+            }
+        }
+        // No client is left that could ask.
+        std::future::pending().await
+    }
+
+    /// Refuses requests, because the process is stopping, until the future is dropped.
+    pub(super) async fn refuse_when_stopping(&mut self) {
+        self.refuse_all(STOPPING).await;
+        std::future::pending().await
+    }
+
+    /// The same after an upgrade.
+    pub(super) async fn refuse_when_upgraded(&mut self) {
+        self.refuse_all(UPGRADED).await;
+        std::future::pending().await
+    }
+
+    /// Refuses what is left. A request that comes later is an error for the client that sends it.
+    pub(super) async fn end(&mut self) {
+        self.asked.close();
+        self.refuse_all(STOPPING).await;
+    }
+
+    /// The same after an upgrade.
+    pub(super) async fn end_upgraded(&mut self) {
+        self.asked.close();
+        self.refuse_all(UPGRADED).await;
+    }
+
+    async fn refuse_all(&mut self, why: &str) {
+        while let Some(request) = self.next().await {
+            refuse(request, why);
+        }
+    }
+}
+
+/// The client may be gone.
+fn refuse(request: Request, why: &str) {
+    let denied = || Denied { message: why.to_owned(), details: String::new() };
+    match request {
+        Request::Reload { answer, .. } => drop(answer.send(Err(format!("error: {why}")))),
+        Request::Change { answer, .. } => drop(answer.send((Err(denied()), Changes::No))),
+        Request::Compile { answer } => drop(answer.send(Err(denied()))),
+        Request::Upgrade { answer, .. } => drop(answer.send(Err(denied()))),
+        Request::Stop => {}
+    }
+}
