@@ -160,6 +160,14 @@ ok /deb/smoke
 ok dpkg --verify penstock-doc
 ok systemctl restart penstock
 
+step "the first own configuration, by the commands of docs/install.md: it serves, on a port below 1024"
+awk '/^# cat >>/ { on = 1; next } on && $0 == "EOF" { exit } on' docs/install.md | sed 's/":80"/":81"/' >>"$machine/etc/penstock/penstock.toml"
+mapfile -t commands < <(awk '/^# cat >>/ { on = 1; next } on && /^```/ { exit } on && sub(/^# /, "")' docs/install.md)
+[ ${#commands[@]} = 2 ] || fail "docs/install.md has other commands: ${commands[*]}"
+for command in "${commands[@]}"; do ok sh -c "$command"; done
+serves http://127.0.0.1:81/
+said 'from nginx'
+
 step "change: a port that nginx has is refused, with its name, and the old configuration serves on"
 served=$(pid)
 config <<'EOF'

@@ -118,10 +118,16 @@ fn capability(needed: &Needed) -> Finding {
         ),
         Given::NotToServer => Finding::fault(
             "capabilities",
-            format!("{name} is needed ({why}), and the server that runs does not have it"),
-            vec![format!(
-                "systemctl edit penstock   # [Service] AmbientCapabilities={name} CapabilityBoundingSet={name}, each on its line"
-            )],
+            format!(
+                "{name} is needed ({why}), and the server that runs does not have it, or gave it up at its start"
+            ),
+            vec![
+                "systemctl restart penstock   # it keeps what its configuration needs at the start"
+                    .to_owned(),
+                format!(
+                    "systemctl edit penstock   # if that is not enough: [Service] AmbientCapabilities={name} CapabilityBoundingSet={name}, each on its line"
+                ),
+            ],
         ),
         Given::Unknown => Finding::unknown(
             "capabilities",

@@ -304,6 +304,9 @@ fn is_something_else(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| !found.file_type().is_socket())
 }
 
+/// The unit of the package has it.
+const PRIVATE_TMP: &str = "; a service of systemd may have a /tmp of its own (PrivateTmp=): give its socket another directory, such as /run/penstock";
+
 fn is_closed(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof)
 }
@@ -315,8 +318,9 @@ impl fmt::Display for ClientError {
                 f,
                 "no control socket at {}\n  hint: is the server running, and does its configuration have [control] \
                  socket = \"{0}\" (without a file: serve --control {0})? another path: --socket PATH, or --config FILE to \
-                 take it from there",
-                path.display()
+                 take it from there{1}",
+                path.display(),
+                if path.starts_with("/tmp") { PRIVATE_TMP } else { "" }
             ),
             Self::NobodyListens(path) => write!(
                 f,
