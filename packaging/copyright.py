@@ -31,6 +31,10 @@ KNOWN = {
     "CC0-1.0": "CC0 1.0 Universal",
     "MIT-0": "Permission is hereby granted, free of charge",
 }
+# Licences of works in a crate that its own licence does not name, each with words that are in its text.
+INSIDE = {
+    "Unicode-DFS-2016": "to any person obtaining a copy of the Unicode data files",
+}
 # Texts that every Debian system has.
 COMMON = {"Apache-2.0", "CC0-1.0", "MPL-2.0"}
 # Font licences and scripts of the book's program.
@@ -59,6 +63,7 @@ def main(directory):
         try:
             found = texts(crate)
             chosen = choose(crate.licence, found)
+            chosen.update({licence: text for licence in INSIDE if (text := text_of(licence, found))})
             for licence, text in chosen.items():
                 # The shortest text is the licence alone.
                 if text and len(text) < len(used.get(licence) or text + " "):
@@ -77,6 +82,8 @@ def main(directory):
     stanzas.extend(paragraph(licence, text) for licence, text in sorted(used.items()))
     with open(os.path.join(directory, "copyright"), "w", encoding="utf-8") as file:
         file.write("\n".join(stanzas))
+    with open(os.path.join(directory, "NOTICE"), "w", encoding="utf-8") as file:
+        file.write("\n".join(notices(crate) for crate in everything if not crate.ours and crate.notice_files()))
     count = sum(not crate.ours for crate in everything)
     print(f"copyright: {count} crates, {len(used)} licences, none missing", file=sys.stderr)
 
@@ -107,7 +114,7 @@ def choose(expression, found):
 
 
 def text_of(licence, found):
-    return next((text for text in found if words(KNOWN[licence]) in words(text)), None)
+    return next((text for text in found if words((KNOWN | INSIDE)[licence]) in words(text)), None)
 
 
 def texts(crate):
@@ -153,9 +160,18 @@ def copy_notices(crate, directory):
     target = os.path.join(directory, "crates", crate.label)
     os.makedirs(target, exist_ok=True)
     for path in crate.licence_files():
-        shutil.copyfile(path, os.path.join(target, os.path.basename(path)))
+        shutil.copyfile(path, os.path.join(target, os.path.relpath(path, crate.directory).replace(os.sep, "-")))
     with open(os.path.join(target, "LICENSE.spdx"), "w", encoding="utf-8") as file:
         file.write(f"{crate.licence}\n")
+
+
+def notices(crate):
+    """What the Apache License asks to be passed on with the program (section 4 d)."""
+    texts = [f"The crate {crate.name} {crate.version}:\n"]
+    for path in crate.notice_files():
+        with open(path, encoding="utf-8", errors="replace") as file:
+            texts.append(file.read().strip() + "\n")
+    return "\n".join(texts)
 
 
 def stanza(crate, chosen, found):

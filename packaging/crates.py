@@ -11,6 +11,7 @@ import subprocess
 
 PROGRAMS = ("penstock", "pam")
 TARGET = "x86_64-unknown-linux-gnu"
+NOTICE_FILE = re.compile(r"notices?(\.(txt|md))?$", re.IGNORECASE)
 LICENCE_FILE = re.compile(r"(licen[cs]e|copying|copyright|unlicense|notice)", re.IGNORECASE)
 
 
@@ -35,8 +36,15 @@ class Crate:
         return f"{self.name}-{self.version}"
 
     def licence_files(self):
-        names = sorted(name for name in os.listdir(self.directory) if LICENCE_FILE.match(name))
-        return [os.path.join(self.directory, name) for name in names]
+        """Its own first, then those of works of others in it, such as libraries in C."""
+        found = []
+        for directory, below, names in os.walk(self.directory):
+            below.sort()
+            found += [os.path.join(directory, name) for name in sorted(names) if LICENCE_FILE.match(name)]
+        return found
+
+    def notice_files(self):
+        return [path for path in self.licence_files() if NOTICE_FILE.match(os.path.basename(path))]
 
 
 def linked():

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Makes an image for containers of a static program, without an engine and without another image below it.
 
-    packaging/image.py PROGRAM IMAGE.tar [ROOTS]
+    packaging/image.py PROGRAM IMAGE.tar [ROOTS [NOTICES]]
 
 PROGRAM   penstock, linked statically (setup/static.sh makes one)
 IMAGE     what `docker load` reads: an OCI layout (image-spec 1.1), with the index that Docker before version 25 needs
 ROOTS     certificates of public authorities, for ACME and for backends that speak TLS
+NOTICES   a directory in which packaging/copyright.py has written whose work is in the program, under which licences
 
 The same files give the same bytes: all times are SOURCE_DATE_EPOCH, in seconds since 1970 (0 if it is not set).
 """
@@ -33,14 +34,18 @@ PROGRAM_HEADER_INTERPRETER = 3
 
 
 def main():
-    if len(sys.argv) not in (3, 4):
+    if len(sys.argv) not in (3, 4, 5):
         sys.exit(__doc__.strip())
     program, image = sys.argv[1:3]
-    roots = sys.argv[3] if len(sys.argv) == 4 else ROOTS
+    roots = sys.argv[3] if len(sys.argv) > 3 else ROOTS
+    notices = {}
+    if len(sys.argv) > 4:
+        notices = {name: os.path.join(sys.argv[4], name) for name in ("NOTICE", "copyright")}
     try:
         content = read(program)
         architecture = static_architecture(program, content)
-        layer = tree_of(content, read(os.path.join(crates.root(), "packaging/container.toml")), read(roots))
+        notices = {name: read(path) for name, path in notices.items()}
+        layer = tree_of(content, read(os.path.join(crates.root(), "packaging/container.toml")), read(roots), notices)
         write(image, layer, architecture)
     except OSError as error:
         sys.exit(f"image.py: cannot use {error.filename}: {error.strerror}")
@@ -98,7 +103,7 @@ class Archive:
         return self.bytes.getvalue()
 
 
-def tree_of(program, config, roots):
+def tree_of(program, config, roots, notices):
     """The files of the image."""
     archive = Archive()
     for directory in ("etc", "etc/penstock", "etc/ssl", "etc/ssl/certs", "run", "usr", "usr/bin"):
@@ -112,6 +117,10 @@ def tree_of(program, config, roots):
     archive.add(ROOTS.lstrip("/"), 0o644, roots)
     archive.add(CONFIG.lstrip("/"), 0o644, config)
     archive.add("usr/bin/penstock", 0o755, program)
+    for directory in ("usr/share", "usr/share/doc", "usr/share/doc/penstock") if notices else ():
+        archive.add(directory, 0o755)
+    for name, text in notices.items():
+        archive.add(f"usr/share/doc/penstock/{name}", 0o644, text)
     return archive.close()
 
 

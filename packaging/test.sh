@@ -150,10 +150,14 @@ not_said 'NOT restricted'
 [ "$(inside readlink --canonicalize /usr/bin/mpssh)" = /usr/bin/penstock ] || fail "mpssh is no link to penstock"
 for file in usr/share/man/man1/penstock-doctor.1.gz usr/share/man/man1/mpssh.1.gz usr/share/doc/penstock/html/index.html \
     usr/share/doc-base/penstock-doc.penstock usr/share/bash-completion/completions/penstock usr/share/zsh/vendor-completions/_penstock \
-    usr/share/fish/vendor_completions.d/penstock.fish usr/share/doc/penstock/copyright usr/share/pam-configs/penstock; do
+    usr/share/fish/vendor_completions.d/penstock.fish usr/share/doc/penstock/copyright usr/share/doc/penstock/NOTICE usr/share/doc/penstock/examples/nas/README.md \
+    usr/share/pam-configs/penstock; do
     [ -e "$machine/$file" ] || [ -L "$machine/$file" ] || fail "$file is not there"
 done
 ok test -e /usr/lib/x86_64-linux-gnu/security/pam_penstock.so
+# Works inside crates: a library in C, and data.
+ok grep -q 'Microsoft Corporation, Daan Leijen' /usr/share/doc/penstock/copyright
+ok grep -q '^License: Unicode-DFS-2016' /usr/share/doc/penstock/copyright
 ! grep -q penstock "$machine/etc/pam.d/common-auth" || fail "the PAM module is in use after its installation"
 cp packaging/debian/tests/smoke "$machine/deb/smoke"
 ok /deb/smoke
@@ -229,11 +233,11 @@ cp "$scratch/mine.toml" "$machine/etc/penstock/penstock.toml"
 
 step "upgrade while the process is frozen: it is not asked, so it serves on as it was when it goes on"
 served=$(pid)
-ok kill -STOP "$served"
+ok systemctl kill --kill-whom=main --signal=STOP penstock
 install /deb/penstock_99.0-1.deb
 said 'no answer on /run/penstock/control.sock'
 said 'serves on, because nothing was handed over'
-ok kill -CONT "$served"
+ok systemctl kill --kill-whom=main --signal=CONT penstock
 serves http://127.0.0.1:8081/
 ok penstock ctl events
 not_said 'upgrade asked for'

@@ -43,12 +43,17 @@ rm -rf "${out:?}/$name"* "$out/penstock-$version-image-$machine.tar"
 mkdir "$out/$name" "$out/$name/completions"
 strip -o "$out/$name/penstock" "$program"
 cp LICENSE-APACHE LICENSE-MIT "$out/$name"
+# Whose work else is in the program, under which licences.
+rm -rf "$out/notices"
+mkdir "$out/notices"
+packaging/copyright.py "$out/notices"
+cp "$out/notices/copyright" "$out/notices/NOTICE" "$out/$name"
 "$out/$name/penstock" man --directory "$out/$name/man"
 for shell in bash zsh fish; do
     "$out/$name/penstock" completions "$shell" >"$out/$name/completions/penstock.$shell"
 done
-packaging/image.py "$out/$name/penstock" "$out/penstock-$version-image-$machine.tar"
+packaging/image.py "$out/$name/penstock" "$out/penstock-$version-image-$machine.tar" /etc/ssl/certs/ca-certificates.crt "$out/notices"
 tar --create --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=go=u-w \
     --directory "$out" "$name" | gzip --no-name --best >"$out/$name.tar.gz"
-rm -rf "${out:?}/$name"
+rm -rf "${out:?}/$name" "$out/notices"
 ls -l "$out"/*.tar "$out"/*.tar.gz >&2
