@@ -1,5 +1,6 @@
 //! Programs that the tests use. If a program is missing, the test fails and says how to install it.
 
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -145,6 +146,19 @@ pub fn executable(path: &Path, text: &str) {
     let mut child = shell.spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success(), "{}", path.display());
+}
+
+/// Compiles a shared library, for `LD_PRELOAD`.
+pub fn library(directory: &Path, name: &str, text: &str) -> PathBuf {
+    let (source, library) = (directory.join(format!("{name}.c")), directory.join(format!("{name}.so")));
+    fs::write(&source, text).unwrap();
+    let compiled = Command::new(program("cc"))
+        .args(["-shared", "-fPIC", "-pthread", "-o"])
+        .args([&library, &source])
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    library
 }
 
 /// Parses h2load's summary.

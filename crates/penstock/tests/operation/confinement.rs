@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
@@ -112,18 +111,6 @@ __attribute__((constructor)) static void begin(void) {
 }
 "#;
 
-pub(crate) fn library(directory: &Path, name: &str, text: &str) -> PathBuf {
-    let (source, library) = (directory.join(format!("{name}.c")), directory.join(format!("{name}.so")));
-    fs::write(&source, text).unwrap();
-    let compiled = Command::new(tools::program("cc"))
-        .args(["-shared", "-fPIC", "-pthread", "-o"])
-        .args([&library, &source])
-        .output()
-        .unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    library
-}
-
 /// A server with the intruder in it, and the report of the intruder.
 fn broken_into(arguments: &[&str], config: &str) -> (Server, PathBuf) {
     let setup = Setup::new(config);
@@ -136,7 +123,7 @@ fn broken_into(arguments: &[&str], config: &str) -> (Server, PathBuf) {
 /// Puts the intruder into a server that is not started yet. Also returns the path of its report.
 pub(crate) fn with_intruder(setup: Setup) -> (Setup, PathBuf) {
     let report = setup.dir().join("report");
-    let library = library(setup.dir(), "intruder", INTRUDER);
+    let library = tools::library(setup.dir(), "intruder", INTRUDER);
     let setup = setup.env("LD_PRELOAD", library.to_str().unwrap());
     (setup.env("INTRUDER_REPORT", report.to_str().unwrap()), report)
 }
@@ -253,7 +240,8 @@ fn a_kernel_without_seccomp_and_landlock_or_one_that_refuses_them_is_told_once_a
     ] {
         let backend = Scripted::answering("x");
         let setup = Setup::new(&config(&backend.address));
-        let refuses = library(setup.dir(), "refuses", &REFUSES.replace("ERROR)", &format!("{error})")));
+        let refuses =
+            tools::library(setup.dir(), "refuses", &REFUSES.replace("ERROR)", &format!("{error})")));
         let server = setup.env("LD_PRELOAD", refuses.to_str().unwrap()).start();
         server.stderr.wait_for("system calls are NOT restricted: ", secs(10));
         server.stderr.wait_for(landlock, secs(10));

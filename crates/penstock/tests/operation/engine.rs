@@ -1,9 +1,7 @@
 //! `engine = "io-uring"` where there is no io_uring.
 
 use testing::server::Setup;
-use testing::{Client, Scripted, secs};
-
-use crate::confinement::library;
+use testing::{Client, Scripted, secs, tools};
 
 /// A kernel without io_uring, or one that refuses it.
 const WITHOUT: &str = r#"
@@ -42,7 +40,7 @@ fn where_io_uring_is_refused_one_warning_says_what_to_do_and_epoll_serves() {
              [pool.app]\nbackends = [\"{}\"]\nhealth = \"off\"\n",
             backend.address
         ));
-        let without = library(setup.dir(), "without", &WITHOUT.replace("ERROR)", &format!("{error})")));
+        let without = tools::library(setup.dir(), "without", &WITHOUT.replace("ERROR)", &format!("{error})")));
         let server = setup.env("LD_PRELOAD", without.to_str().unwrap()).start();
         let told = server.stderr.wait_for("io_uring cannot be used", secs(10));
         assert!(told.contains(why) && told.contains("served by epoll"), "{told}");
