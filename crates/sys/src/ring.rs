@@ -89,8 +89,16 @@ const LONGEST_CHAIN: usize = 4;
 struct Queued {
     entry: squeue::Entry,
     next: Next,
-    /// That the entry points to. The kernel copies it when the entry is handed over.
-    address: Option<Box<SockAddr>>,
+    needs: Needs,
+}
+
+/// What an entry names, and who has it until the kernel takes the entry.
+enum Needs {
+    Nothing,
+    /// The kernel copies it.
+    Address(Box<SockAddr>),
+    /// The kernel closes it.
+    Socket(OwnedFd),
 }
 
 pub struct Ring {
@@ -100,11 +108,8 @@ pub struct Ring {
     /// Freed after the ring, and only if the kernel has ended all operations.
     buffers: ManuallyDrop<Buffers>,
     queued: VecDeque<Queued>,
-    /// Number of operations that the kernel has left for the next call.
-    left: usize,
-    /// Of entries that the kernel may not have copied yet.
-    #[expect(clippy::vec_box, reason = "the entries point to them")]
-    addresses: Vec<Box<SockAddr>>,
+    /// Of the entries that the kernel can read and has not taken yet, in their order.
+    left: VecDeque<Needs>,
     /// Operations of which the last result was not taken yet.
     outstanding: usize,
 }
@@ -114,6 +119,8 @@ enum Stage {
     /// The kernel takes no operation yet.
     Made,
     Enabled,
+    /// Its descriptor is closed, and the kernel may still have operations.
+    Broken,
 }
 
 fn word(operation: Operation, key: u32, buffer: u16) -> u64 {
@@ -154,8 +161,7 @@ impl Ring {
             ring: Some(ring),
             buffers: ManuallyDrop::new(buffers),
             queued: VecDeque::new(),
-            left: 0,
-            addresses: Vec::new(),
+            left: VecDeque::new(),
             outstanding: 0,
         })
     }
@@ -184,26 +190,26 @@ impl Ring {
 
     /// Whether operations wait for [`Self::enter`].
     pub fn has_queued(&self) -> bool {
-        self.left > 0 || !self.queued.is_empty()
+        !self.left.is_empty() || !self.queued.is_empty()
     }
 
-    fn push(&mut self, entry: squeue::Entry, next: Next, address: Option<Box<SockAddr>>) {
-        self.queued.push_back(Queued { entry, next, address });
+    fn push(&mut self, entry: squeue::Entry, next: Next, needs: Needs) {
+        self.queued.push_back(Queued { entry, next, needs });
     }
 
     /// Moves queued operations to where the kernel reads them, no chain in parts.
     fn fill(&mut self) {
-        let Self { ring: Some(ring), queued, addresses, .. } = self else { return };
+        let Self { ring: Some(ring), queued, left, .. } = self else { return };
         let mut queue = ring.submission();
         while let Some(length) = queued.iter().position(|queued| queued.next == Next::Free).map(|at| at + 1) {
             debug_assert!(length <= LONGEST_CHAIN);
             if queue.capacity() - queue.len() < length {
                 return;
             }
-            for Queued { entry, address, .. } in queued.drain(..length) {
-                addresses.extend(address);
+            for Queued { entry, needs, .. } in queued.drain(..length) {
+                left.push_back(needs);
                 // SAFETY: what the entry points to lives until its completion: a buffer of the ring, which is in no lease
-                // meanwhile; or until it was handed over: an address, which `enter` frees after that.
+                // meanwhile; or until it was taken: an address, which `left` has until then.
                 let pushed = unsafe { queue.push(&entry) };
                 debug_assert!(pushed.is_ok(), "there was room");
             }
@@ -217,9 +223,14 @@ impl Ring {
         let count = u32::try_from(ring.submission().len()).unwrap_or(u32::MAX);
         // SAFETY: there is no argument.
         let entered = unsafe { ring.submitter().enter::<libc::sigset_t>(count, 0, GET_EVENTS, None) };
-        self.left = ring.submission().len();
-        if self.left == 0 {
-            self.addresses.clear();
+        let taken = self.left.len().saturating_sub(ring.submission().len());
+        for needs in self.left.drain(..taken) {
+            match needs {
+                Needs::Nothing => {}
+                Needs::Address(copied) => drop(copied),
+                // The kernel has closed it.
+                Needs::Socket(closed) => drop(closed.into_raw_fd()),
+            }
         }
         match entered {
             Err(error) if !is_for_now(&error) => Err(error),
@@ -247,22 +258,22 @@ impl Ring {
         }
     }
 
-    fn begin(&mut self, entry: squeue::Entry, next: Next, address: Option<Box<SockAddr>>) {
+    fn begin(&mut self, entry: squeue::Entry, next: Next, needs: Needs) {
         self.outstanding += 1;
-        self.push(entry.flags(flags(next)), next, address);
+        self.push(entry.flags(flags(next)), next, needs);
     }
 
     /// Receives again and again, until the end of the connection.
     pub fn receive(&mut self, socket: BorrowedFd<'_>, operation: Operation, key: u32) {
         let entry = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), GROUP).build();
-        self.begin(entry.user_data(word(operation, key, 0)), Next::Free, None);
+        self.begin(entry.user_data(word(operation, key, 0)), Next::Free, Needs::Nothing);
     }
 
     pub fn connect(&mut self, socket: BorrowedFd<'_>, address: SocketAddr, key: u32, next: Next) {
         let address = Box::new(SockAddr::from(address));
         let entry = opcode::Connect::new(Fd(socket.as_raw_fd()), address.as_ptr().cast(), address.len());
         let entry = entry.build().user_data(word(Operation::Connect, key, 0));
-        self.begin(entry, next, Some(address));
+        self.begin(entry, next, Needs::Address(address));
     }
 
     /// Sends bytes; the completion has them again.
@@ -270,36 +281,45 @@ impl Ring {
         let buffer = lease.buffer();
         let (start, length) = self.buffers.send(lease);
         let entry = opcode::Send::new(Fd(socket.as_raw_fd()), start, length).flags(libc::MSG_NOSIGNAL);
-        self.begin(entry.build().user_data(word(operation, key, buffer)), next, None);
+        self.begin(entry.build().user_data(word(operation, key, buffer)), next, Needs::Nothing);
     }
 
     /// Ends all operations on a descriptor, whose completions follow.
     pub fn cancel(&mut self, socket: BorrowedFd<'_>, key: u32) {
         let which = CancelBuilder::fd(Fd(socket.as_raw_fd())).all();
         let entry = opcode::AsyncCancel2::new(which).build().user_data(word(Operation::Cancel, key, 0));
-        self.begin(entry, Next::Free, None);
+        self.begin(entry, Next::Free, Needs::Nothing);
     }
 
     pub fn close(&mut self, socket: OwnedFd) {
-        let entry = opcode::Close::new(Fd(socket.into_raw_fd())).build();
+        let entry = opcode::Close::new(Fd(socket.as_raw_fd())).build();
         let entry = entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(word(Operation::Close, 0, 0));
-        self.push(entry, Next::Free, None);
+        self.push(entry, Next::Free, Needs::Socket(socket));
     }
 
-    /// Ends all operations, and waits until they are over. Their results are lost: the caller has no session any more.
+    /// Ends all operations, and waits until they are over. Their results are lost: the caller has no session any more. What the
+    /// kernel would not end ends with the descriptor of the ring, so that no connection stays open without an owner.
     pub fn end(&mut self) {
-        let _ = self.end_all();
+        if self.end_all() == Ended::No {
+            self.ring = None;
+            self.stage = Stage::Broken;
+            self.queued.clear();
+            self.left.clear();
+        }
     }
 
     fn end_all(&mut self) -> Ended {
-        if self.stage == Stage::Made {
-            return Ended::Yes;
+        match self.stage {
+            Stage::Made => return Ended::Yes,
+            Stage::Broken => return Ended::No,
+            Stage::Enabled => {}
         }
         let until = Instant::now() + END_LIMIT;
         let mut ended = Vec::new();
-        let which = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
-        self.begin(which.user_data(word(Operation::Cancel, 0, 0)), Next::Free, None);
         while self.outstanding > 0 || self.has_queued() {
+            // Each time: a cancel that comes in one batch with an operation may find nothing to cancel yet.
+            let which = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
+            self.begin(which.user_data(word(Operation::Cancel, 0, 0)), Next::Free, Needs::Nothing);
             let entered = self.enter();
             self.take(&mut ended);
             for lease in ended.drain(..).filter_map(|one| one.lease) {
@@ -322,10 +342,10 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        let ended = self.end_all();
+        self.end();
         // Closes the descriptor.
         self.ring = None;
-        if ended == Ended::Yes {
+        if self.stage != Stage::Broken {
             // SAFETY: dropped once, here. No operation is left, and the kernel has no descriptor of the ring for a new one.
             unsafe { ManuallyDrop::drop(&mut self.buffers) };
         }

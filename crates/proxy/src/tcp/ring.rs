@@ -96,11 +96,16 @@ impl AsRawFd for Watched {
 }
 
 /// Ends the engine with its task, also when that panics: no session may wait for turns that never come.
-struct Driven(Rc<Engine>);
+struct Driven {
+    /// `None` only while it is dropped: before the engine ends, which may close the descriptor.
+    watched: Option<AsyncFd<Watched>>,
+    engine: Rc<Engine>,
+}
 
 impl Drop for Driven {
     fn drop(&mut self) {
-        self.0.clear();
+        self.watched = None;
+        self.engine.clear();
     }
 }
 
@@ -262,8 +267,9 @@ impl Engine {
 }
 
 async fn drive(watched: AsyncFd<Watched>, worker: Rc<Worker>) {
-    let driven = Driven(watched.get_ref().0.clone());
-    let engine = &driven.0;
+    let engine = watched.get_ref().0.clone();
+    let driven = Driven { watched: Some(watched), engine };
+    let Driven { watched: Some(watched), engine } = &driven else { return };
     loop {
         poll_fn(|cx| {
             if engine.called.take() == Called::Yes {

@@ -140,7 +140,67 @@ fn a_ring_that_another_thread_has_made_is_enabled_here_and_one_may_stay_without_
 fn the_ring_refuses_other_operations() {
     let mut ring = ring();
     let entry = opcode::Nop::new().build().user_data(word(Operation::Cancel, 9, 0));
-    ring.begin(entry, Next::Free, None);
+    ring.begin(entry, Next::Free, Needs::Nothing);
     let all = until(&mut ring, |one| one.key == 9);
     assert_eq!(all[0].result, Err(libc::EACCES));
+}
+
+/// A listener whose queue is full, with its clients: further connections are neither accepted nor refused.
+fn full() -> (TcpListener, Vec<TcpStream>) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&socket2::SockAddr::from(std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
+    socket.listen(0).unwrap();
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr().unwrap();
+    let wait = Duration::from_millis(200);
+    let clients = std::iter::from_fn(|| TcpStream::connect_timeout(&address, wait).ok()).collect();
+    (listener, clients)
+}
+
+#[test]
+fn a_connect_that_the_kernel_gets_together_with_the_end_is_ended_at_once() {
+    let (listener, _clients) = full();
+    let address = listener.local_addr().unwrap();
+    let (mut peer, ours) = pair();
+    for chained in [Next::Free, Next::Waits] {
+        let mut ring = ring();
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM.nonblocking(), None).unwrap();
+        peer.write_all(b"first").unwrap();
+        ring.receive(ours.as_fd(), Operation::ReceiveClient, 1);
+        let lease = until(&mut ring, |one| one.lease.is_some()).pop().unwrap().lease.unwrap();
+        ring.connect(socket.as_fd(), address, 2, chained);
+        match chained {
+            Next::Waits => ring.send(socket.as_fd(), lease, Operation::SendBackend, 2, Next::Free),
+            Next::Free => ring.give_back(lease),
+        }
+        let began = Instant::now();
+        assert_eq!(ring.end_all(), Ended::Yes, "{chained:?}");
+        assert!(began.elapsed() < END_LIMIT / 2, "{chained:?}: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_ring_that_the_kernel_takes_nothing_from_closes_what_it_was_given_and_frees_no_buffer() {
+    let mut ring = ring();
+    let (mut client, ours) = pair();
+    let (mut other, theirs) = pair();
+    ring.receive(ours.as_fd(), Operation::ReceiveClient, 1);
+    ring.enter().unwrap();
+    ring.close(theirs.into());
+    // The kernel refuses each thread but the one that has enabled the ring.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(ring.enter().unwrap_err().raw_os_error(), Some(libc::EEXIST));
+            assert!(ring.has_queued());
+            ring.end();
+        });
+    });
+    assert_eq!(ring.stage, Stage::Broken);
+    drop(ours);
+    for peer in [&mut client, &mut other] {
+        peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        // Unlike `read` it goes on when the end of the ring interrupts it.
+        assert_eq!(peer.read_to_end(&mut Vec::new()).unwrap(), 0, "its connection is closed");
+    }
 }
