@@ -102,10 +102,11 @@ fn connect_and_relay(
     }
 }
 
-/// What was done in a ring for a session that has no backend yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What was done in a ring for a session that has no connection to a backend yet.
 enum Before {
     Nothing,
+    /// A backend was chosen.
+    Chosen(Box<Chosen>),
     /// It was counted for the retry budget of its pool.
     Counted,
     /// The same, and the backend with this index has refused the connection, which was noted.
@@ -330,7 +331,7 @@ async fn begin(
     let pool = snapshot.pool(pool);
     let mut pool = match before {
         Before::Nothing => fallback::serving(outcome.worker(), &snapshot, pool).clone(),
-        Before::Counted | Before::Refused(_) => pool.clone(),
+        Before::Chosen(_) | Before::Counted | Before::Refused(_) => pool.clone(),
     };
     outcome.pool = Some(pool.clone());
     // Bytes that have a limit are left to the relay.
@@ -349,12 +350,11 @@ async fn begin(
     };
     let (opening, tried, obtained) = loop {
         let (opening, mut tried) = (opening_to(&pool), Tried::default());
-        let begin = Begin { opening, at: now, before };
+        let begin = Begin { opening, at: now, before: std::mem::replace(&mut before, Before::Nothing) };
         let why = match obtain(&mut snapshot, &mut pool, &arrival, begin, &mut tried, outcome).await {
             Ok(obtained) => break (opening, tried, obtained),
             Err(why) => why,
         };
-        before = Before::Nothing;
         let next = if is_unreachable(why) { fallback::after(&snapshot, &pool) } else { None };
         match next {
             Some(next) => {
@@ -456,7 +456,6 @@ struct Obtained {
 }
 
 /// What a connection begins with, and when.
-#[derive(Clone, Copy)]
 struct Begin {
     opening: Opening,
     at: Instant,
@@ -479,19 +478,24 @@ async fn obtain(
         _ => 0,
     };
     // A session that has a backend already leaves it.
-    let mut origin = match (outcome.backend, before) {
+    let mut origin = match (outcome.backend, &before) {
         (_, Before::Counted | Before::Refused(_)) => upstream::Origin::Client,
         (Some(_), Before::Nothing) => upstream::Origin::DownBackend,
-        (None, Before::Nothing) => {
+        (None, Before::Nothing) | (_, Before::Chosen(_)) => {
             retry_budget::count(worker, pool, now);
             upstream::Origin::Client
         }
     };
     let mut failed: Option<Arc<BackendState>> = None;
-    if let Before::Refused(index) = before {
-        tried.insert(index);
-        failed = Some(pool.backends[index].state.clone());
-        may_try_again(worker, pool, outcome, NoConnection::Backend)?;
+    let mut at_once = None;
+    match before {
+        Before::Nothing | Before::Counted => {}
+        Before::Chosen(chosen) => at_once = Some(chosen),
+        Before::Refused(index) => {
+            tried.insert(index);
+            failed = Some(pool.backends[index].state.clone());
+            may_try_again(worker, pool, outcome, NoConnection::Backend)?;
+        }
     }
     loop {
         let remember = upstream::Remember::AtOnce;
@@ -499,9 +503,12 @@ async fn obtain(
         let cookie = Slot::Absent;
         let wanted = Wanted { client, judged, key, tried, cookie, origin, remember };
         origin = upstream::Origin::Client;
-        let mut chosen = match upstream::choose(worker, snapshot, pool, wanted, now).await {
-            Ok(chosen) => chosen,
-            Err(none) => return Err(no_backend(none)),
+        let mut chosen = match at_once.take() {
+            Some(chosen) => *chosen,
+            None => match upstream::choose(worker, snapshot, pool, wanted, now).await {
+                Ok(chosen) => chosen,
+                Err(none) => return Err(no_backend(none)),
+            },
         };
         if chosen.queued.is_some() {
             now = Instant::now();
@@ -519,8 +526,15 @@ async fn obtain(
         (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
         outcome.show_backend(&chosen.backend);
         outcome.queued = chosen.queued.or(outcome.queued);
-        let lacks = match connect(worker, pool, &chosen, arrival, Begin { opening, at: now, before }, outcome)
-            .await
+        let lacks = match connect(
+            worker,
+            pool,
+            &chosen,
+            arrival,
+            Begin { opening, at: now, before: Before::Nothing },
+            outcome,
+        )
+        .await
         {
             Ok((stream, at)) => return Ok(Obtained { stream, chosen, at }),
             Err(lacks) => lacks,

@@ -12,7 +12,10 @@ use serde_json::Value;
 use socket2::SockRef;
 use testing::client::End;
 use testing::peers::{Latch, Pattern};
+use testing::server::Setup;
 use testing::{Client, Scripted, Server, eventually, secs};
+
+mod balance;
 
 fn config(backends: &[&str], listener: &str, pool: &str) -> String {
     format!(

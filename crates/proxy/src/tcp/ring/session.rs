@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,12 +13,10 @@ use logic::acl::Verdict;
 use logic::attempts::Fault;
 use logic::balance::view::View;
 use logic::balance::{HashKey, Tried, client_key};
-use logic::health::State as HealthState;
 use logic::peers::Peer;
 use logic::route::PoolId;
 use nix::libc;
 use socket2::SockRef;
-use state::BackendState;
 use state::ending::Ending;
 use sys::ring::{Completion, Lease, Next, Operation, Ring};
 use sys::socket::Opening;
@@ -34,9 +32,10 @@ use crate::live::{Killed, Movable, Speaks};
 use crate::outcome::Outcome;
 use crate::relay::{Early, Watch};
 use crate::retry_budget;
+use crate::snapshot::BackendPlan;
 use crate::sticky_cookie::Slot;
 use crate::stream::Stream;
-use crate::upstream::{self, Origin, Remember, Wanted};
+use crate::upstream::{self, Chosen, Origin, Remember, Wanted};
 use crate::worker::Current;
 
 /// Whether the ring still has a session.
@@ -108,6 +107,8 @@ pub(super) struct Ringed {
     client: Side,
     backend: Side,
     session: Box<Session>,
+    /// A backend to which the ring does not connect.
+    chosen: Option<Box<Chosen>>,
     current: Current,
     pool: PoolId,
     peer: Peer,
@@ -137,6 +138,7 @@ impl Ringed {
             client: Side { socket: Some(client.into()), ..Side::default() },
             backend: Side::default(),
             session: Box::new(Session { watch, outcome, unsent: None, slot: None, admitted }),
+            chosen: None,
             current,
             pool: settings.pool,
             peer,
@@ -325,7 +327,8 @@ impl Ringed {
         }
     }
 
-    /// Chooses a backend and begins to connect. Nothing was counted if the ring cannot.
+    /// Chooses a backend and begins to connect. A choice that the ring cannot use goes along to the task: another one would count
+    /// a second turn.
     fn choose(&mut self, ring: &mut Ring, key: u32) -> Result<(), Unusual> {
         let outcome = &mut self.session.outcome;
         let worker = outcome.worker().clone();
@@ -335,10 +338,6 @@ impl Ringed {
             found.filter(|found| Arc::ptr_eq(found, pool)).ok_or(Unusual)?;
             // If a fallback pool has served until now, this records that the pool serves again.
             fallback::serving(&worker, &self.current, pool);
-        }
-        // A choice that is thrown away would still count as a turn of its backend: what the ring may not take is seen before.
-        if pool.backends.iter().any(|plan| is_for_task(&plan.state)) {
-            return Err(Unusual);
         }
         let wanted = Wanted {
             client: self.peer,
@@ -353,23 +352,16 @@ impl Ringed {
             remember: Remember::AtOnce,
         };
         let chosen = match upstream::choose_at_once(&worker, &self.current, pool, &wanted, self.began) {
-            Some(Ok(chosen)) if chosen.trial.is_none() => chosen,
-            _ => return Err(Unusual),
+            Some(Ok(chosen)) => chosen,
+            None | Some(Err(_)) => return Err(Unusual),
         };
         let first = self.backend.waiting.front();
         self.opening = if first.is_some() { Opening::WeSpeak } else { Opening::TheyMaySpeak };
-        let plan = &pool.backends[chosen.index];
-        let (socket, address) = match &plan.state.address {
-            BackendAddress::Unix(path) => {
-                (OwnedFd::from(sys::socket::connect_unix(path).map_err(|_| Unusual)?), None)
-            }
-            BackendAddress::Ssh { .. } => return Err(Unusual),
-            _ => {
-                let outgoing = plan.outgoing_for(self.peer);
-                let (address, outgoing) = connect::first_address(&plan.state, outgoing).ok_or(Unusual)?;
-                let socket = sys::socket::prepare_tcp(address, self.opening, outgoing);
-                (OwnedFd::from(socket.map_err(|_| Unusual)?), Some(address))
-            }
+        let Some((socket, address)) =
+            begin_to(&pool.backends[chosen.index], &chosen, self.peer, self.opening)
+        else {
+            self.chosen = Some(Box::new(chosen));
+            return Err(Unusual);
         };
         retry_budget::count(&worker, pool, self.began);
         self.outages = chosen.backend.outages();
@@ -456,7 +448,9 @@ impl Ringed {
 
     /// Lets a task go on with the session.
     fn go_on(self, ring: &mut Ring) {
-        let Self { client, backend, mut session, current, pool, peer, link, opening, outages, .. } = self;
+        let Self {
+            client, backend, mut session, chosen, current, pool, peer, link, opening, outages, ..
+        } = self;
         let (up, down) = (collect(ring, backend.waiting), collect(ring, client.waiting));
         let Some(client) = client.socket.and_then(|socket| watched(socket).ok()) else { return };
         let client = Stream::parked(client);
@@ -474,7 +468,7 @@ impl Ringed {
             tokio::task::spawn_local(relay(session, client, Stream::parked(backend), early))
         } else {
             drop(backend.socket);
-            let before = begin_again(&mut session, link);
+            let before = begin_again(&mut session, link, chosen);
             let client = ClientConnection { stream: client, early: up, arrival };
             tokio::task::spawn_local(connect_and_relay(session, current, pool, client, now, before))
         };
@@ -482,15 +476,31 @@ impl Ringed {
     }
 }
 
-/// Whether sessions of this backend begin in a task: it is on trial, or the relay tries several addresses one after the other.
-fn is_for_task(backend: &BackendState) -> bool {
-    let is_at_one_place =
-        matches!(backend.address, BackendAddress::Unix(_)) || backend.addresses.load().len() == 1;
-    backend.health_state() == HealthState::HalfOpen || !is_at_one_place
+/// A socket for a chosen backend, and where it is to connect to, unless it is connected. `None` if a task is to do it: the backend
+/// is on trial, or has several addresses, which the relay tries one after the other, or cannot be reached at once.
+fn begin_to(
+    plan: &BackendPlan,
+    chosen: &Chosen,
+    client: Peer,
+    opening: Opening,
+) -> Option<(OwnedFd, Option<SocketAddr>)> {
+    if chosen.trial.is_some() {
+        return None;
+    }
+    match &plan.state.address {
+        BackendAddress::Unix(path) => Some((OwnedFd::from(sys::socket::connect_unix(path).ok()?), None)),
+        BackendAddress::Ssh { .. } => None,
+        _ if plan.state.addresses.load().len() != 1 => None,
+        _ => {
+            let (address, outgoing) = connect::first_address(&plan.state, plan.outgoing_for(client))?;
+            let socket = sys::socket::prepare_tcp(address, opening, outgoing).ok()?;
+            Some((OwnedFd::from(socket), Some(address)))
+        }
+    }
 }
 
 /// Takes back what was counted for a connection that did not come about, and notes the backend's fault.
-fn begin_again(session: &mut Session, link: Link) -> Before {
+fn begin_again(session: &mut Session, link: Link, chosen: Option<Box<Chosen>>) -> Before {
     let outcome = &mut session.outcome;
     outcome.relayed().up.set(0);
     outcome.hide_socket();
@@ -513,6 +523,9 @@ fn begin_again(session: &mut Session, link: Link) -> Before {
 impl Course {
     fn leaves(&mut self) {
         if *self == Self::Stays {
+    if let Some(chosen) = chosen {
+        return Before::Chosen(chosen);
+    }
             *self = Self::Leaves;
         }
     }
