@@ -128,7 +128,7 @@ async fn serve_requests(mut connection: Http1Connection<'_>) -> Served {
             Err(upgraded) => {
                 let (outcome, Switched { backend, slot, rest, idle }) = *upgraded;
                 let Client { stream: client, buffer, .. } = connection.client;
-                let early = Early { up: buffer, down: rest };
+                let early = Early { up: buffer, down: rest, reset: None };
                 let upgraded = Upgraded { outcome, slot, idle, client, backend, early };
                 return Served::Upgraded(Box::new(upgraded));
             }

@@ -168,6 +168,8 @@ impl Watch {
 pub struct Early {
     pub up: Vec<u8>,
     pub down: Vec<u8>,
+    /// A side that has reset its connection, which the kernel tells once: the other side gets its bytes before the session ends.
+    pub reset: Option<Side>,
 }
 
 /// Relays between `client` and `backend` until the session ends.
@@ -205,8 +207,10 @@ pub fn run_until_quiet<'a>(
         _ => Bulk::Copy,
     };
     let of = |from: &Stream, to: &Stream| if from.pace(to).is_some() { Bulk::Limited } else { bulk };
-    let upward = Direction::new(early.up, of(client, backend));
-    let downward = Direction::new(early.down, of(backend, client));
+    let phase = |side| if early.reset == Some(side) { Phase::Failing } else { Phase::Moving };
+    let (first_up, first_down) = (phase(Side::Client), phase(Side::Backend));
+    let upward = Direction::new(early.up, of(client, backend), first_up);
+    let downward = Direction::new(early.down, of(backend, client), first_down);
     let seen = totals.both();
     let mut relay = Relay { client, backend, totals, pipes, upward, downward, watch, seen };
     async move {
@@ -349,13 +353,16 @@ struct Leg<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Moving,
+    /// The source has ended.
     Ending,
+    /// The source was reset.
+    Failing,
     Ended(Way),
 }
 
 impl Direction {
-    fn new(rest: Vec<u8>, bulk: Bulk) -> Self {
-        Self { rest, written: 0, phase: Phase::Moving, bulk, pipe: None }
+    fn new(rest: Vec<u8>, bulk: Bulk, phase: Phase) -> Self {
+        Self { rest, written: 0, phase, bulk, pipe: None }
     }
 
     /// Whether the direction waits only for its source.
@@ -427,6 +434,7 @@ impl Direction {
                     ready!(self.poll_copy(cx, from, to, total))?;
                     turns += 1;
                 }
+                Phase::Failing => return Poll::Ready(Err(Way::SourceFailed)),
                 Phase::Ending | Phase::Ended(_) => {
                     if other.shutdown_of_other() == Shutdown::HalfClose || to.carriage() != Carriage::Plain {
                         // An error means that the peer has already closed its connection.

@@ -209,9 +209,10 @@ impl IdleRelay for Session {
     }
 }
 
-/// What a relay sends first; `None` if it is nothing.
+/// What a relay begins with; `None` if it is nothing.
 fn sent_first(early: Early) -> Option<Box<Early>> {
-    (!early.up.is_empty() || !early.down.is_empty()).then(|| Box::new(early))
+    let is_something = !early.up.is_empty() || !early.down.is_empty() || early.reset.is_some();
+    is_something.then(|| Box::new(early))
 }
 
 /// Relays until the session ends or becomes idle; then [`park`] stores it without a task.
@@ -387,7 +388,7 @@ async fn begin(
         session.admitted.handle().live.movable.set(Movable::Yes);
     }
     (session.unsent, session.slot) = (unsent, Some(chosen.slot));
-    let early = sent_first(Early { up: early, down: Vec::new() });
+    let early = sent_first(Early { up: early, ..Early::default() });
     Some(Pair { session, client, backend, early })
 }
 

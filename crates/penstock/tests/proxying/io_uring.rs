@@ -16,6 +16,7 @@ use testing::server::Setup;
 use testing::{Client, Scripted, Server, eventually, secs};
 
 mod balance;
+mod resets;
 
 fn config(backends: &[&str], listener: &str, pool: &str) -> String {
     format!(

@@ -125,7 +125,7 @@ impl Relay<'_> {
 /// Whether the session goes on, and the kernel knows all of it: the end of a direction that was passed on, too.
 fn can_go_on(one: &Direction, other: &Direction, fast_close: FastClose) -> bool {
     let ends = [one, other].map(|direction| match direction.phase {
-        Phase::Moving | Phase::Ending => None,
+        Phase::Moving | Phase::Ending | Phase::Failing => None,
         Phase::Ended(way) => Some(way),
     });
     match ends {
@@ -140,7 +140,7 @@ impl Direction {
     fn poll_emptied(&mut self, cx: &mut Context<'_>, leg: Leg<'_>, other: &Direction) -> Poll<()> {
         match self.phase {
             Phase::Ended(_) => Poll::Ready(()),
-            Phase::Ending => self.poll_on(cx, leg, other).map(|_| ()),
+            Phase::Ending | Phase::Failing => self.poll_on(cx, leg, other).map(|_| ()),
             Phase::Moving => {
                 let written = ready!(self.poll_held(cx, leg.from, leg.to));
                 self.pipe = None;
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use crate::live::Totals;
     use crate::pipes::Pipes;
-    use crate::relay::{Early, RelayPause, run_until_quiet};
+    use crate::relay::{Early, End, RelayPause, Side, run_until_quiet};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -244,6 +244,42 @@ mod tests {
         client_reads.read_exact(&mut rest).await.unwrap();
         assert!(rest == sent[heard.get()..heard.get() + rest.len()]);
         assert!(totals.up.get() > 0);
+    }
+
+    #[tokio::test]
+    async fn what_a_side_sent_before_its_reset_is_delivered_and_then_the_session_fails() {
+        for side in [Side::Client, Side::Backend] {
+            let (client_peer, client) = tcp_pair().await;
+            let (backend_peer, backend) = tcp_pair().await;
+            // The kernel says of a connection whose reset was told before that it has ended.
+            let (mut reader, writer) = match side {
+                Side::Client => (backend_peer, client_peer),
+                Side::Backend => (client_peer, backend_peer),
+            };
+            drop(writer);
+            let bytes = pattern(MUCH);
+            let early = match side {
+                Side::Client => Early { up: bytes.clone(), reset: Some(side), ..Early::default() },
+                Side::Backend => Early { down: bytes.clone(), reset: Some(side), ..Early::default() },
+            };
+            let (totals, pipes) =
+                (Totals::default(), Pipes::new(Rc::new(SlotCache::new(Account::new(1), 0))));
+            let mut watch = watch();
+            let relay = run_until_quiet(&client, &backend, early, &mut watch, &totals, &pipes);
+            let reading = async {
+                let mut first = [0; 4096];
+                reader.read_exact(&mut first).await.unwrap();
+                assert!(first == bytes[..first.len()]);
+                // Another process could not know of the reset: the session stays.
+                pipes.want_relays(true);
+                let mut rest = vec![0; bytes.len() - first.len()];
+                reader.read_exact(&mut rest).await.unwrap();
+                assert!(rest == bytes[first.len()..]);
+            };
+            let (end, ()) = tokio::join!(relay, reading);
+            let wanted = if side == Side::Client { End::ClientFailed } else { End::BackendFailed };
+            assert_eq!(end, RelayPause::Ended(wanted));
+        }
     }
 
     #[tokio::test]

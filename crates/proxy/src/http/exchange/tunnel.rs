@@ -62,7 +62,7 @@ async fn tunnel(
     outcome: &mut Outcome,
 ) {
     let totals = outcome.relayed();
-    let early = Early { up: std::mem::take(&mut client.buffer), down: rest };
+    let early = Early { up: std::mem::take(&mut client.buffer), down: rest, reset: None };
     totals.up.set(early.up.len() as u64);
     totals.down.set(early.down.len() as u64);
     let (limit, pipes) = (pool.settings.timeouts.tunnel, &outcome.worker().pipes);

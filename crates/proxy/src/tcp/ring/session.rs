@@ -419,6 +419,9 @@ impl Ringed {
         let ending = if self.is_killed() {
             // `ctl kill` has already set its connections to be reset.
             None
+        } else if self.owes().is_some() {
+            (*self).go_on(ring);
+            return None;
         } else if self.client.source == Source::Failed {
             reset(&self.backend);
             Some(Ending::ClientClosed)
@@ -446,8 +449,21 @@ impl Ringed {
         Some(self)
     }
 
+    /// A side that was reset, if the other side still takes what it sent before.
+    fn owes(&self) -> Option<relay::Side> {
+        let owes = |from: &Side, to: &Side| {
+            from.source == Source::Failed && to.source != Source::Failed && !to.waiting.is_empty()
+        };
+        match self.link {
+            Link::Open if owes(&self.client, &self.backend) => Some(relay::Side::Client),
+            Link::Open if owes(&self.backend, &self.client) => Some(relay::Side::Backend),
+            _ => None,
+        }
+    }
+
     /// Lets a task go on with the session.
     fn go_on(self, ring: &mut Ring) {
+        let reset = self.owes();
         let Self {
             client, backend, mut session, chosen, current, pool, peer, link, opening, outages, ..
         } = self;
@@ -464,7 +480,7 @@ impl Ringed {
                 .then(|| Box::new(Unsent { current, arrival, opening, tried: Tried::default(), outages }));
             session.watch.begin_at(now);
             session.watch.may_be_handed_over();
-            let early = sent_first(Early { up, down });
+            let early = sent_first(Early { up, down, reset });
             tokio::task::spawn_local(relay(session, client, Stream::parked(backend), early))
         } else {
             drop(backend.socket);
@@ -505,6 +521,9 @@ fn begin_again(session: &mut Session, link: Link, chosen: Option<Box<Chosen>>) -
     outcome.relayed().up.set(0);
     outcome.hide_socket();
     session.slot = None;
+    if let Some(chosen) = chosen {
+        return Before::Chosen(chosen);
+    }
     let (Some(pool), Some(index)) = (outcome.pool.clone(), outcome.backend) else { return Before::Nothing };
     if let Link::Refused(error) = link {
         let backend = &pool.backends[index].state;
@@ -523,9 +542,6 @@ fn begin_again(session: &mut Session, link: Link, chosen: Option<Box<Chosen>>) -
 impl Course {
     fn leaves(&mut self) {
         if *self == Self::Stays {
-    if let Some(chosen) = chosen {
-        return Before::Chosen(chosen);
-    }
             *self = Self::Leaves;
         }
     }
