@@ -31,6 +31,7 @@ pub mod proxy_header;
 pub mod rate;
 pub mod retry;
 pub mod retry_budget;
+pub mod rings;
 pub mod room;
 pub mod route;
 pub mod self_test;

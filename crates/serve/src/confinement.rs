@@ -9,7 +9,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use config::Config;
-use config::types::{BindAddress, Engine, Listener, SourceAddress};
+use config::types::{BindAddress, Listener, SourceAddress};
 use logic::dsr::path::DataPath;
 use nix::unistd;
 use state::State;
@@ -172,6 +172,7 @@ pub fn restrict(
     config: &Config,
     needs: &[Need],
     kept: &[PathBuf],
+    rings: Rings,
     sandbox: Sandbox,
 ) {
     if sandbox == Sandbox::Off {
@@ -201,10 +202,6 @@ pub fn restrict(
     let packets = match config.listeners.iter().any(has_packets) {
         true => Packets::Used,
         false => Packets::Unused,
-    };
-    let rings = match config.process.engine {
-        Engine::IoUring => Rings::Used,
-        Engine::Epoll => Rings::Unused,
     };
     confinement.calls = match (sandbox::filter_calls(children, packets, rings), programs) {
         (Ok(()), false) => Restriction::Restricted,

@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 
 use config::Config;
-use config::types::{BackendAddress, BackendHttp, Engine, Listener, MaxConnections, Ocsp, Pool};
+use config::types::{BackendAddress, BackendHttp, Listener, MaxConnections, Ocsp, Pool};
 use logic::account::{Division, ProcessNeeds, TooFew};
 use logic::dsr::Transports;
 use logic::dsr::path::DataPath;
+use logic::rings::WantedRings;
 use state::account::{OF_GATE, OF_LOOK_UP, OF_ORDER, OF_REQUEST, Purpose, Wanted};
 use tls::ocsp;
 
@@ -77,7 +78,7 @@ impl Needs {
             .sum();
         let services: usize = config.listeners.iter().map(|listener| self.of_services(listener)).sum();
         // One in each worker.
-        let rings = usize::from(config.process.engine == Engine::IoUring);
+        let rings = usize::from(config.wanted_rings() != WantedRings::None);
         let fixed = self.base
             + services
             + self.workers * (OF_WORKER + rings + OF_MULTIPLEXED * multiplexed * backend_slots(config))

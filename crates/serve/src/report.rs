@@ -366,7 +366,7 @@ impl Status {
             },
             descriptors: Descriptors::read(state),
             confinement: ConfinementReport::read(&state.confinement),
-            engine: EngineReport::read(&state.engine.in_use, &snapshot),
+            engine: EngineReport::read(&state.engine, &snapshot),
             stored: StoredReport::read(state),
             not_stored: state.kept.another(),
             older: OlderReport::read(state),

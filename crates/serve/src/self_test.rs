@@ -7,13 +7,15 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use config::Config;
-use config::types::{BackendAddress, BindAddress, Engine, MaxConnections};
+use config::types::{BackendAddress, BindAddress, MaxConnections};
+use logic::rings::WantedRings;
 use logic::self_test::facts::{
-    Binary, Certificate, Clock, Configuration, Descriptors, Facts, Given, Gssapi, Ipv6, Kept, Kernel, Limits,
-    Measured, NamedBy, Needed, OpenTo, Resolver, Server, Standing, Use, User,
+    Binary, Certificate, Clock, Configuration, Descriptors, Facts, Given, Gssapi, IoUring, Ipv6, Kept,
+    Kernel, Limits, Measured, NamedBy, Needed, OpenTo, Resolver, Server, Standing, Use, User,
 };
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd;
+use state::engine::EngineState;
 use sys::features;
 use sys::privilege::{self, Capability};
 
@@ -122,9 +124,14 @@ fn kernel(config: Option<&Config>) -> Kernel {
         ktls: has("/proc/sys/net/ipv4/tcp_available_ulp", "tls"),
         bpf: text("/proc/self/mounts").lines().any(|line| line.split(' ').nth(1) == Some("/sys/fs/bpf")),
         bpf_use: used(config.is_some_and(confinement::attaches_programs)),
-        io_uring_disabled: number("/proc/sys/kernel/io_uring_disabled"),
-        io_uring_use: used(config.is_some_and(|config| config.process.engine == Engine::IoUring)),
+        io_uring: io_uring(config),
     }
+}
+
+fn io_uring(config: Option<&Config>) -> IoUring {
+    let wanted = config.map_or(WantedRings::None, Config::wanted_rings);
+    let fault = if wanted == WantedRings::None { None } else { EngineState::why_no_ring() };
+    IoUring { disabled: number("/proc/sys/kernel/io_uring_disabled"), fault, wanted }
 }
 
 /// Default of `backlog` of a listener.

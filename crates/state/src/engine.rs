@@ -3,7 +3,9 @@
 use std::io;
 use std::sync::Mutex;
 
+use config::Config;
 use config::types::Engine;
+use logic::rings::WantedRings;
 use nix::errno::Errno;
 use sys::ring::Ring;
 
@@ -12,37 +14,65 @@ use crate::lock::lock;
 /// The engine of the process.
 #[derive(Default)]
 pub struct EngineState {
+    /// `process.engine` when the process began.
+    pub chosen: Engine,
     pub in_use: EngineInUse,
     /// Rings for workers that have not begun yet.
     rings: Mutex<Vec<Ring>>,
+    /// Workers that have no ring any more, and why.
+    failures: Mutex<Vec<String>>,
 }
 
 /// The engine that is in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum EngineInUse {
+    /// It was chosen, or no listener could use another one.
     #[default]
     Epoll,
     IoUring,
-    /// io_uring was chosen and cannot be had, with the reason.
+    /// There is no io_uring, with the reason.
     EpollInstead(String),
 }
 
 impl EngineState {
-    /// Makes the chosen engine, or finds that it cannot be had. To be called before the process gives up io_uring_setup(2).
-    pub fn make(chosen: Engine, workers: usize) -> Self {
-        let rings: io::Result<Vec<_>> = match chosen {
-            Engine::Epoll => return Self::default(),
-            Engine::IoUring => (0..workers).map(|_| Ring::new()).collect(),
-        };
-        match rings {
-            Ok(rings) => Self { in_use: EngineInUse::IoUring, rings: Mutex::new(rings) },
-            Err(error) => Self { in_use: EngineInUse::EpollInstead(reason(&error)), rings: Mutex::default() },
+    /// Makes the rings that a configuration wants, or finds that they cannot be had. To be called before the process gives up
+    /// io_uring_setup(2).
+    pub fn make(config: &Config, workers: usize) -> Self {
+        let chosen = config.process.engine;
+        if config.wanted_rings() == WantedRings::None {
+            return Self { chosen, ..Self::default() };
         }
+        let rings: io::Result<Vec<_>> = (0..workers).map(|_| Ring::new()).collect();
+        match rings {
+            Ok(rings) => Self {
+                chosen,
+                in_use: EngineInUse::IoUring,
+                rings: Mutex::new(rings),
+                failures: Mutex::default(),
+            },
+            Err(error) => {
+                Self { chosen, in_use: EngineInUse::EpollInstead(reason(&error)), ..Self::default() }
+            }
+        }
+    }
+
+    /// Why this process cannot make a ring; `None` if it can.
+    pub fn why_no_ring() -> Option<String> {
+        Ring::new().err().map(|error| reason(&error))
     }
 
     /// The ring of a worker that begins. `None` if it is served by epoll.
     pub fn take_ring(&self) -> Option<Ring> {
         lock(&self.rings).pop()
+    }
+
+    /// Notes that a worker cannot use its ring, or no more, and is served by epoll.
+    pub fn note_failure(&self, what: String) {
+        lock(&self.failures).push(what);
+    }
+
+    pub fn failures(&self) -> Vec<String> {
+        lock(&self.failures).clone()
     }
 }
 

@@ -140,8 +140,10 @@ impl Setup {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdin(Stdio::null());
         clear_environment(&mut command);
-        // Any test of servers can be run with another engine.
-        if let Ok(engine) = std::env::var("PENSTOCK_TEST_ENGINE") {
+        // Any test of servers can be run with another engine, unless it is one of an engine.
+        if let Ok(engine) = std::env::var("PENSTOCK_TEST_ENGINE")
+            && !self.config.contains("engine = \"")
+        {
             command.env("PENSTOCK_PROCESS_ENGINE", engine);
         }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));

@@ -1,11 +1,15 @@
 //! `engine` of the process, and which listeners io_uring serves.
 
+use logic::rings::WantedRings;
+
 use super::{BackendAddress, BindAddress, Config, FastClose, Listener, Pool, Protocol, SourceAddress};
 
 text::words! {
     /// How workers move the bytes of TCP sessions.
     #[derive(Default)]
     pub enum Engine: "engine" {
+        /// io_uring where the kernel allows it and a listener can use it, else epoll.
+        Auto = "auto",
         /// A system call for each step, when epoll(7) says that it can be done.
         #[default]
         Epoll = "epoll",
@@ -15,7 +19,19 @@ text::words! {
 }
 
 impl Config {
-    /// Why sessions of a listener do not begin in an io_uring, where that is chosen; `None` if they do.
+    #[must_use]
+    pub fn wanted_rings(&self) -> WantedRings {
+        match self.process.engine {
+            Engine::Epoll => WantedRings::None,
+            Engine::IoUring => WantedRings::Asked,
+            Engine::Auto if self.listeners.iter().any(|one| self.why_not_in_ring(one).is_none()) => {
+                WantedRings::IfAllowed
+            }
+            Engine::Auto => WantedRings::None,
+        }
+    }
+
+    /// Why sessions of a listener do not begin in an io_uring of a process that has some; `None` if they do.
     #[must_use]
     pub fn why_not_in_ring(&self, listener: &Listener) -> Option<&'static str> {
         let Protocol::Tcp(settings) = &listener.protocol else { return Some("its protocol is not tcp") };

@@ -1,6 +1,7 @@
 //! `engine` of the process, and the listeners that io_uring serves.
 
 use config::types::Engine;
+use logic::rings::WantedRings;
 
 use super::{bad, good};
 
@@ -35,6 +36,20 @@ fn plain_tcp_listeners_begin_in_a_ring_and_each_other_has_a_reason() {
     );
     assert_eq!(http.config.process.engine, Engine::Epoll, "the default");
     assert_eq!(http.config.why_not_in_ring(&http.config.listeners[0]), Some("its protocol is not tcp"));
+    for engine in ["auto", "epoll", "io-uring"] {
+        let wanted = |listener: &str| {
+            let text = format!(
+                "[process]\nengine = \"{engine}\"\n[listener.raw]\nbind = \"127.0.0.1:0\"\n{listener}\npool = \"app\"\n\
+                 [pool.app]\nbackends = [\"127.0.0.1:1\"]\n"
+            );
+            good(&text, &[]).config.wanted_rings()
+        };
+        let of_any = if engine == "io-uring" { WantedRings::Asked } else { WantedRings::None };
+        assert_eq!(wanted(""), of_any, "{engine}");
+        assert_eq!(wanted("protocol = \"tcp\"\nfast-close = \"up\""), of_any, "{engine}");
+        let of_tcp = if engine == "auto" { WantedRings::IfAllowed } else { of_any };
+        assert_eq!(wanted("protocol = \"tcp\""), of_tcp, "{engine}");
+    }
     let wrong = bad("[process]\nengine = \"uring\"\n", &[]).render();
     assert!(wrong.contains("\"epoll\", \"io-uring\"") || wrong.contains("io-uring"), "{wrong}");
 }

@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use crate::rings::WantedRings;
+
 /// What was read of this machine, of a configuration, and of the server that runs with it.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -195,9 +197,17 @@ pub struct Kernel {
     pub bpf: bool,
     /// Whether the configuration lets programs in the kernel forward packets.
     pub bpf_use: Use,
-    /// Who may use io_uring(7): 0 for all, 1 for privileged processes, 2 for none. `None` if the kernel does not say.
-    pub io_uring_disabled: Option<u64>,
-    pub io_uring_use: Use,
+    pub io_uring: IoUring,
+}
+
+/// io_uring(7), which is for the sessions of `tcp` listeners.
+#[derive(Clone, Debug)]
+pub struct IoUring {
+    /// Who may use it: 0 for all, 1 for privileged processes, 2 for none. `None` if the kernel does not say.
+    pub disabled: Option<u64>,
+    /// Why this process cannot make what a worker needs.
+    pub fault: Option<String>,
+    pub wanted: WantedRings,
 }
 
 impl Kernel {

@@ -1,7 +1,8 @@
 //! The kernel, and what every program of this machine shares.
 
-use super::facts::{Ipv6, Kernel, Resolver, Use};
+use super::facts::{IoUring, Ipv6, Kernel, Resolver, Use};
 use crate::finding::Finding;
+use crate::rings::WantedRings;
 
 /// First version of Landlock that restricts signals as well.
 const ALL_OF_LANDLOCK: u32 = 6;
@@ -42,7 +43,7 @@ pub(super) fn sandbox(kernel: &Kernel) -> [Finding; 2] {
 
 /// Features that are used where they are there. None of them is needed, unless the configuration says so.
 pub(super) fn features(kernel: &Kernel) -> Vec<Finding> {
-    let Kernel { release, ktls, bpf, bpf_use, io_uring_disabled, io_uring_use, .. } = kernel;
+    let Kernel { release, ktls, bpf, bpf_use, io_uring, .. } = kernel;
     let tcx = kernel.version().is_some_and(|version| version >= TCX);
     let bpf = match (bpf, bpf_use) {
         (true, _) => Finding::ok("bpf", "/sys/fs/bpf is mounted: programs of dsr outlive a restart"),
@@ -63,18 +64,34 @@ pub(super) fn features(kernel: &Kernel) -> Vec<Finding> {
         true => "the kernel has TLS (kTLS)",
         false => "the kernel's TLS (kTLS) is not loaded; nothing needs it (`modprobe tls` loads it)",
     };
-    let io_uring = match (io_uring_use, io_uring_disabled) {
-        (Use::NotNeeded, _) => Finding::ok("io-uring", "io_uring is not used, and may be switched off"),
-        (Use::Needed, None | Some(0)) => {
-            Finding::ok("io-uring", "io_uring is allowed, which process.engine asks for")
-        }
-        (Use::Needed, Some(_)) => Finding::fault(
-            "io-uring",
-            "io_uring is switched off, and process.engine asks for it: TCP sessions are served by epoll",
-            vec!["sysctl -w kernel.io_uring_disabled=0   # or set process.engine = \"epoll\"".to_owned()],
-        ),
+    vec![bpf, Finding::ok("tcx", tcx), Finding::ok("ktls", ktls), self::io_uring(io_uring)]
+}
+
+fn io_uring(io_uring: &IoUring) -> Finding {
+    let off = match (io_uring.disabled, &io_uring.fault) {
+        // A server may have fewer rights than this process.
+        (Some(1..), _) => Some("it is switched off (kernel.io_uring_disabled)"),
+        (_, fault) => fault.as_deref(),
     };
-    vec![bpf, Finding::ok("tcx", tcx), Finding::ok("ktls", ktls), io_uring]
+    match (io_uring.wanted, off) {
+        (WantedRings::None, _) => Finding::ok("io-uring", "io_uring is not used, and may be switched off"),
+        (_, None) => {
+            Finding::ok("io-uring", "io_uring can be used: TCP sessions begin in it (process.engine)")
+        }
+        (WantedRings::IfAllowed, Some(why)) => Finding::ok(
+            "io-uring",
+            format!(
+                "io_uring cannot be used: {why}; TCP sessions are served by epoll, which takes more CPU time"
+            ),
+        ),
+        (WantedRings::Asked, Some(why)) => Finding::fault(
+            "io-uring",
+            format!(
+                "process.engine asks for io_uring, which cannot be used: {why}; TCP sessions are served by epoll"
+            ),
+            vec!["sysctl -w kernel.io_uring_disabled=0   # or set process.engine = \"auto\"".to_owned()],
+        ),
+    }
 }
 
 pub(super) fn resolver(resolver: &Resolver) -> Finding {

@@ -1,6 +1,7 @@
-use super::facts::{Descriptors, Holder, Ipv6, Kernel, Limits, Measured, Port, Resolver, Server};
+use super::facts::{Descriptors, Holder, IoUring, Ipv6, Kernel, Limits, Measured, Port, Resolver, Server};
 use super::*;
 use crate::finding::State;
+use crate::rings::WantedRings;
 
 fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
@@ -24,8 +25,7 @@ fn good() -> Facts {
             ktls: false,
             bpf: true,
             bpf_use: Use::NotNeeded,
-            io_uring_disabled: Some(0),
-            io_uring_use: Use::NotNeeded,
+            io_uring: IoUring { disabled: Some(0), fault: None, wanted: WantedRings::IfAllowed },
         },
         limits: Limits {
             descriptors: Descriptors { hard: 1 << 20, measured: Measured::Server, connections: None },
@@ -106,10 +106,32 @@ fn each_fault_is_told_alone_with_what_mends_it() {
     });
     assert_eq!(told.2, "mount -t bpf bpf /sys/fs/bpf");
     let told = only_fault(|facts| {
-        facts.kernel.io_uring_disabled = Some(2);
-        facts.kernel.io_uring_use = Use::Needed;
+        facts.kernel.io_uring.disabled = Some(2);
+        facts.kernel.io_uring.wanted = WantedRings::Asked;
     });
     assert_eq!(told.0, "io-uring");
+}
+
+#[test]
+fn io_uring_that_is_forbidden_is_a_fault_only_where_it_was_asked_for() {
+    let io_uring = |disabled, fault: Option<&str>, wanted| {
+        let mut facts = good();
+        facts.kernel.io_uring = IoUring { disabled, fault: fault.map(str::to_owned), wanted };
+        let found = judge(&facts).into_iter().find(|finding| finding.check == "io-uring").unwrap();
+        (found.state, found.text)
+    };
+    for (disabled, fault, why) in
+        [(Some(1), None, "switched off"), (None, Some("the kernel refuses it"), "the kernel refuses it")]
+    {
+        let (state, text) = io_uring(disabled, fault, WantedRings::IfAllowed);
+        assert!(state == State::Ok && text.contains(why) && text.contains("served by epoll"), "{text}");
+        let (state, text) = io_uring(disabled, fault, WantedRings::Asked);
+        assert!(state == State::Fault && text.contains(why), "{text}");
+        let (state, text) = io_uring(disabled, fault, WantedRings::None);
+        assert!(state == State::Ok && text.contains("may be switched off"), "{text}");
+    }
+    let (state, text) = io_uring(Some(0), None, WantedRings::Asked);
+    assert!(state == State::Ok && text.contains("can be used"), "{text}");
 }
 
 #[test]

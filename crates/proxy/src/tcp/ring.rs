@@ -120,10 +120,10 @@ impl Engine {
             }
             Err(error) => {
                 let message = format!(
-                    "process.engine: worker {} cannot use its io_uring: {error}; its TCP sessions are served by epoll",
+                    "worker {} cannot use its io_uring: {error}; its TCP sessions are served by epoll",
                     worker.index
                 );
-                worker.front.state.events.record(Level::Warning, "process", message);
+                tell_failure(worker, Level::Warning, message);
                 None
             }
         }
@@ -131,6 +131,8 @@ impl Engine {
 
     fn new(mut ring: Ring) -> io::Result<(Rc<Self>, AsyncFd<Watched>)> {
         ring.enable()?;
+        // With nothing to do, to learn now whether this thread may.
+        ring.enter()?;
         let engine = Rc::new(Self {
             number: ring.number(),
             work: RefCell::new(Work {
@@ -266,6 +268,12 @@ impl Engine {
     }
 }
 
+fn tell_failure(worker: &Worker, level: Level, message: String) {
+    let state = &worker.front.state;
+    state.events.record(level, "process", format!("process.engine: {message}"));
+    state.engine.note_failure(message);
+}
+
 async fn drive(watched: AsyncFd<Watched>, worker: Rc<Worker>) {
     let engine = watched.get_ref().0.clone();
     let driven = Driven { watched: Some(watched), engine };
@@ -298,7 +306,7 @@ async fn drive(watched: AsyncFd<Watched>, worker: Rc<Worker>) {
                         "worker {}: its io_uring has failed: {error}; TCP sessions that begin from now on are served by epoll",
                         worker.index
                     );
-                    return worker.front.state.events.record(Level::Error, "process", message);
+                    return tell_failure(&worker, Level::Error, message);
                 }
             }
             turns += 1;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use config::types::{BindAddress, Workers};
+use config::types::{BindAddress, Engine, Workers};
 use state::State;
 use state::data_path::StalePrograms;
 use state::engine::{EngineInUse, EngineState};
@@ -15,6 +15,7 @@ use state::log_level::LogLevel;
 use state::state_directory::{self, StateDirectory};
 use sys::pid_file::PidFile;
 use sys::privilege::Capability;
+use sys::sandbox::calls::Rings;
 
 use super::{Options, Prepared, StartError, means, system};
 use crate::acceptor::Bound;
@@ -77,10 +78,15 @@ impl Prepared {
         let helper = helper::start(&config).map_err(system("start the helper that runs acme commands"))?;
         state.confinement.commands = helper.commands().to_vec();
         let guardian = means::start_guardian(&options.launch, &config);
-        state.engine = EngineState::make(config.process.engine, workers);
-        confinement::restrict(&mut state.confinement, &config, &needs, &programs, options.sandbox);
+        state.engine = EngineState::make(&config, workers);
+        let rings = match state.engine.in_use {
+            EngineInUse::IoUring => Rings::Used,
+            EngineInUse::Epoll | EngineInUse::EpollInstead(_) => Rings::Unused,
+        };
+        confinement::restrict(&mut state.confinement, &config, &needs, &programs, rings, options.sandbox);
         confinement::tell(&state);
-        if let EngineInUse::EpollInstead(why) = &state.engine.in_use {
+        if let (EngineInUse::EpollInstead(why), Engine::IoUring) = (&state.engine.in_use, state.engine.chosen)
+        {
             let message =
                 format!("process.engine: io_uring cannot be used: {why}; TCP sessions are served by epoll");
             state.events.record(Level::Warning, "process", message);

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use config::types::Engine;
 use config::{Config, MachineFault};
+use logic::rings::WantedRings;
 use serde_json::{Value, json};
 use serve::confinement::{self, DEFAULT_USER};
 use serve::paths::{self, Access};
@@ -124,13 +124,18 @@ fn rows(config: &Config, file: Option<&Path>) -> Vec<Row> {
             "serving; without execve, ptrace, mount, raw sockets and others",
             END,
         ));
-        if config.process.engine == Engine::IoUring {
-            rows.push(row(
-                "an io_uring for each worker",
-                "process.engine: receives, sends, connects and closes; the kernel refuses other operations, and no other is made",
-                END,
-            ));
-        }
     }
+    let rings = match config.wanted_rings() {
+        WantedRings::None => None,
+        WantedRings::IfAllowed => Some("an io_uring for each worker, where it is allowed"),
+        WantedRings::Asked => Some("an io_uring for each worker"),
+    };
+    rows.extend(rings.map(|rings| {
+        row(
+            rings,
+            "process.engine: receives, sends, connects and closes; the kernel refuses other operations, and no other is made",
+            END,
+        )
+    }));
     rows
 }
