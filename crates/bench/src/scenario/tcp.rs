@@ -58,7 +58,7 @@ impl Scenario for Tcp {
              and wait for the client's own. `penstock-fast-close` does what nginx does (`fast-close = \"up\"`), and has a limit of \
              its own against it."
                 .to_owned(),
-            "`penstock-io-uring` is penstock with `engine = \"io-uring\"`.".to_owned(),
+            "`penstock` begins sessions in an io_uring where the kernel allows it; `penstock-epoll` has `engine = \"epoll\"`.".to_owned(),
             "In groups with a backlog a spinning process shares the relay's core: the rate says how much was measured, not how \
              fast the relay is."
                 .to_owned(),
@@ -215,7 +215,7 @@ impl Work {
                 add("haproxy-splice", Settings { splicing: Splicing::On, ..Settings::default() });
             }
             if program == Program::Penstock && work.conversation == TrafficShape::Short {
-                add(IO_URING, Settings { engine: Engine::IoUring, ..Settings::default() });
+                add(EPOLL, Settings { engine: Engine::Epoll, ..Settings::default() });
                 add(FAST_CLOSE, Settings { backend_end: BackendEnd::EndsSession, ..Settings::default() });
             }
         }
@@ -310,8 +310,8 @@ const REST: Duration = Duration::from_millis(1250);
 
 const CONNECTIONS: usize = 64;
 
-/// penstock, whose short sessions stay in an io_uring.
-const IO_URING: &str = "penstock-io-uring";
+/// penstock, told to leave io_uring alone.
+const EPOLL: &str = "penstock-epoll";
 
 /// penstock, told to end a session when its backend has closed.
 const FAST_CLOSE: &str = "penstock-fast-close";

@@ -35,8 +35,8 @@ pub struct Front {
 pub enum Engine {
     /// The program's default.
     Default,
-    /// io_uring(7).
-    IoUring,
+    /// epoll(7).
+    Epoll,
 }
 
 /// What a relay does when the backend has closed its connection.

@@ -37,7 +37,7 @@ fn configuration(front: &Front) -> Result<String, Error> {
     };
     let engine = match front.engine {
         Engine::Default => "",
-        Engine::IoUring => "engine = \"io-uring\"\n",
+        Engine::Epoll => "engine = \"epoll\"\n",
     };
     let connections = front.connections;
     Ok(format!(

@@ -9,9 +9,9 @@ text::words! {
     #[derive(Default)]
     pub enum Engine: "engine" {
         /// io_uring where the kernel allows it and a listener can use it, else epoll.
+        #[default]
         Auto = "auto",
         /// A system call for each step, when epoll(7) says that it can be done.
-        #[default]
         Epoll = "epoll",
         /// io_uring(7) for the beginning of each session.
         IoUring = "io-uring",

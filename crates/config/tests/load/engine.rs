@@ -34,7 +34,7 @@ fn plain_tcp_listeners_begin_in_a_ring_and_each_other_has_a_reason() {
         "[listener.web]\nbind = \":0\"\npool = \"app\"\n[pool.app]\nbackends = [\"127.0.0.1:1\"]\n",
         &[],
     );
-    assert_eq!(http.config.process.engine, Engine::Epoll, "the default");
+    assert_eq!(http.config.process.engine, Engine::Auto, "the default");
     assert_eq!(http.config.why_not_in_ring(&http.config.listeners[0]), Some("its protocol is not tcp"));
     for engine in ["auto", "epoll", "io-uring"] {
         let wanted = |listener: &str| {

@@ -44,10 +44,11 @@ impl Traffic {
         }
     }
 
-    /// For a server with nothing else to do: one worker, no health checks, no log.
+    /// For a server with nothing else to do: one worker, no health checks, no log. With epoll, whose steps do not depend on how many
+    /// results of an io_uring come together.
     pub(crate) fn configuration(&self) -> String {
         format!(
-            "[process]\nworkers = 1\ndrain-timeout = \"100ms\"\n[access-log]\ntarget = \"off\"\n\
+            "[process]\nworkers = 1\nengine = \"epoll\"\ndrain-timeout = \"100ms\"\n[access-log]\ntarget = \"off\"\n\
              [listener.web]\nbind = \"127.0.0.1:0\"\npool = \"app\"\n\
              [listener.secure]\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\npool = \"app\"\n\
              tls = {{ certificates = \"{}\" }}\n\

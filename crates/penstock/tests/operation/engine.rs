@@ -79,6 +79,18 @@ fn auto_is_io_uring_with_and_without_a_sandbox() {
 }
 
 #[test]
+fn a_server_from_flags_begins_its_tcp_sessions_in_io_uring() {
+    let backend = answering();
+    let setup = Setup::new("");
+    let control = setup.dir().join("control.sock").to_str().unwrap().to_owned();
+    let listen = ["serve", "--listen", "127.0.0.1:0", "--protocol", "tcp", "--health", "off"];
+    let words = [&listen[..], &["--backend", &backend.address, "--control", &control]].concat();
+    let server = setup.arguments(&words).start();
+    let engine = &server.ctl_json(&["status"])["engine"];
+    assert_eq!((&engine["chosen"], &engine["in_use"]), (&"auto".into(), &"io-uring".into()), "{engine}");
+}
+
+#[test]
 fn auto_is_epoll_without_a_warning_where_io_uring_is_refused_and_status_and_doctor_say_why() {
     let why = "it is forbidden here: set kernel.io_uring_disabled to 0";
     for (chosen, state) in [("auto", "ok"), ("io-uring", "fault")] {
