@@ -83,6 +83,15 @@ pub enum Next {
     Free,
 }
 
+/// What the caller does when the bytes of a send have gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It ends its direction of the connection: a kernel that is about to send the bytes by TCP waits for that, and sends the end
+    /// in the same packet (`MSG_MORE`).
+    Ends,
+    Goes,
+}
+
 /// Longest chain of operations that wait for each other: it is handed to the kernel as a whole.
 const LONGEST_CHAIN: usize = 4;
 
@@ -277,10 +286,18 @@ impl Ring {
     }
 
     /// Sends bytes; the completion has them again.
-    pub fn send(&mut self, socket: BorrowedFd<'_>, lease: Lease, operation: Operation, key: u32, next: Next) {
+    pub fn send(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        lease: Lease,
+        (operation, key): (Operation, u32),
+        next: Next,
+        then: Then,
+    ) {
         let buffer = lease.buffer();
         let (start, length) = self.buffers.send(lease);
-        let entry = opcode::Send::new(Fd(socket.as_raw_fd()), start, length).flags(libc::MSG_NOSIGNAL);
+        let more = if then == Then::Ends { libc::MSG_MORE } else { 0 };
+        let entry = opcode::Send::new(Fd(socket.as_raw_fd()), start, length).flags(libc::MSG_NOSIGNAL | more);
         self.begin(entry.build().user_data(word(operation, key, buffer)), next, Needs::Nothing);
     }
 

@@ -42,7 +42,7 @@ fn bytes_that_are_received_are_sent_and_buffers_come_back() {
         assert_eq!((one.key, one.result, one.more), (7, Ok(4), true));
         let lease = one.lease.unwrap();
         assert_eq!(ring.bytes(&lease), round.to_be_bytes());
-        ring.send(theirs.as_fd(), lease, Operation::SendBackend, 7, Next::Free);
+        ring.send(theirs.as_fd(), lease, (Operation::SendBackend, 7), Next::Free, Then::Goes);
         let mut all = until(&mut ring, |one| one.operation == Operation::SendBackend);
         let mut sent = all.pop().unwrap().lease.unwrap();
         sent.advance(4);
@@ -75,7 +75,7 @@ fn a_chain_goes_on_only_after_a_connect_that_succeeds() {
         || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM.nonblocking(), None).unwrap();
     let (first, good) = (lease(&mut ring), socket());
     ring.connect(good.as_fd(), address, 2, Next::Waits);
-    ring.send(good.as_fd(), first, Operation::SendBackend, 2, Next::Free);
+    ring.send(good.as_fd(), first, (Operation::SendBackend, 2), Next::Free, Then::Goes);
     let all = until(&mut ring, |one| one.operation == Operation::SendBackend);
     assert!(all.iter().any(|one| one.operation == Operation::Connect && one.result == Ok(0)), "{all:?}");
     let mut read = [0; 5];
@@ -84,7 +84,7 @@ fn a_chain_goes_on_only_after_a_connect_that_succeeds() {
     drop(listener);
     let (first, bad) = (lease(&mut ring), socket());
     ring.connect(bad.as_fd(), address, 3, Next::Waits);
-    ring.send(bad.as_fd(), first, Operation::SendBackend, 3, Next::Free);
+    ring.send(bad.as_fd(), first, (Operation::SendBackend, 3), Next::Free, Then::Goes);
     let all = until(&mut ring, |one| one.key == 3 && one.operation == Operation::SendBackend);
     let of = |operation| all.iter().find(|one| one.key == 3 && one.operation == operation).unwrap();
     assert_eq!(of(Operation::Connect).result, Err(libc::ECONNREFUSED));
@@ -107,7 +107,7 @@ fn what_is_cancelled_or_waits_for_a_slow_reader_ends_and_nothing_is_left() {
     ring.receive(ours.as_fd(), Operation::ReceiveClient, 1);
     let mut all = until(&mut ring, |one| one.lease.is_some());
     let lease = all.pop().unwrap().lease.unwrap();
-    ring.send(ours.as_fd(), lease, Operation::SendClient, 1, Next::Free);
+    ring.send(ours.as_fd(), lease, (Operation::SendClient, 1), Next::Free, Then::Goes);
     ring.enter().unwrap();
     assert_eq!(ring.outstanding, 2);
     ring.cancel(ours.as_fd(), 1);
@@ -171,7 +171,9 @@ fn a_connect_that_the_kernel_gets_together_with_the_end_is_ended_at_once() {
         let lease = until(&mut ring, |one| one.lease.is_some()).pop().unwrap().lease.unwrap();
         ring.connect(socket.as_fd(), address, 2, chained);
         match chained {
-            Next::Waits => ring.send(socket.as_fd(), lease, Operation::SendBackend, 2, Next::Free),
+            Next::Waits => {
+                ring.send(socket.as_fd(), lease, (Operation::SendBackend, 2), Next::Free, Then::Goes);
+            }
             Next::Free => ring.give_back(lease),
         }
         let began = Instant::now();
@@ -203,4 +205,31 @@ fn a_ring_that_the_kernel_takes_nothing_from_closes_what_it_was_given_and_frees_
         // Unlike `read` it goes on when the end of the ring interrupts it.
         assert_eq!(peer.read_to_end(&mut Vec::new()).unwrap(), 0, "its connection is closed");
     }
+}
+
+#[test]
+fn last_bytes_wait_for_the_end_that_follows_them_and_arrive_with_it() {
+    let mut ring = ring();
+    // The kernel waits 200 ms at most: on a busy machine this thread may look too late.
+    let has_waited = (0..20).any(|_| {
+        let (mut client, ours) = pair();
+        let (mut reader, theirs) = pair();
+        client.write_all(b"last").unwrap();
+        ring.receive(ours.as_fd(), Operation::ReceiveClient, 1);
+        let lease = until(&mut ring, |one| one.lease.is_some()).pop().unwrap().lease.unwrap();
+        ring.send(theirs.as_fd(), lease, (Operation::SendBackend, 1), Next::Free, Then::Ends);
+        let mut all = until(&mut ring, |one| one.operation == Operation::SendBackend);
+        ring.give_back(all.pop().unwrap().lease.unwrap());
+        reader.set_nonblocking(true).unwrap();
+        let has_waited = reader.peek(&mut [0; 4]).is_err();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        reader.set_nonblocking(false).unwrap();
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        assert_eq!(read, b"last");
+        drop(client);
+        until(&mut ring, |one| one.operation == Operation::ReceiveClient && !one.more);
+        has_waited
+    });
+    assert!(has_waited);
 }

@@ -18,7 +18,7 @@ use logic::route::PoolId;
 use nix::libc;
 use socket2::SockRef;
 use state::ending::Ending;
-use sys::ring::{Completion, Lease, Next, Operation, Ring};
+use sys::ring::{Completion, Lease, Next, Operation, Ring, Then};
 use sys::socket::Opening;
 use tls::Issuer;
 use tls::plain::Parked;
@@ -301,9 +301,15 @@ impl Ringed {
             return self.leave(ring, key);
         }
         if self.link == Link::Open {
-            send(&mut self.backend, ring, Operation::SendBackend, key, &mut self.pending);
+            send(
+                &mut self.backend,
+                ring,
+                (Operation::SendBackend, key),
+                self.client.source,
+                &mut self.pending,
+            );
         }
-        send(&mut self.client, ring, Operation::SendClient, key, &mut self.pending);
+        send(&mut self.client, ring, (Operation::SendClient, key), self.backend.source, &mut self.pending);
         let delivered = |from: &Side, to: &Side| {
             from.source != Source::Open && to.waiting.is_empty() && to.sends == Kernel::Rests
         };
@@ -384,7 +390,7 @@ impl Ringed {
         if let Some(first) = self.backend.waiting.pop_front() {
             self.pending += 1;
             self.backend.sends = Kernel::Works;
-            ring.send(socket.as_fd(), first, Operation::SendBackend, key, next);
+            ring.send(socket.as_fd(), first, (Operation::SendBackend, key), next, Then::Goes);
         }
         receive(&mut self.backend, ring, Operation::ReceiveBackend, key, &mut self.pending);
         if address.is_none() {
@@ -559,15 +565,22 @@ fn receive(side: &mut Side, ring: &mut Ring, operation: Operation, key: u32, pen
     }
 }
 
-/// Sends a side what waits for it, unless the kernel does so already.
-fn send(side: &mut Side, ring: &mut Ring, operation: Operation, key: u32, pending: &mut u32) {
+/// Sends a side what waits for it, unless the kernel does so already. If the other side has ended, its end follows the last bytes.
+fn send(side: &mut Side, ring: &mut Ring, operation: (Operation, u32), other: Source, pending: &mut u32) {
     if let Some(socket) = &side.socket
         && side.sends == Kernel::Rests
         && let Some(lease) = side.waiting.pop_front()
     {
+        let is_last = side.waiting.is_empty() && other == Source::Ended;
         side.sends = Kernel::Works;
         *pending += 1;
-        ring.send(socket.as_fd(), lease, operation, key, Next::Free);
+        ring.send(
+            socket.as_fd(),
+            lease,
+            operation,
+            Next::Free,
+            if is_last { Then::Ends } else { Then::Goes },
+        );
     }
 }
 
