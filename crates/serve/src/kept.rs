@@ -40,6 +40,11 @@ use writer::Writer;
 /// large state, or a slow disk, is stored less often.
 const GAP: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_millis(250);
 
+/// The pause is at least so long for each request that a store was for, up to [`FOR_MANY`]. A script that sends one command after
+/// the other hardly waits; where operators send thousands a second, they share stores instead of keeping the disk busy.
+const FOR_EACH: Duration = Duration::from_micros(500);
+const FOR_MANY: Duration = Duration::from_millis(25);
+
 /// Subject of the list of degraded subjects: marks of operators that a damaged file had.
 pub(crate) const MARKS_LOST: &str = "stored-state.marks";
 
@@ -273,6 +278,7 @@ async fn run(
     }
     let (mut last, mut whole) = (Instant::now(), Instant::now());
     let mut gap = *GAP.end();
+    let mut served = board.asked();
     // Whether the history has changed since it was stored last. It may be large: a store without a change leaves it out.
     let mut unsaved = changes.borrow().is_some();
     loop {
@@ -303,6 +309,29 @@ async fn run(
         }
         board.finished(asked, stored);
         last = Instant::now();
-        gap = (last - began).clamp(*GAP.start(), *GAP.end());
+        gap = pause_after(last - began, asked - served);
+        served = asked;
+    }
+}
+
+/// The pause after a store that took so long, and was for so many requests.
+fn pause_after(took: Duration, requests: u64) -> Duration {
+    let requests = u32::try_from(requests).unwrap_or(u32::MAX);
+    took.max(FOR_EACH.saturating_mul(requests).min(FOR_MANY)).clamp(*GAP.start(), *GAP.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_requests_share_a_store_and_one_after_the_other_hardly_waits() {
+        let millis = Duration::from_millis;
+        assert_eq!(pause_after(millis(1), 0), millis(5));
+        assert_eq!(pause_after(millis(1), 1), millis(5));
+        assert_eq!(pause_after(millis(1), 20), millis(10));
+        assert_eq!(pause_after(millis(1), u64::MAX), millis(25));
+        assert_eq!(pause_after(millis(80), 1000), millis(80), "a slow disk");
+        assert_eq!(pause_after(millis(2000), 1), millis(250));
     }
 }

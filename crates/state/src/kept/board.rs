@@ -81,10 +81,15 @@ impl Board {
     /// Waits until everything counted so far is stored, or for `limit`. A counter that a client has seen must not be
     /// smaller after a crash.
     pub async fn stored_within(&self, limit: Duration) -> StoredWithin {
+        self.changes_stored_within(1, limit).await
+    }
+
+    /// The same for so many changes, which count as so many requests.
+    pub async fn changes_stored_within(&self, changes: u64, limit: Duration) -> StoredWithin {
         if !self.active.load(Relaxed) {
             return StoredWithin::Yes;
         }
-        let number = self.ask();
+        let number = self.ask(changes);
         let mut done = self.done.subscribe();
         // After the limit the answer is given all the same.
         match tokio::time::timeout(limit, done.wait_for(|done| done.asked >= number)).await {
@@ -96,12 +101,12 @@ impl Board {
     /// Has everything counted so far stored soon. No client waits for it.
     pub fn want(&self) {
         if self.active.load(Relaxed) {
-            self.ask();
+            self.ask(1);
         }
     }
 
-    fn ask(&self) -> u64 {
-        let number = self.asked.fetch_add(1, SeqCst) + 1;
+    fn ask(&self, requests: u64) -> u64 {
+        let number = self.asked.fetch_add(requests, SeqCst) + requests;
         self.wanted.notify_one();
         number
     }

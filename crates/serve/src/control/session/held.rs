@@ -62,7 +62,9 @@ impl Held {
             return;
         }
         let followed = self.state.services.followed_within(STORE_TIME);
-        let (stored, late) = tokio::join!(self.state.kept.stored_within(STORE_TIME), followed);
+        let changes = self.answers.iter().filter(|answer| matches!(answer, Answer::Marked(..))).count();
+        let stored = self.state.kept.changes_stored_within(changes as u64, STORE_TIME);
+        let (stored, late) = tokio::join!(stored, followed);
         self.bytes = 0;
         for answer in self.answers.drain(..) {
             wire.append(&mut match answer {
