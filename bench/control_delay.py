@@ -6,6 +6,7 @@
 The set-up is that of bench/control_load.py: one worker and all other threads of penstock on core 0. perf(1) records each wake-up
 of the worker and each switch of that core. From the wake-up until the worker runs, the time is charged to the thread that has
 the core. Time of other processes is left out, so the figures hold on a busy machine as well; the p99 of the client does not.
+Threads of the kernel are rows of their own: some of their work is for penstock, such as the journal for its stores.
 Needs root and perf.
 """
 
@@ -24,8 +25,10 @@ import control_load
 from timed_client import SERVER_CORE, front_door, latencies, penstock_of
 
 LINE = re.compile(r"\s*.*?\s+\d+\s+\[(\d+)\]\s+([\d.]+):\s+sched:(\S+):\s*(.*)")
-SWITCH = re.compile(r"prev_pid=(\d+) .*?prev_state=(\S+) ==> .*?next_pid=(\d+)")
+SWITCH = re.compile(r"prev_comm=(.*) prev_pid=(\d+) .*?prev_state=(\S+) ==> next_comm=(.*) next_pid=(\d+)")
 OTHER = "other processes"
+# Threads of the kernel, which also work for the stores of penstock.
+KERNEL = re.compile(r"(kworker|jbd2|ksoftirqd|rcu|migration|kcompactd|kswapd)")
 # A delay that counts, in microseconds.
 LONG = 30
 
@@ -54,7 +57,7 @@ def main():
         script = subprocess.run(["perf", "script", "-i", record.name, "-F", "comm,tid,cpu,time,event,trace"],
                                 capture_output=True, text=True, check=True)
     delays, switches = delays_of(script.stdout, names)
-    own = sorted(sum(us for name, us in parts.items() if name != OTHER) for parts in delays)
+    own = sorted(sum(us for name, us in parts.items() if name in names.values()) for parts in delays)
     at = [f"p{share} {own[int(len(own) * share / 100)]:.0f}" for share in (50, 90, 99, 99.9)]
     print(f"{sent.rate:,.0f} commands/s; {count} requests, p50 {p50:.0f} us, p99 {p99:.0f} us")
     print(f"{len(delays)} times the worker had to wait, for threads of penstock in us: {', '.join(at)}, max {own[-1]:.0f}\n")
@@ -63,6 +66,11 @@ def main():
     for name in sorted(switches, key=lambda name: -switches[name]):
         parts = [parts.get(name, 0) for parts in delays]
         print(f"| {name} | {sum(parts) / 1000:.1f} | {sum(us > LONG for us in parts)} | {switches[name]} |")
+
+
+def name_of(thread, comm, names):
+    kernel = KERNEL.match(comm)
+    return names.get(thread) or (f"kernel: {kernel[1]}" if kernel else OTHER)
 
 
 def delays_of(script, names):
@@ -80,10 +88,10 @@ def delays_of(script, names):
         switch = SWITCH.search(text) if event == "sched_switch" and core == SERVER_CORE else None
         if not switch:
             continue
-        before, state, after = int(switch[1]), switch[2], int(switch[3])
-        switches[names.get(after, OTHER)] += 1
+        comm, before, state, next_comm, after = switch[1], int(switch[2]), switch[3], switch[4], int(switch[5])
+        switches[name_of(after, next_comm, names)] += 1
         if ready is not None:
-            ready[names.get(before, OTHER)] += now - since
+            ready[name_of(before, comm, names)] += now - since
             since = now
             if after == worker:
                 delays.append(ready)
