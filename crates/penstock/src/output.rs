@@ -3,6 +3,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) use text::terminal::plain;
@@ -25,6 +26,15 @@ impl Failure {
     /// Wrong usage, with the usual prefix of errors.
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Failure::Usage(format!("error: {message}\n"))
+    }
+
+    /// A file that the command line names cannot be read, or is none of its kind.
+    pub(crate) fn unreadable(path: &Path, why: impl fmt::Display) -> Self {
+        Failure::usage(format_args!(
+            "cannot read {}: {}",
+            plain(&path.display().to_string()),
+            plain(&why.to_string())
+        ))
     }
 
     pub(crate) fn runtime(message: impl fmt::Display) -> Self {

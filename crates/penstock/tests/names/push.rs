@@ -79,11 +79,12 @@ fn every_refusal_is_told_by_its_reason() {
     });
     let home = Home::new();
     let file = certificate(&home, "www", "www.example.test");
-    let with_key = |name: &str| {
+    let with_file = |name: &str, code: i32| {
         let server = domain.servers[0].to_string();
         let key = domain.key(name).display().to_string();
-        home.refused(&["dns", "push", "--next", &file, "--server", &server, "--tsig", &key], 1)
+        home.refused(&["dns", "push", "--next", &file, "--server", &server, "--tsig", &key], code)
     };
+    let with_key = |name: &str| with_file(name, 1);
     let right = fs::read_to_string(domain.key("penstock")).unwrap();
     let refused = with_key("reader");
     assert!(refused.contains("gives it no right to update"), "{refused}");
@@ -94,10 +95,10 @@ fn every_refusal_is_told_by_its_reason() {
     let refused = with_key("forged");
     assert!(refused.contains("our signature is wrong for it: compare the secret"), "{refused}");
     domain.write_key("broken", "key");
-    assert!(with_key("broken").contains("holds no key of the form"));
+    assert!(with_file("broken", 2).contains("holds no key of the form"));
     domain.write_key("exposed", &right);
     fs::set_permissions(domain.key("exposed"), fs::Permissions::from_mode(0o644)).unwrap();
-    let refused = with_key("exposed");
+    let refused = with_file("exposed", 2);
     assert!(refused.contains("other users can use the secret in it (mode 0644)"), "{refused}");
 
     let alias = certificate(&home, "alias", "alias.example.test");

@@ -198,3 +198,34 @@ fn openpgp_records_are_those_of_gpg_and_wrong_keys_are_refused() {
     let refused = home.refused(&["dns", "records", "--openpgp", &cut], 1);
     assert!(refused.contains("the file is cut off there"), "{refused}");
 }
+
+#[test]
+fn a_file_that_the_command_line_names_and_that_cannot_be_read_is_wrong_usage_everywhere() {
+    let (home, none) = (Home::new(), "/nonexistent/file");
+    let key = home.file("k");
+    keygen(key.as_ref(), &["-t", "ed25519"]);
+    home.said(&["host", "add", "web1.example.test", "--key", &format!("{key}.pub")]);
+    let server = ["--server", "127.0.0.1:9", "--tsig", none];
+    let (store, seal) = (home.file("store"), home.file("store.key"));
+    let otp = ["otp", "--store", &store, "--key-file", &seal];
+    home.said(&[&otp[..], &["init"]].concat());
+    for words in [
+        &["dns", "records", "--config", none][..],
+        &["dns", "records", "--next", none],
+        &["dns", "records", "--openpgp", none],
+        &["dns", "check", "--next", none],
+        &[&["dns", "push", "--hosts"], &server[..]].concat(),
+        &[&["dns", "roll", "--next", none, "--into", "/tmp/none"], &server[..]].concat(),
+        &["host", "add", "web2.example.test", "--key", none],
+        &["host", "import", none],
+        &[&otp[..], &["import", "ksm", none]].concat(),
+        &["user", "who", none],
+        &["run", "--hosts", none, "true"],
+        &["check", none],
+    ] {
+        let refused = home.refused(words, 2);
+        assert!(refused.contains(none) && refused.contains("cannot read"), "{words:?}: {refused}");
+    }
+    // Neither a proof nor a hint is a command line that says nothing.
+    assert!(home.refused(&["host", "add", "web2.example.test"], 2).contains("neither a proof nor a hint"));
+}

@@ -133,8 +133,9 @@ const LARGEST: u64 = 64 * 1024;
 
 /// Reads the key that signs updates. Other users must not be able to read it.
 pub(super) fn tsig_key(path: &Path) -> Result<TsigKey, Failure> {
-    let text = file::read_secret(path, LARGEST).map_err(|error| at(path, error))?;
-    TsigKey::parse(&String::from_utf8_lossy(&text)).map_err(|fault| at(path, fault))
+    let unreadable = |why: &dyn std::fmt::Display| Failure::unreadable(path, why);
+    let text = file::read_secret(path, LARGEST).map_err(|error| unreadable(&error))?;
+    TsigKey::parse(&String::from_utf8_lossy(&text)).map_err(|fault| unreadable(&fault))
 }
 
 /// Lines with `-` and `+`.

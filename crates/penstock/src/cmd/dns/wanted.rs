@@ -474,9 +474,9 @@ fn ports(listener: &Listener) -> Vec<u16> {
 
 /// Reads a file whole, which may have a private key.
 pub(super) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
-    let bytes = Zeroizing::new(file::read(path, LARGEST).map_err(|error| at(path, error))?);
+    let bytes = Zeroizing::new(file::read(path, LARGEST).map_err(|error| Failure::unreadable(path, error))?);
     match bytes.len() as u64 > LARGEST {
-        true => Err(at(path, "it has more than 1 MiB: it is not a file with a key")),
+        true => Err(Failure::unreadable(path, "it has more than 1 MiB: it is not a file with a key")),
         false => Ok(bytes),
     }
 }

@@ -178,7 +178,7 @@ fn note(store: &Store, index: &Index, name: &Name, hints: &Hints) -> Result<(), 
     };
     if said.is_empty() {
         let message = format!("{name}: neither a proof nor a hint was given, so nothing was changed; {keys}");
-        return Err(Failure::runtime(message));
+        return Err(Failure::usage(message));
     }
     let change = store.change(name, |host| {
         let mut host = host.unwrap_or_else(|| HostFile::new(name.clone()));

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
-use crate::output::{Failure, plain};
+use crate::output::Failure;
 
 /// Reads a file, or standard input for `-`; at most `longest` bytes. Replaces invalid UTF-8: a damaged line is then
 /// reported, and the other lines stay readable.
@@ -15,8 +15,6 @@ pub(super) fn read(path: &Path, longest: u64) -> Result<String, Failure> {
     } else {
         fs::File::open(path).and_then(|file| file.take(longest).read_to_end(&mut bytes))
     };
-    result.map_err(|fault| {
-        Failure::runtime(format!("cannot read {}: {fault}", plain(&path.display().to_string())))
-    })?;
+    result.map_err(|fault| Failure::unreadable(path, fault))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 use std::path::Path;
 
-use crate::output::{Failure, complain, plain};
+use crate::output::{Failure, complain};
 
 /// Longest line, and longest file.
 const LONGEST_LINE: u64 = 4096;
@@ -29,7 +29,6 @@ pub(super) fn file(path: &Path) -> Result<String, Failure> {
         true => io::stdin().lock().take(LONGEST_FILE).read_to_end(&mut bytes).map(drop),
         false => sys::file::read(path, LONGEST_FILE).map(|read| bytes = read),
     };
-    let name = || plain(&path.display().to_string());
-    read.map_err(|error| Failure::runtime(format!("cannot read {}: {error}", name())))?;
-    String::from_utf8(bytes).map_err(|_| Failure::runtime(format!("{} is no text", name())))
+    read.map_err(|error| Failure::unreadable(path, error))?;
+    String::from_utf8(bytes).map_err(|_| Failure::unreadable(path, "it is no text"))
 }

@@ -88,7 +88,7 @@ fn serial_of(path: &Path) -> Option<u32> {
 /// Reads a state file, which no other user may be able to write.
 fn state(path: &Path, user: &str) -> Result<String, Failure> {
     let name = || plain(&path.display().to_string());
-    let failed = |error: std::io::Error| Failure::runtime(format!("cannot read {}: {error}", name()));
+    let failed = |error: std::io::Error| Failure::unreadable(path, error);
     let file: File = OpenOptions::new().read(true).custom_flags(CAREFUL).open(path).map_err(failed)?;
     let facts = file.metadata().map_err(failed)?;
     if !facts.is_file() || facts.len() > challenge::LONGEST_FILE {
