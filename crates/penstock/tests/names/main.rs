@@ -6,6 +6,7 @@ mod bind;
 mod check;
 mod clients;
 mod domain;
+mod gone;
 mod host_key;
 mod liar;
 mod push;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::Args;
-use hosts::identity::{AddressOrName, FingerprintRecord, Found, HostFile, Location, Name};
+use hosts::identity::{AddressOrName, FingerprintRecord, Found, HostFile, Location, Name, Pin, Root};
 use hosts::ssh::config::Asked;
 use hosts::ssh::key::PublicKey;
 use ssh::identity::{IdentityError, Store, check_free, enrol, now};
@@ -76,16 +76,8 @@ pub(super) fn remove(store: &Store, name: &Name) -> Result<(), Failure> {
         _ => None,
     });
     store.remove(name).map_err(failure)?;
-    let mut text = format!("{name} is forgotten\n");
-    if let Some(host) = host.filter(|host| keys(host).any(|key| FingerprintRecord::of(key).is_some())) {
-        for name in dns_names(&host) {
-            text.push_str(&format!(
-                "  {name} may have SSHFP records in the DNS, which ssh believes: penstock dns push --without {name}{} --server ADDRESS --tsig FILE\n",
-                zone(&name)
-            ));
-        }
-    }
-    print(&plain_lines(&text))
+    let left = host.as_ref().map(left_in_dns).unwrap_or_default();
+    print(&plain_lines(&format!("{name} is forgotten\n{left}")))
 }
 
 pub(super) fn retire(store: &Store, arguments: &Retire) -> Result<(), Failure> {
@@ -96,14 +88,24 @@ pub(super) fn retire(store: &Store, arguments: &Retire) -> Result<(), Failure> {
     if let Some(end) = &arguments.key {
         let key = key_of(host, end)?;
         let change = edit(store, &name, |host| host.retire_key(&key, today))?;
-        return print(&said(change, &format!("{name} no longer has {}", key.fingerprint())));
+        let mut text = said(change, &format!("{name} no longer has {}", key.fingerprint()));
+        let has_record = |pin: &Pin| {
+            pin.absent.is_none() && pin.root() == Root::Proved && FingerprintRecord::of(&pin.key).is_some()
+        };
+        if FingerprintRecord::of(&key).is_some() {
+            // Without another key nothing is wanted at the names, and a push of the host does not touch them.
+            let others = host.pins().any(|pin| pin.key != key && has_record(pin));
+            text += &if others { record_of_key(host) } else { left_in_dns(host) };
+        }
+        return print(&plain_lines(&text));
     }
-    let (change, done) = if arguments.undo {
-        (edit(store, &name, HostFile::revive)?, format!("{name} is in service again"))
-    } else {
-        (edit(store, &name, |host| host.retire(today))?, format!("{name} is retired"))
-    };
-    print(&said(change, &done))
+    if arguments.undo {
+        let change = edit(store, &name, HostFile::revive)?;
+        return print(&said(change, &format!("{name} is in service again")));
+    }
+    let change = edit(store, &name, |host| host.retire(today))?;
+    let text = said(change, &format!("{name} is retired")) + &left_in_dns(host);
+    print(&plain_lines(&text))
 }
 
 pub(super) fn revoke(store: &Store, arguments: &Revoke) -> Result<(), Failure> {
@@ -117,14 +119,35 @@ pub(super) fn revoke(store: &Store, arguments: &Revoke) -> Result<(), Failure> {
     let change = edit(store, &name, |host| host.revoke(&key, today))?;
     let mut text =
         said(change, &format!("{} is revoked: every host that shows it is refused", key.fingerprint()));
-    let names = dns_names(host);
-    if let (Some(first), Some(_)) = (names.first(), FingerprintRecord::of(&key)) {
-        text.push_str(&format!(
-            "  an SSHFP record of it may be in the DNS, which ssh believes: penstock dns push --host {name}{} --server ADDRESS --tsig FILE\n",
-            zone(first)
-        ));
+    if FingerprintRecord::of(&key).is_some() {
+        text += &record_of_key(host);
     }
     print(&plain_lines(&text))
+}
+
+/// Says how the records of a host that is gone leave the DNS, a line for each of its names.
+fn left_in_dns(host: &HostFile) -> String {
+    if !keys(host).any(|key| FingerprintRecord::of(key).is_some()) {
+        return String::new();
+    }
+    let line = |name: &String| {
+        format!(
+            "  {name} may have SSHFP records in the DNS, which ssh believes: penstock dns push --without {name}{} --server ADDRESS --tsig FILE\n",
+            zone(name)
+        )
+    };
+    dns_names(host).iter().map(line).collect()
+}
+
+/// Says how the record of a key that a host has no longer leaves the DNS.
+fn record_of_key(host: &HostFile) -> String {
+    let names = dns_names(host);
+    let Some(first) = names.first() else { return String::new() };
+    format!(
+        "  an SSHFP record of it may be in the DNS, which ssh believes: penstock dns push --host {}{} --server ADDRESS --tsig FILE\n",
+        host.name(),
+        zone(first)
+    )
 }
 
 /// Names of which a host may have records in the DNS.
