@@ -11,6 +11,8 @@ use super::record::{IPGP, Kind, PGP, Set};
 pub struct Revoked {
     /// Data of SSHFP records.
     sshfp: Set,
+    /// Data of those that are good at a name all the same.
+    good: BTreeMap<Owner, Set>,
     /// Fingerprints of OpenPGP keys, where they may not be. Of a key that has one user ID revoked the others stay.
     openpgp: BTreeMap<(Owner, Kind), Set>,
     /// Names of which no SSHFP record is believed.
@@ -22,6 +24,11 @@ impl Revoked {
     /// Adds the data of an SSHFP record.
     pub fn add_sshfp(&mut self, algorithm: u8, hash: u8, fingerprint: &[u8]) {
         self.sshfp.insert([&[algorithm, hash], fingerprint].concat());
+    }
+
+    /// Adds the data of an SSHFP record that is good at a name: the key is revoked, but not for the host of that name.
+    pub fn keep_sshfp(&mut self, owner: Owner, algorithm: u8, hash: u8, fingerprint: &[u8]) {
+        self.good.entry(owner).or_default().insert([&[algorithm, hash], fingerprint].concat());
     }
 
     /// Adds the fingerprint of an OpenPGP key, at a name.
@@ -39,6 +46,11 @@ impl Revoked {
     pub fn add_gone(&mut self, owner: Owner) {
         self.gone.insert(owner.clone());
         self.add_place(owner, Kind::Sshfp);
+    }
+
+    /// Whether a host is gone.
+    pub fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
     }
 
     /// Whether the host of this name is gone.
@@ -61,7 +73,10 @@ impl Revoked {
         let none = Set::new();
         let keys = self.openpgp.get(&(owner.clone(), kind)).unwrap_or(&none);
         let has = |data: &&Vec<u8>| match kind {
-            Kind::Sshfp => self.sshfp.contains(*data) || self.gone.contains(owner),
+            Kind::Sshfp if self.gone.contains(owner) => true,
+            Kind::Sshfp => {
+                self.sshfp.contains(*data) && self.good.get(owner).is_none_or(|good| !good.contains(*data))
+            }
             Kind::Openpgpkey | Kind::Cert if keys.is_empty() => false,
             Kind::Openpgpkey => is_of(keys, data),
             Kind::Cert => match &data[..] {
@@ -97,6 +112,10 @@ mod tests {
         assert_eq!(revoked.among(&here, Kind::Sshfp, &data).len(), 1);
         assert_eq!(revoked.among(&gone, Kind::Sshfp, &data).len(), 2);
         assert_eq!(revoked.among(&here, Kind::Tlsa, &data), Set::new());
+        revoked.keep_sshfp(here.clone(), 4, 2, &[7; 32]);
+        assert_eq!(revoked.among(&here, Kind::Sshfp, &data), Set::new(), "it is good at this name");
+        let other = Owner::parse("c.example").unwrap();
+        assert_eq!(revoked.among(&other, Kind::Sshfp, &data).len(), 1);
         let ipgp = |byte| Record::cert_ipgp(here.clone(), &[byte; 20], "https://a.example/k").unwrap().data;
         let data = Set::from([ipgp(9), ipgp(8), vec![0, 6, 0, 0, 0, 20, 9], vec![0, 3, 0, 0, 0, 1], vec![]]);
         assert_eq!(revoked.among(&here, Kind::Cert, &data), Set::from([ipgp(9)]));

@@ -4,12 +4,77 @@ use testing::sshd::keygen;
 
 use crate::domain::Home;
 
+/// A push that is refused before it reads the key or asks the server.
+fn push(home: &Home, what: &[&str], code: i32) -> String {
+    let server = ["--server", "127.0.0.1:9", "--tsig", "/nonexistent/dns.key"];
+    home.refused(&[&["dns", "push"], what, &server[..]].concat(), code)
+}
+
 fn add(home: &Home, name: &str, kind: &str) -> String {
     let key = home.file(&format!("{name}.{kind}"));
     keygen(key.as_ref(), &["-t", kind]);
     home.said(&["host", "add", name, "--key", &format!("{key}.pub")]);
     let listed = home.run(&["ssh-keygen", "-l", "-f", &format!("{key}.pub")]);
     listed.split(' ').nth(1).unwrap().to_owned()
+}
+
+#[test]
+fn a_gone_host_outside_of_the_zone_is_refused_and_not_left_out() {
+    let home = Home::new();
+    let both = ["--without", "old1.example.test", "--without", "old2.elsewhere.test"];
+    let refused = push(&home, &[&both[..], &["--zone", "example.test"]].concat(), 2);
+    assert!(
+        refused.contains("--without old2.elsewhere.test: it is not in the zone example.test (--zone)"),
+        "{refused}"
+    );
+    // A name without a dot is below the zone.
+    let refused = push(&home, &["--without", "old1", "--zone", "example.test"], 2);
+    assert!(refused.contains("cannot read /nonexistent/dns.key"), "{refused}");
+}
+
+#[test]
+fn a_host_that_is_named_and_not_in_the_zone_is_told() {
+    let home = Home::new();
+    add(&home, "web1.example.test", "ed25519");
+    add(&home, "web1.elsewhere.test", "ed25519");
+    let both = ["--host", "web1.example.test", "--host", "web1.elsewhere.test"];
+    let output = home.penstock(&[&["dns", "records"], &both[..], &["--zone", "example.test"]].concat());
+    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(said.starts_with("web1.example.test. IN SSHFP ") && said.lines().count() == 1, "{said}");
+    assert_eq!(
+        told,
+        "note: web1.elsewhere.test: it is not in the zone example.test (--zone), which leaves it out\n"
+    );
+}
+
+#[test]
+fn a_host_that_is_here_and_in_service_is_not_gone_whatever_else_is_pushed() {
+    let home = Home::new();
+    add(&home, "gw1.example.test", "ed25519");
+    for more in [&["--zone", "example.test"][..], &["--hosts"], &[]] {
+        let refused = push(&home, &[&["--without", "gw1.example.test"], more].concat(), 2);
+        assert!(refused.contains("a host of that name is here, and has records"), "{refused}");
+        assert!(refused.contains("penstock host retire gw1.example.test"), "{refused}");
+    }
+    // One with a name of its own in the DNS is found by that.
+    home.said(&["host", "move", "gw1.example.test", "vpn.example.test"]);
+    let refused = push(&home, &["--without", "vpn.example.test"], 2);
+    assert!(refused.contains("host retire gw1.example.test"), "{refused}");
+    // What is in a file that is damaged is not known.
+    let file = home.path().join(".config/penstock/hosts/gw1.example.test.host");
+    let good = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{good}pin nonsense\n")).unwrap();
+    let refused = push(&home, &["--without", "gw1.example.test"], 1);
+    assert!(refused.contains("and its file is damaged"), "{refused}");
+    let refused = home.refused(&["dns", "records", "--hosts"], 1);
+    assert!(refused.contains("note: gw1.example.test: its file is damaged, so it is left out"), "{refused}");
+    std::fs::write(&file, good).unwrap();
+
+    home.said(&["host", "retire", "gw1.example.test"]);
+    let refused = push(&home, &["--without", "vpn.example.test"], 2);
+    assert!(refused.contains("cannot read /nonexistent/dns.key"), "it goes on: {refused}");
+    let refused = home.refused(&["dns", "records", "--host", "gw1.example.test"], 1);
+    assert!(refused.contains("it is retired since ") && refused.contains("--without"), "{refused}");
 }
 
 #[test]

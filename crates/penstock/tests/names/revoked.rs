@@ -68,6 +68,42 @@ fn record_of_a_revoked_host_key_is_bad_and_a_push_removes_it() {
 }
 
 #[test]
+fn record_of_a_key_that_only_the_file_of_another_host_revokes_stays() {
+    let home = Home::new();
+    let key = home.file("gw1");
+    keygen(key.as_ref(), &["-t", "ed25519"]);
+    let public = format!("{key}.pub");
+    home.said(&["host", "add", "gw1.example.test", "--key", &public]);
+    let record = home.said(&["dns", "records", "--host", "gw1.example.test"]);
+    let fingerprint = home.run(&["ssh-keygen", "-l", "-f", &public]);
+    let fingerprint = fingerprint.split(' ').nth(1).unwrap();
+    let text = fs::read_to_string(&public).unwrap();
+    let words: Vec<&str> = text.split_whitespace().take(2).collect();
+    let file = home.path().join(".config/penstock/hosts/gw2.example.test.host");
+    let line = format!("revoked {} {fingerprint} 2026-11-03", words.join(" "));
+    fs::write(&file, format!("id gw2.example.test\n{line}\n")).unwrap();
+    // As `ssh` and `penstock run` accept it from this host, and from no other.
+    home.said(&["host", "why", "gw1.example.test", "--key", &words.join(" ")]);
+    assert_eq!(home.said(&["dns", "records", "--hosts"]), record);
+
+    let own = home.run(&["ssh-keygen", "-r", "gw1.example.test.", "-f", &public]);
+    let elsewhere = own.replace("gw1.example", "gw2.example");
+    let records = format!("{own}{elsewhere}b A 127.0.0.1\n");
+    let domain = Domain::with(&Settings { records: &records, ..Settings::default() });
+    let kept = home.said(&push(&domain, &["--hosts"], &["--keep-others", "--dry-run"]));
+    let gone: Vec<&str> = kept.lines().filter(|line| line.starts_with("- ")).collect();
+    assert_eq!(gone.len(), 2, "with SHA-1 and SHA-256, of the host whose file revokes it: {kept}");
+    assert!(gone.iter().all(|line| line.starts_with("- gw2.example.test.")), "{kept}");
+    let path = domain.path();
+    let words = ["dns", "check", "--host", "gw1.example.test", "--no-services"];
+    let output =
+        home.penstock(&words.iter().copied().chain(path.iter().map(String::as_str)).collect::<Vec<_>>());
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(!told.contains("revoked"), "{told}");
+}
+
+#[test]
 fn records_of_a_revoked_openpgp_key_are_bad_and_a_push_removes_them() {
     let domain = Domain::start();
     let home = Home::new();

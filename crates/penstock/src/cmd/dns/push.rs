@@ -73,19 +73,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let zone = arguments.wanted.zone()?;
     let mut known = Keys::default();
     for name in &arguments.without {
-        let owner = Owner::within(name, zone.as_ref());
-        known.revoked.add_gone(owner.map_err(|fault| Failure::usage(format!("--without: {fault}")))?);
+        let owner = Owner::within(name, zone.as_ref())
+            .map_err(|fault| Failure::usage(format!("--without: {fault}")))?;
+        if let Some(zone) = zone.as_ref().filter(|zone| !owner.is_in(zone)) {
+            return Err(Failure::usage(format!(
+                "--without {owner}: it is not in the zone {zone} (--zone), so its records would stay\n  \
+                 hint: leave --zone out, and push the names of each zone to its own primary server"
+            )));
+        }
+        known.revoked.add_gone(owner);
     }
     let keys = arguments.wanted.with(known)?;
     let wanted = keys.sets();
-    for (owner, kind) in keys.revoked.places() {
-        let is_wanted = wanted.get(&(owner.clone(), *kind)).is_some_and(|set| !set.is_empty());
-        if is_wanted && keys.revoked.is_gone(owner) {
-            return Err(Failure::usage(format!(
-                "--without {owner}: a host of that name is here, and has records\n  hint: penstock host retire, or remove, if it is gone"
-            )));
-        }
-    }
     let others = if arguments.keep_others { Others::Keep } else { Others::Remove };
     let write = if arguments.dry_run { Write::DryRun } else { Write::Yes };
     let (revoked, ttl) = (&keys.revoked, arguments.ttl);

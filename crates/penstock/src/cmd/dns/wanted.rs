@@ -172,15 +172,21 @@ impl WantedArguments {
     }
 
     fn of_hosts(&self, zone: Option<&Owner>, keys: &mut Keys) -> Result<(), Failure> {
-        if !self.hosts && self.host.is_empty() {
+        if !self.hosts && self.host.is_empty() && !keys.revoked.has_gone() {
             return Ok(());
         }
         let store = Store::new(Places::of_user().map_err(Failure::runtime)?);
         let index = store.load().map_err(Failure::runtime)?;
+        refuse_present(&index, zone, &keys.revoked)?;
         for record in index.revoked().flat_map(FingerprintRecord::believed) {
             keys.revoked.add_sshfp(record.algorithm, record.hash, &record.fingerprint);
         }
         if self.hosts {
+            for name in index.damaged().keys() {
+                complain(&format!(
+                    "note: {name}: its file is damaged, so it is left out: penstock host why {name}\n"
+                ));
+            }
             for host in index.hosts() {
                 let found = match host.retired() {
                     None => sshfp((host, &index), zone, keys),
@@ -199,7 +205,24 @@ impl WantedArguments {
                 )));
             };
             let places = keys.revoked.places().count();
-            match sshfp((host, &index), zone, keys) {
+            let found = match host.retired() {
+                None => sshfp((host, &index), zone, keys),
+                Some(since) => {
+                    forbid((host, &index), &owners(host, zone).map_err(Failure::runtime)?, keys);
+                    Err(format!(
+                        "{}: it is retired since {since}, so it gets no record; penstock dns push --without takes those out that it has",
+                        host.name()
+                    ))
+                }
+            };
+            if let (Some(zone), Ok(owners)) = (zone, owners(host, zone))
+                && !owners.iter().any(|owner| owner.is_in(zone))
+            {
+                complain(&format!(
+                    "note: {name}: it is not in the zone {zone} (--zone), which leaves it out\n"
+                ));
+            }
+            match found {
                 Err(why) if keys.revoked.places().count() == places => return Err(Failure::runtime(why)),
                 Err(why) => keys.without.push(why),
                 Ok(()) => {}
@@ -389,9 +412,9 @@ fn sshfp((host, index): (&HostFile, &Index), zone: Option<&Owner>, keys: &mut Ke
     let owners = owners(host, zone)?;
     forbid((host, index), &owners, keys);
     let pins: Vec<_> =
-        host.pins().filter(|pin| pin.absent.is_none() && !index.is_revoked(&pin.key)).collect();
-    let proved = pins.iter().filter(|pin| pin.root() == Root::Proved);
-    let records: Vec<FingerprintRecord> = proved.filter_map(|pin| FingerprintRecord::of(&pin.key)).collect();
+        host.pins().filter(|pin| pin.absent.is_none() && !index.revokes(&pin.key, Some(host))).collect();
+    let proved = || pins.iter().filter(|pin| pin.root() == Root::Proved).map(|pin| &pin.key);
+    let records: Vec<FingerprintRecord> = proved().filter_map(FingerprintRecord::of).collect();
     if records.is_empty() {
         let why = match pins.is_empty() {
             true => "it has no pinned key",
@@ -401,8 +424,14 @@ fn sshfp((host, index): (&HostFile, &Index), zone: Option<&Owner>, keys: &mut Ke
         };
         return Err(format!("{}: {why}", host.name()));
     }
+    // Where only the file of another host revokes a key that is pinned here, this host is accepted with it.
+    let revoked_elsewhere = proved().filter(|key| index.is_revoked(key));
+    let good: Vec<FingerprintRecord> = revoked_elsewhere.flat_map(FingerprintRecord::believed).collect();
     let named = Some((host.name().clone(), host.port()));
     for owner in owners {
+        for FingerprintRecord { algorithm, hash, fingerprint } in &good {
+            keys.revoked.keep_sshfp(owner.clone(), *algorithm, *hash, fingerprint);
+        }
         for FingerprintRecord { algorithm, hash, fingerprint } in &records {
             let record = Record::sshfp(owner.clone(), *algorithm, *hash, fingerprint);
             keys.wanted.push(Wanted { record, of: format!("host {}", host.name()), host: named.clone() });
@@ -434,6 +463,32 @@ fn forbid_key(
     }
     let owner = address.cert_owner().map_err(|why| at(path, why))?;
     revoked.add_openpgp(owner, Kind::Cert, fingerprint);
+    Ok(())
+}
+
+/// Refuses names of hosts that are gone, of which one is here and in service: its records are those that others go by.
+fn refuse_present(index: &Index, zone: Option<&Owner>, revoked: &Revoked) -> Result<(), Failure> {
+    if !revoked.has_gone() {
+        return Ok(());
+    }
+    for name in index.damaged().keys() {
+        let owner = Owner::within(name.split_port().0, zone);
+        if let Some(owner) = owner.ok().filter(|owner| revoked.is_gone(owner)) {
+            return Err(Failure::runtime(format!(
+                "--without {owner}: a host of that name is here, and its file is damaged\n  hint: penstock host why {name}"
+            )));
+        }
+    }
+    for host in index.hosts().iter().filter(|host| host.retired().is_none()) {
+        let owners = owners(host, zone).unwrap_or_default();
+        let Some(owner) = owners.iter().find(|owner| revoked.is_gone(owner)) else { continue };
+        if sshfp((host, index), zone, &mut Keys::default()).is_ok() {
+            let name = host.name();
+            return Err(Failure::usage(format!(
+                "--without {owner}: a host of that name is here, and has records\n  hint: if it is gone: penstock host retire {name}, or remove {name}"
+            )));
+        }
+    }
     Ok(())
 }
 
