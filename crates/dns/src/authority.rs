@@ -51,6 +51,33 @@ pub enum ZoneKeys {
     Unproved,
 }
 
+/// Reason why no zone is found for a name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no zone is found for {owner}{why}")]
+pub struct NoZone {
+    owner: Owner,
+    why: NoZoneWhy,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum NoZoneWhy {
+    #[error("")]
+    NotThere,
+    /// What the last of them said.
+    #[error(" ({0})")]
+    Refused(String),
+    /// None of those that are asked answers.
+    #[error(": there is no answer ({0})")]
+    Silent(String),
+}
+
+impl NoZone {
+    /// Whether none of those that were asked has answered: then it says nothing of the name.
+    pub fn is_silence(&self) -> bool {
+        matches!(self.why, NoZoneWhy::Silent(_))
+    }
+}
+
 /// Limit of the servers of a zone that are asked.
 const MOST_SERVERS: usize = 32;
 /// Limits of what one answer makes us verify: a lying server must not keep us busy (CVE-2023-50387).
@@ -82,8 +109,8 @@ impl Authorities {
     /// Finds the zone of a name: the nearest name at or above it with an SOA record.
     ///
     /// # Errors
-    /// No server knows a zone; with the reason.
-    pub async fn zone_of(&self, owner: &Owner) -> Result<Owner, String> {
+    /// No server knows a zone, or none answers.
+    pub async fn zone_of(&self, owner: &Owner) -> Result<Owner, NoZone> {
         let mut at = Some(owner.clone());
         let mut why = None;
         while let Some(zone) = at {
@@ -93,6 +120,10 @@ impl Authorities {
                     Answer::Secure(records) | Answer::Insecure(records) => {
                         name::matching(&records, &name, RecordType::SOA).next().is_some()
                     }
+                    // Names above would have no answer either, each after the same time.
+                    Answer::Silent(error) => {
+                        return Err(NoZone { owner: owner.clone(), why: NoZoneWhy::Silent(error) });
+                    }
                     Answer::Failed(error) => {
                         why = Some(error);
                         false
@@ -100,7 +131,7 @@ impl Authorities {
                     _ => false,
                 },
                 Some(_) => {
-                    let mut found = false;
+                    let (mut found, mut silent) = (false, Vec::new());
                     for server in &self.named {
                         match server.ask(&name, RecordType::SOA).await {
                             Ok(answer) => {
@@ -112,11 +143,21 @@ impl Authorities {
                                     why = Some(format!("{}: it answers {}", server.shown(), code.to_str()));
                                 }
                             }
-                            Err(error) => why = Some(format!("{}: {error}", server.shown())),
+                            Err(error) => {
+                                let error = format!("{}: {error}", server.shown());
+                                silent.push(error.clone());
+                                why = Some(error);
+                            }
                         }
                         if found {
                             break;
                         }
+                    }
+                    if silent.len() == self.named.len() {
+                        return Err(NoZone {
+                            owner: owner.clone(),
+                            why: NoZoneWhy::Silent(silent.join("; ")),
+                        });
                     }
                     found
                 }
@@ -126,8 +167,8 @@ impl Authorities {
             }
             at = zone.parent();
         }
-        let why = why.map_or(String::new(), |why| format!(" ({why})"));
-        Err(format!("no zone is found for {owner}{why}"))
+        let why = why.map_or(NoZoneWhy::NotThere, NoZoneWhy::Refused);
+        Err(NoZone { owner: owner.clone(), why })
     }
 
     /// The servers of a zone, by its NS records, with all of their addresses. One whose name does not resolve is among them: what
@@ -145,7 +186,9 @@ impl Authorities {
         let name = name::name(zone);
         let records = match self.finder.answer(name.clone(), RecordType::NS).await {
             Answer::Secure(records) | Answer::Insecure(records) => records,
-            Answer::Failed(why) | Answer::Bogus(why) => return Err(format!("the servers of {zone}: {why}")),
+            Answer::Silent(why) | Answer::Failed(why) | Answer::Bogus(why) => {
+                return Err(format!("the servers of {zone}: {why}"));
+            }
             Answer::None | Answer::SecurelyNone => return Err(format!("{zone} has no NS records")),
         };
         let mut servers = Vec::new();

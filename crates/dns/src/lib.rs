@@ -21,7 +21,7 @@ mod turns;
 mod update;
 
 pub use ask::Silence;
-pub use authority::{Authorities, Server, ZoneKeys};
+pub use authority::{Authorities, NoZone, Server, ZoneKeys};
 pub use resolver::{Anchor, Answer, Resolver, ResolverFault};
 pub use roll::{Look, Looked, Plan, Roll, RollFault, Services, TlsLook, Waiting, too_many};
 pub use service::chains;

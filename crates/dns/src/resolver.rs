@@ -12,6 +12,7 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError as Said, NetError};
 use hickory_resolver::proto::dnssec::{Proof, TrustAnchors};
 use hickory_resolver::proto::rr::{Record, RecordType};
+use hickory_resolver::system_conf::read_system_conf;
 use thiserror::Error;
 
 use access::keys::{Kind, Owner, Proved};
@@ -58,12 +59,17 @@ pub enum Answer {
     SecurelyNone,
     /// There are none, and that is not proved.
     None,
+    /// The resolver is away: another question would have no answer either. With the reason, which names the resolver.
+    Silent(String),
+    /// It gives no usable answer to this question. With the reason, which names the resolver.
     Failed(String),
 }
 
 #[derive(Clone)]
 pub struct Resolver {
     resolver: TokioResolver,
+    /// Who is asked, for messages.
+    asked: String,
 }
 
 impl Resolver {
@@ -77,15 +83,22 @@ impl Resolver {
 
     pub(crate) fn with(validation: &Validation, server: Option<SocketAddr>) -> Result<Self, ResolverFault> {
         let servers = |error: NetError| ResolverFault::Servers(error.to_string());
-        let mut builder = match server {
+        let (mut builder, asked) = match server {
             Some(server) => {
                 let mut connections = vec![ConnectionConfig::udp(), ConnectionConfig::tcp()];
                 connections.iter_mut().for_each(|connection| connection.port = server.port());
                 let servers = vec![NameServerConfig::new(server.ip(), true, connections)];
                 let config = ResolverConfig::from_name_servers(servers);
-                TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+                let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+                (builder, format!("the resolver {server}"))
             }
-            None => TokioResolver::builder_tokio().map_err(servers)?,
+            None => {
+                let (config, options) = read_system_conf().map_err(servers)?;
+                let all: Vec<String> = config.name_servers().iter().map(|one| one.ip.to_string()).collect();
+                let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+                *builder.options_mut() = options;
+                (builder, format!("the resolver {} of /etc/resolv.conf", all.join(", ")))
+            }
         };
         let options = builder.options_mut();
         options.edns0 = true;
@@ -100,7 +113,7 @@ impl Resolver {
                 builder.with_trust_anchor(Arc::new(anchors)).build()
             }
         };
-        resolver.map(|resolver| Self { resolver }).map_err(servers)
+        Ok(Self { resolver: resolver.map_err(servers)?, asked })
     }
 
     /// Looks up the records of a name, which may have a final dot.
@@ -124,7 +137,7 @@ impl Resolver {
             Answer::Bogus(why) => Proved::Bogus(why),
             Answer::SecurelyNone => Proved::SecurelyNone,
             Answer::None => Proved::None,
-            Answer::Failed(why) => Proved::Failed(why),
+            Answer::Silent(why) | Answer::Failed(why) => Proved::Failed(why),
         }
     }
 
@@ -142,15 +155,22 @@ impl Resolver {
             }
             Err(NetError::Dns(Said::Nsec { proof: Proof::Secure, .. })) => Answer::SecurelyNone,
             Err(NetError::Dns(Said::NoRecordsFound(_) | Said::Nsec { .. })) => Answer::None,
-            Err(error) => Answer::Failed(error.to_string()),
+            Err(error @ (NetError::Timeout | NetError::NoConnections | NetError::Io(_))) => {
+                Answer::Silent(self.failed(&error))
+            }
+            Err(error) => Answer::Failed(self.failed(&error)),
         }
+    }
+
+    fn failed(&self, error: &NetError) -> String {
+        format!("{}: {error}", self.asked)
     }
 
     /// Addresses of a host, at least one, or the reason why there are none.
     pub(crate) async fn addresses(&self, host: &Name) -> Result<Vec<IpAddr>, String> {
         let found = self.resolver.lookup_ip(host.clone()).await.map_err(|error| match error {
             NetError::Dns(Said::NoRecordsFound(_)) => "the DNS has none".to_owned(),
-            error => error.to_string(),
+            error => self.failed(&error),
         })?;
         let found: Vec<IpAddr> = found.iter().collect();
         if found.is_empty() { Err("the DNS has none".to_owned()) } else { Ok(found) }

@@ -93,7 +93,8 @@ impl Roll {
         let mut ttl_before = 0;
         for (owner, kind) in plan.wanted.keys() {
             let _turn = plan.turns.turn().await;
-            let zone = authorities.zone_of(owner).await.map_err(RollFault::Servers)?;
+            let zone = authorities.zone_of(owner).await;
+            let zone = zone.map_err(|why| RollFault::Servers(why.to_string()))?;
             let own = authorities.servers(&zone).await.map_err(RollFault::Servers)?;
             for server in &own {
                 // Before the first push: what caches may remember, that there is an older set, or that there is none.

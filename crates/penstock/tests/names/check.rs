@@ -1,5 +1,7 @@
 //! What is wrong with a zone is found, each fault by its name, at the server that has it.
 
+use std::collections::BTreeSet;
+use std::net::{TcpListener, UdpSocket};
 use std::process::Output;
 
 use serde_json::Value;
@@ -185,13 +187,52 @@ fn check_ends_at_its_time_limit_and_names_what_was_not_asked() {
     let home = Home::new();
     let file = certificate(&home, "www", "www.example.test");
     // It takes every question and answers none.
-    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let place = silent.local_addr().unwrap().to_string();
     let output = check_alone(&home, &["--next", &file, "--server", &place, "--timeout", "500ms"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(findings(&output), ["bad silent -"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("the time limit of 0.5 s is over"), "{text}");
+    assert!(text.contains(&format!("asked were {place} for the records, and the resolver of")), "{text}");
+}
+
+/// Takes every question over UDP and TCP and answers none.
+fn silent() -> (UdpSocket, TcpListener) {
+    eventually("the same port twice", secs(10), || {
+        let udp = UdpSocket::bind("127.0.0.1:0").ok()?;
+        let tcp = TcpListener::bind(udp.local_addr().ok()?).ok()?;
+        Some((udp, tcp))
+    })
+}
+
+/// The first labels of the names that were asked for, each once.
+fn asked_for(silent: &UdpSocket) -> BTreeSet<Vec<u8>> {
+    silent.set_nonblocking(true).unwrap();
+    let mut names = BTreeSet::new();
+    let mut question = [0; 1500];
+    while let Ok((length, _)) = silent.recv_from(&mut question) {
+        let label = 13..13 + usize::from(question[12]);
+        names.insert(question[..length][label].to_vec());
+    }
+    names
+}
+
+#[test]
+fn a_server_that_never_answers_is_named_after_one_name_with_what_to_do() {
+    let home = Home::new();
+    let file = certificate(&home, "www", "www.example.test");
+    for (option, hint) in [("--server", "--server ADDRESS"), ("--dns-server", "--dns-server ADDRESS")] {
+        let (udp, _tcp) = silent();
+        let place = udp.local_addr().unwrap().to_string();
+        let output = check_alone(&home, &["--next", &file, option, &place]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("for _443._tcp.www.example.test: there is no answer ("), "{text}");
+        assert!(text.contains(&place) && text.contains(hint), "{text}");
+        // Names above it have no other servers.
+        assert_eq!(asked_for(&udp), BTreeSet::from([b"_443".to_vec()]), "{text}");
+    }
 }
 
 #[test]

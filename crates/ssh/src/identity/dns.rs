@@ -29,7 +29,7 @@ impl Dns {
             Answer::Insecure(records) => SshfpAnswer::Insecure(fingerprints(records)),
             Answer::Bogus(why) => SshfpAnswer::Bogus(why),
             Answer::SecurelyNone | Answer::None => SshfpAnswer::None,
-            Answer::Failed(why) => SshfpAnswer::Failed(why),
+            Answer::Silent(why) | Answer::Failed(why) => SshfpAnswer::Failed(why),
         }
     }
 }

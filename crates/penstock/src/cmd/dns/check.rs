@@ -138,12 +138,9 @@ async fn check(
                 problem: Problem::Silent,
                 place: None,
                 text: format!(
-                    "not asked to the end: the time limit of {} s is over (--timeout waits longer); {} was asked for names and proofs: does it answer?",
+                    "not asked to the end: the time limit of {} s is over (--timeout waits longer); asked were {}: do they answer?",
                     arguments.timeout.as_secs_f64(),
-                    arguments.dns_server.map_or_else(
-                        || "the resolver of /etc/resolv.conf".to_owned(),
-                        |server| format!("the resolver {server}")
-                    )
+                    asked(arguments)
                 ),
             }),
         }
@@ -152,6 +149,23 @@ async fn check(
     checked.found.sort_by_key(|finding| finding.severity);
     Ok(checked)
 }
+
+/// Which servers a check asks, as far as the command line says.
+fn asked(arguments: &Arguments) -> String {
+    let resolver = arguments.dns_server.map_or_else(
+        || "the resolver of /etc/resolv.conf".to_owned(),
+        |server| format!("the resolver {server}"),
+    );
+    let servers: Vec<String> = arguments.servers.iter().map(SocketAddr::to_string).collect();
+    match servers.is_empty() {
+        true => format!("{resolver} for names and proofs, and the servers of the zone"),
+        false => format!("{} for the records, and {resolver} for names and proofs", servers.join(", ")),
+    }
+}
+
+const ASK_ANOTHER_RESOLVER: &str =
+    "\n  hint: does it answer other programs? --dns-server ADDRESS asks another resolver";
+const ASK_ANOTHER_SERVER: &str = "\n  hint: does it answer other programs? --server ADDRESS names another one; without it those of the NS records are asked";
 
 /// A check on its way.
 struct Checker<'a> {
@@ -201,13 +215,20 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Finds the zone of a name, and its servers, unless they are known already.
-    async fn zone(&mut self, name: &Owner) -> Result<(Owner, Option<Vec<Server>>), String> {
-        let zone = self.authorities.zone_of(name).await?;
+    /// Finds the zone of a name, and its servers, unless they are known already. The error has a hint behind it.
+    async fn zone(&mut self, name: &Owner) -> Result<(Owner, Option<Vec<Server>>), (String, &'static str)> {
+        let zone = self.authorities.zone_of(name).await.map_err(|why| {
+            let hint = match (why.is_silence(), self.arguments.servers.is_empty()) {
+                (false, _) => "",
+                (true, true) => ASK_ANOTHER_RESOLVER,
+                (true, false) => ASK_ANOTHER_SERVER,
+            };
+            (why.to_string(), hint)
+        })?;
         match self.zones.contains_key(&zone) {
             true => Ok((zone, None)),
             false => {
-                let servers = self.authorities.servers(&zone).await?;
+                let servers = self.authorities.servers(&zone).await.map_err(|why| (why, ""))?;
                 Ok((zone, Some(servers)))
             }
         }
@@ -221,8 +242,10 @@ impl Checker<'_> {
             let name = at.last().unwrap_or(owner);
             let (zone, found) = match self.zone(name).await {
                 Ok(found) => found,
-                Err(why) if at.len() == 1 => return Err(Failure::runtime(plain(&why))),
-                Err(why) => {
+                Err((why, hint)) if at.len() == 1 => {
+                    return Err(Failure::runtime(format!("{}{hint}", plain(&why))));
+                }
+                Err((why, _)) => {
                     // Where the alias leads is not ours: the others are checked all the same.
                     let text = format!("its alias leads to {name}: {why}");
                     let (owner, place) = (owner.clone(), None);

@@ -125,7 +125,7 @@ impl HostKey {
         let mut others = Set::new();
         for record in &self.records {
             let zone = authorities.zone_of(&record.owner).await;
-            let zone = zone.map_err(|why| Failure::runtime(plain(&why)))?;
+            let zone = zone.map_err(|why| Failure::runtime(plain(&why.to_string())))?;
             let servers = authorities.servers(&zone).await;
             for server in servers.map_err(|why| Failure::runtime(plain(&why)))? {
                 let seen = server.see(&zone, &record.owner, Kind::Sshfp, &ZoneKeys::Unproved).await;
