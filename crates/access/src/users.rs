@@ -9,10 +9,12 @@ use crate::policy::Role;
 use crate::sasl::{Credential, CredentialError, prepare};
 
 mod account;
+mod exposed;
 mod ssh_key;
 mod token;
 
 pub use account::{Account, NoAccount};
+pub use exposed::{Exposed, FIRST_PERSON};
 pub use ssh_key::{NoSshKey, SshKey};
 pub use token::{Secret, Token};
 

@@ -14,15 +14,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use access::backoff::{Backoff, Wait};
 use access::policy::{Granted, Policy, Subject};
 use access::sasl::Credential;
-use access::users::{LARGEST, User, Users};
+use access::users::{Exposed, LARGEST, User, Users};
 use logic::client_slots::Party;
 use state::State;
 use state::events::RateLimitedEvent;
 use state::lock::lock;
 use tokio::task::spawn_blocking;
-
-/// Permission bits of other users than the owner.
-const OF_OTHERS: u32 = 0o077;
 
 /// Time after a change within which a file can change again without a change of its times.
 const TICK: Duration = Duration::from_millis(50);
@@ -81,7 +78,7 @@ struct Read {
     users: Result<Arc<Users>, String>,
 }
 
-/// Changes with the content of a file: device, inode, size, mode, mtime and ctime.
+/// Changes with the content and the owner of a file: device, inode, size, mode, mtime and ctime.
 type Stamp = (u64, u64, u64, u32, (i64, i64), (i64, i64));
 
 impl Logins {
@@ -232,12 +229,10 @@ fn read_users(path: &Path) -> Result<Arc<Users>, String> {
         format!("{shown}: {error}{way}")
     };
     let (of, bytes) = sys::file::read_owned(path, LARGEST).map_err(failed)?;
-    let mode = of.mode();
-    if mode & OF_OTHERS != 0 {
-        return Err(format!(
-            "{shown} has mode {:04o}: others than its owner can use it; chmod 600 {shown}",
-            mode & 0o7777
-        ));
+    let own = nix::unistd::geteuid().as_raw();
+    if let Some(exposed) = Exposed::of(of.uid(), of.mode(), own) {
+        let (why, remedy) = (exposed.why(None), exposed.remedy(&text::shell::path(path), own));
+        return Err(format!("{shown} {why}; {remedy}"));
     }
     if bytes.len() as u64 > LARGEST {
         return Err(format!("{shown} is larger than {} MiB", LARGEST >> 20));
@@ -291,6 +286,17 @@ mod tests {
         assert!(stamp(&path, old).is_some() && stamp(&path, SystemTime::UNIX_EPOCH).is_none());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(logins.users(Some(&path)).await.unwrap_err().contains("chmod 600"));
+        if nix::unistd::geteuid().is_root() {
+            // Its owner could write any role into it.
+            write("ann role=view\n");
+            std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
+            let why = logins.users(Some(&path)).await.unwrap_err();
+            assert!(
+                why.contains("belongs to user 12345 (mode 0600), who could have written any key"),
+                "{why}"
+            );
+            std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        }
         write("ann role=view\n");
         let same = async || {
             let (one, other) =

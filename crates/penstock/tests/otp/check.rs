@@ -56,6 +56,12 @@ fn files_that_the_server_would_not_use_are_named() {
     set_mode("otp.key", 0o600);
     let good = said(&tokens, "");
     assert!(!good.contains(users) && !good.contains(key), "{good}");
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(tokens.directory.join("users"), Some(12_345), None).unwrap();
+        let foreign = said(&tokens, "");
+        assert!(foreign.contains("users belongs to user 12345 (mode 0600), who could have"), "{foreign}");
+        std::os::unix::fs::chown(tokens.directory.join("users"), Some(0), None).unwrap();
+    }
     fs::write(tokens.directory.join("users"), "alice role=root\n").unwrap();
     let wrong = said(&tokens, "");
     assert!(wrong.contains("line 1: role role=root is none of view, operate, admin"), "{wrong}");

@@ -4,15 +4,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use access::users::{LARGEST, Users};
+use access::users::{Exposed, LARGEST, Users};
 use config::MachineFault;
 use credentials::StoreError;
+use serve::confinement::DEFAULT_USER;
 use text::shell;
 
 use crate::output::plain;
-
-/// Permission bits of other users than the owner.
-const OF_OTHERS: u32 = 0o077;
 
 /// Returns the faults of the files of users and of the key file. A file that this user may not look at is left out: the check
 /// of paths reports it.
@@ -26,30 +24,48 @@ pub(super) fn unusable(config: &config::Config) -> Vec<MachineFault> {
         ("otp.users", modules, "no user would be let in by PAM"),
     ];
     let users = files.into_iter().filter_map(|(key, path, effect)| {
-        let (why, hint) = of_users(path?)?;
+        let (why, hint) = of_users(path?, &readers(config))?;
         Some(MachineFault { key: key.to_owned(), message: format!("{why}: {effect}"), hint: Some(hint) })
     });
     users.chain(seal(config)).collect()
 }
 
+/// Numbers of the users as one of which the process would read the files. Whether root stays is not asked here.
+fn readers(config: &config::Config) -> Vec<u32> {
+    let number = |name: &str| Some(sys::privilege::user(name).ok()??.uid.as_raw());
+    let own = nix::unistd::geteuid();
+    match config.process.user.as_deref().and_then(number) {
+        Some(user) => vec![user],
+        None if own.is_root() => number(DEFAULT_USER).into_iter().chain([own.as_raw()]).collect(),
+        None => vec![own.as_raw()],
+    }
+}
+
 /// Why a file of users cannot be used, and what to do.
-fn of_users(path: &Path) -> Option<(String, String)> {
+fn of_users(path: &Path, readers: &[u32]) -> Option<(String, String)> {
     let (shown, word) = (plain(&path.display().to_string()), shell::path(path));
-    let about = match path.metadata() {
-        Ok(about) => about,
+    let (of, bytes) = match sys::file::read_owned(path, LARGEST) {
+        Ok((of, bytes)) => (of, Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let hint = format!("penstock user --file {word} add NAME makes it");
             return Some((format!("there is no file {shown}"), hint));
         }
-        Err(_) => return None,
+        // This user may not read it, and sees its mode all the same.
+        Err(_) => (path.metadata().ok()?, None),
     };
-    if about.mode() & OF_OTHERS != 0 {
-        let mode = about.mode() & 0o7777;
-        let why = format!("{shown} has mode {mode:04o}, and others than its owner can use it");
-        return Some((why, format!("chmod 600 {word}")));
+    let mut judged = readers.iter().map(|own| (Exposed::of(of.uid(), of.mode(), *own), *own));
+    let judgement = judged.clone().find(|(exposed, _)| exposed.is_none()).or_else(|| judged.next_back());
+    match (judgement?, &bytes) {
+        ((Some(exposed @ Exposed::Open { mode }), own), _) => {
+            let why = format!("{shown} has mode {mode:04o}, and others than its owner can use it");
+            return Some((why, exposed.remedy(&word, own)));
+        }
+        ((Some(exposed @ Exposed::Foreign { .. }), own), Some(_)) => {
+            return Some((format!("{shown} {}", exposed.why(None)), exposed.remedy(&word, own)));
+        }
+        _ => {}
     }
-    let text = String::from_utf8(sys::file::read(path, LARGEST).ok()?).ok()?;
-    let error = Users::parse(&text).err()?;
+    let error = Users::parse(&String::from_utf8(bytes?).ok()?).err()?;
     Some((format!("{shown}: {}", plain(&error.to_string())), "correct that line".to_owned()))
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use access::users::{LARGEST, Users};
+use access::users::{Exposed, FIRST_PERSON, LARGEST, Users};
 
 use crate::cmd::ctl::save::Replacement;
 use crate::output::{Failure, complain, plain};
@@ -20,12 +20,6 @@ pub(super) fn named(file: &Path) -> String {
         false => format!(" --file {}", text::shell::word(&file.display().to_string())),
     }
 }
-
-/// Permission bits of other users than the owner.
-const OF_OTHERS: u32 = 0o077;
-
-/// Users with smaller numbers are of the system: as one of them a server runs.
-const FIRST_PERSON: u32 = 1000;
 
 pub(super) fn unknown(file: &Path, name: &str) -> Failure {
     let (file, name) = (plain(&file.display().to_string()), plain(name));
@@ -55,30 +49,22 @@ pub(super) fn read(file: &Path) -> Result<(Option<String>, Users), Failure> {
 }
 
 /// Refuses a file that other users can read, which then know what checks passwords, or could have written: then they decide
-/// whose keys go to which hosts. A server refuses the first, too.
+/// whose keys go to which hosts. A server refuses it, too.
 fn refuse_exposed(file: &Path, of: &fs::Metadata, shown: &str) -> Result<(), Failure> {
-    if !of.is_file() {
-        return Ok(());
-    }
-    let (word, own) = (text::shell::path(file), nix::unistd::geteuid().as_raw());
-    let mode = of.mode() & 0o7777;
-    let is_of_server = own == 0 && of.uid() < FIRST_PERSON;
-    if of.uid() != own && of.uid() != 0 && !is_of_server {
-        let owner = nix::unistd::User::from_uid(of.uid().into()).ok().flatten();
-        let owner = owner.map_or_else(|| format!("user {}", of.uid()), |owner| plain(&owner.name));
-        return Err(Failure::usage(format_args!(
-            "{shown} belongs to {owner} (mode {mode:04o}), who could have written any key and any role into it\n  \
-             hint: chown {own} {word}, if you know who wrote it; a server that runs as a user of its own needs a number below {FIRST_PERSON}"
-        )));
-    }
-    if mode & OF_OTHERS != 0 {
-        return Err(Failure::usage(format_args!(
-            "{shown} has mode {mode:04o}: others than its owner can use it, and it has what checks passwords and whose keys are whose\n  \
-             hint: chmod 600 {word}{}",
-            if mode & 0o022 == 0 { "" } else { ", if you know who wrote it" }
-        )));
-    }
-    Ok(())
+    let own = nix::unistd::geteuid().as_raw();
+    let Some(exposed) = Exposed::of(of.uid(), of.mode(), own).filter(|_| of.is_file()) else { return Ok(()) };
+    let owner = nix::unistd::User::from_uid(of.uid().into()).ok().flatten();
+    let why = exposed.why(owner.map(|owner| plain(&owner.name)).as_deref());
+    let (more, behind) = match exposed {
+        Exposed::Foreign { .. } => {
+            ("", format!("; a server that runs as a user of its own needs a number below {FIRST_PERSON}"))
+        }
+        Exposed::Open { .. } => {
+            (", and it has what checks passwords and whose keys are whose", String::new())
+        }
+    };
+    let remedy = exposed.remedy(&text::shell::path(file), own);
+    Err(Failure::usage(format_args!("{shown} {why}{more}\n  hint: {remedy}{behind}")))
 }
 
 /// Reads the file for a look at keys. That there is none is said: then no key has an owner.
