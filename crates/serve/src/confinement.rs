@@ -21,6 +21,7 @@ use sys::sandbox::{self, Enforced, Files};
 
 use crate::acme::helper;
 use crate::causes::causes;
+use crate::keytab::{Keytab, NamedBy};
 use crate::paths::{self, Access, Need};
 
 mod denied;
@@ -186,6 +187,9 @@ pub fn restrict(
         false => {
             let mut files = files(confinement.uid, needs);
             files.change.extend_from_slice(kept);
+            // The file alone: what is beside it is not ours, and another file that takes its place needs a new start.
+            let keytab = Keytab::of(config.remote_control());
+            files.read.extend(keytab.filter(|it| it.named_by == NamedBy::System).map(|it| it.path));
             let restricted = sandbox::restrict_files(&files);
             if !matches!(restricted, Ok(Enforced::Not) | Err(_)) {
                 confinement.reachable = files;

@@ -51,7 +51,7 @@ mod words;
 use client::Shared;
 use ending::Ending;
 use remote::kerberos::Kerberos;
-pub(crate) use remote::{KeysOfService, OF_LOG_IN, SIZE as REMOTE_SIZE, kerberos_files};
+pub(crate) use remote::{OF_LOG_IN, SIZE as REMOTE_SIZE, kerberos_files};
 use session::Session;
 use step_up::Proved;
 use stream::Stream;

@@ -21,6 +21,7 @@ pub mod doctor;
 pub mod exposition;
 pub mod health;
 mod kept;
+pub mod keytab;
 mod log_in_files;
 pub mod logins;
 mod needs;

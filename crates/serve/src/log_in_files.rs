@@ -1,6 +1,6 @@
 //! Looks at the files by which users and operators log in, at a start and a reload: one that cannot be used is degraded before
 //! the first log-in fails. Each log-in says it too: `crates/serve/src/logins.rs` of the file of users,
-//! `crates/serve/src/control/remote/kerberos.rs` of the keys of the service.
+//! `crates/serve/src/keytab.rs` of the keys of the service.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use state::State;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::control::KeysOfService;
+use crate::keytab::Keytab;
 use crate::logins::{Logins, SUBJECT, subject};
 
 /// Time that a start and a reload wait for the disk.
@@ -30,9 +30,9 @@ pub(crate) async fn look(config: &Config, logins: &Logins, state: &Arc<State>) {
     let subjects: Vec<String> = files.iter().map(|path| subject(path)).collect();
     let is_gone = |known: &str| known.starts_with(SUBJECT) && !subjects.iter().any(|one| one == known);
     state.forget_degraded(is_gone);
-    let keys = KeysOfService::of(remote);
+    let keys = Keytab::of(remote);
     if keys.is_none() {
-        state.forget_degraded(|subject| subject == KeysOfService::SUBJECT);
+        state.forget_degraded(|subject| subject == Keytab::SUBJECT);
     }
     let looking = async {
         for path in files {

@@ -108,6 +108,10 @@ type DeleteSecContext = unsafe extern "C" fn(*mut Status, *mut Opaque, *mut Buff
 type DisplayStatus =
     unsafe extern "C" fn(*mut Status, Status, c_int, *mut Oid, *mut u32, *mut Buffer) -> Status;
 type ReleaseBuffer = unsafe extern "C" fn(*mut Status, *mut Buffer) -> Status;
+/// krb5_init_context, krb5_kt_default_name, krb5_free_context: of the library of Kerberos below that of GSSAPI.
+type InitContext = unsafe extern "C" fn(*mut Opaque) -> i32;
+type KeytabName = unsafe extern "C" fn(Opaque, *mut c_char, c_int) -> i32;
+type FreeContext = unsafe extern "C" fn(Opaque);
 
 /// The functions of the library. It stays loaded until the process ends.
 #[derive(Clone, Copy)]
@@ -122,6 +126,8 @@ pub struct Library {
     delete_sec_context: DeleteSecContext,
     display_status: DisplayStatus,
     release_buffer: ReleaseBuffer,
+    /// `None`: another library of Kerberos.
+    krb5: Option<(InitContext, KeytabName, FreeContext)>,
 }
 
 impl std::fmt::Debug for Library {
@@ -198,11 +204,17 @@ impl Library {
         };
         macro_rules! function {
             ($name:literal, $kind:ty) => {
-                // SAFETY: the address is that of the function of this name, whose type is that of RFC 2744 and gssapi_ext.h.
+                // SAFETY: the address is that of the function of this name, whose type is that of RFC 2744, gssapi_ext.h and krb5.h.
                 unsafe { std::mem::transmute::<*mut c_void, $kind>(find($name)?) }
             };
         }
+        let krb5 = || -> Result<_, String> {
+            let init = function!(c"krb5_init_context", InitContext);
+            let name = function!(c"krb5_kt_default_name", KeytabName);
+            Ok((init, name, function!(c"krb5_free_context", FreeContext)))
+        };
         Ok(Self {
+            krb5: krb5().ok(),
             import_name: function!(c"gss_import_name", ImportName),
             release_name: function!(c"gss_release_name", ReleaseName),
             display_name: function!(c"gss_display_name", DisplayName),
@@ -214,6 +226,24 @@ impl Library {
             display_status: function!(c"gss_display_status", DisplayStatus),
             release_buffer: function!(c"gss_release_buffer", ReleaseBuffer),
         })
+    }
+
+    /// The keytab that is used where none is named, in the words of the library (`FILE:/etc/krb5.keytab`): by KRB5_KTNAME, by
+    /// krb5.conf, or by its build. `None` if it does not say. Reads files.
+    pub fn default_keytab(&self) -> Option<String> {
+        let (init, name, free) = self.krb5?;
+        let (mut context, mut text): (Opaque, _) = (null_mut(), [0u8; 4096]);
+        // SAFETY: the pointer is to a value that lives until the call has returned. The context is freed below.
+        if unsafe { init(&mut context) } != 0 {
+            return None;
+        }
+        let size = c_int::try_from(text.len()).unwrap_or(0);
+        // SAFETY: the context was made above; the library writes at most `size` bytes into the buffer, a zero byte among them.
+        let status = unsafe { name(context, text.as_mut_ptr().cast(), size) };
+        // SAFETY: the context was made above, and is not used after this.
+        unsafe { free(context) };
+        let text = CStr::from_bytes_until_nul(&text).ok().filter(|_| status == 0)?;
+        text.to_str().ok().map(str::to_owned)
     }
 
     /// Accepts the first token of an initiator, with channel bindings. A context that needs more tokens is refused: Kerberos

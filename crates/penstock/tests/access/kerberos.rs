@@ -45,6 +45,13 @@ fn log_in(peer: &mut Peer, mechanism: &str, header: &Header, token: &[u8]) -> St
     }
 }
 
+/// Logs ann in with a ticket that is not bound to the connection; returns the last answer.
+pub(crate) fn ticket(realm: &Realm, peer: &mut Peer) -> String {
+    let header = header(BindingFlag::Cannot, None);
+    let token = realm.token("ann", "host@localhost", Some(&application_data(&header, None)));
+    log_in(peer, "GS2-KRB5", &header, &token)
+}
+
 #[test]
 fn a_ticket_logs_in_bound_to_the_connection_and_unbound() {
     let realm = Realm::start();

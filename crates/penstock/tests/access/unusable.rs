@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use access::sasl::gs2::{BindingFlag, Header, TokenForm};
-use access::sasl::krb5::{First, application_data};
-use base64ct::{Base64, Encoding};
 use testing::pki::Authority;
 use testing::{eventually, secs};
 
@@ -67,16 +66,7 @@ fn a_file_of_users_that_cannot_be_used_is_degraded_from_the_start_until_it_is_go
 fn a_keytab_that_cannot_be_read_is_degraded_until_a_ticket_logs_in() {
     let realm = Realm::start();
     let site = kerberos::site(&realm, "");
-    let log_in = || {
-        let mut peer = Peer::connect(&site, None);
-        let header = Header { form: TokenForm::Standard, flag: BindingFlag::Cannot, authzid: None };
-        let token = realm.token("ann", "host@localhost", Some(&application_data(&header, None)));
-        let first = First::encode(&header, &token).unwrap();
-        match peer.challenge(&format!("AUTH GS2-KRB5 {}", Base64::encode_string(&first))) {
-            Ok(_) => peer.ask(""),
-            Err(answer) => answer,
-        }
-    };
+    let log_in = || kerberos::ticket(&realm, &mut Peer::connect(&site, None));
     let (keytab, away) = (realm.file("keytab"), realm.file("away"));
     fs::rename(&keytab, &away).unwrap();
     assert!(log_in().starts_with("535 "));
@@ -87,6 +77,63 @@ fn a_keytab_that_cannot_be_read_is_degraded_until_a_ticket_logs_in() {
     fs::rename(&away, &keytab).unwrap();
     assert!(log_in().starts_with("235 "));
     whole(&site, "the keytab");
+}
+
+/// A keytab that KRB5_KTNAME names, in a directory that no path of the configuration leads to.
+fn site_with_keytab_of_system(realm: &Realm, keytab: &Path) -> Site {
+    let (conf, keytab) = (realm.file("krb5.conf"), format!("FILE:{}", keytab.display()));
+    Site::with(
+        "kerberos = { host = \"localhost\" }",
+        "[process]\nstate-directory = \"@DIR@/state\"\n",
+        &[("KRB5_CONFIG", conf.to_str().unwrap()), ("KRB5_KTNAME", &keytab)],
+    )
+}
+
+/// What a check and a doctor say of the keytab. Both say the same.
+fn checked(site: &Site, keytab: &Path) -> String {
+    let said = |word: &str| {
+        let mut command = Command::new(testing::binary());
+        command.arg(word).arg(site.file("penstock.toml")).stdin(Stdio::null());
+        command.env("KRB5_KTNAME", format!("FILE:{}", keytab.display()));
+        let output = testing::server::run_to_end(&mut command, secs(30));
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8(text).unwrap();
+        let line = text.lines().find(|line| line.contains("no ticket could be judged"));
+        line.map(|line| line[line.find("control.kerberos: ").unwrap()..].to_owned()).unwrap_or_default()
+    };
+    assert_eq!(said("check"), said("doctor"));
+    said("check")
+}
+
+#[test]
+fn the_keytab_of_the_system_is_looked_at_before_the_first_ticket_comes() {
+    let realm = Realm::start();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let keytab = elsewhere.path().join("keytab");
+    let part = format!("the keytab of the system {} cannot be read: No such file", keytab.display());
+    {
+        let site = site_with_keytab_of_system(&realm, &keytab);
+        let health = degraded(&site, &part);
+        assert!(health.contains("; but log-ins fail: control.kerberos.keytab: "), "{health}");
+        let said = checked(&site, &keytab);
+        assert!(said.contains(&part) && said.contains("no ticket could be judged"), "{said}");
+    }
+    fs::copy(realm.file("keytab"), &keytab).unwrap();
+    let site = site_with_keytab_of_system(&realm, &keytab);
+    assert_eq!(checked(&site, &keytab), "");
+    let answer = kerberos::ticket(&realm, &mut Peer::connect(&site, None));
+    assert!(answer.starts_with("235 "), "{answer}");
+    whole(&site, "the keytab");
+    // The process would be a user to whom the keytab is closed.
+    if nix::unistd::geteuid().is_root() {
+        let text = fs::read_to_string(site.file("penstock.toml")).unwrap();
+        let text = text.replace("[process]\n", "[process]\nuser = \"nobody\"\n");
+        fs::write(site.file("penstock.toml"), text).unwrap();
+        fs::set_permissions(&keytab, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(elsewhere.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let said = checked(&site, &keytab);
+        assert!(said.contains("no ticket could be judged: the process serves as user nobody"), "{said}");
+    }
 }
 
 #[test]

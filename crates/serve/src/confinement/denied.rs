@@ -14,6 +14,7 @@ use sys::privilege::{self, Capability, Reach, Who};
 
 use super::{DEFAULT_USER, asked, named_by, why_root};
 use crate::causes::causes;
+use crate::keytab::{Keytab, NamedBy};
 use crate::paths::{self, Access, Need};
 
 /// Keys whose files are made before the user changes.
@@ -60,11 +61,22 @@ pub fn at_start_by_root(config: &Config, file: Option<&Path>) -> Option<AtStart>
     if let LogTarget::File(path) = &config.access_log.target {
         asked.push((path.clone(), Reach::Write));
     }
+    let keytab = Keytab::of(config.remote_control()).filter(|it| it.named_by == NamedBy::System);
+    asked.extend(keytab.iter().map(|it| (it.path.clone(), Reach::Read)));
     let asked = asked.iter().map(|(path, reach)| (&**path, *reach));
     let closed: Vec<PathBuf> =
         privilege::all_unreachable(who, asked).ok()?.into_iter().map(Path::to_owned).collect();
     let mut refused: Vec<RefusedPath> = Vec::new();
     for path in closed {
+        if let Some(keytab) = keytab.as_ref().filter(|it| it.path == path) {
+            let reason = Reason { user: &user, stays_root: stays_root.as_deref(), path: &path };
+            refused.push(RefusedPath {
+                key: "control.kerberos".to_owned(),
+                message: format!("no ticket could be judged: {}", reason.why()),
+                hint: keytab.open_to(&user),
+            });
+            continue;
+        }
         let Some(need) = named_by(&needs, &path) else { continue };
         if refused.iter().any(|known| known.key == need.key) {
             continue;

@@ -20,7 +20,7 @@ use state::client_slots::Size;
 use sys::cpu::thread_time;
 use tokio::task::yield_now;
 
-pub(crate) use kerberos::{KeysOfService, files as kerberos_files};
+pub(crate) use kerberos::files as kerberos_files;
 
 use super::client::Shared;
 use crate::acceptor::{Arrival, Bound, refuse};

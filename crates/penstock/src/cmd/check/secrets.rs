@@ -8,6 +8,7 @@ use access::users::{Exposed, LARGEST, Users};
 use config::MachineFault;
 use credentials::StoreError;
 use serve::confinement::DEFAULT_USER;
+use serve::keytab::{Keytab, NamedBy};
 use text::shell;
 
 use crate::output::plain;
@@ -27,7 +28,7 @@ pub(super) fn unusable(config: &config::Config) -> Vec<MachineFault> {
         let (why, hint) = of_users(path?, &readers(config))?;
         Some(MachineFault { key: key.to_owned(), message: format!("{why}: {effect}"), hint: Some(hint) })
     });
-    users.chain(seal(config)).collect()
+    users.chain(seal(config)).chain(keytab(config)).collect()
 }
 
 /// Numbers of the users as one of which the process would read the files. Whether root stays is not asked here.
@@ -67,6 +68,18 @@ fn of_users(path: &Path, readers: &[u32]) -> Option<(String, String)> {
     }
     let error = Users::parse(&String::from_utf8(bytes?).ok()?).err()?;
     Some((format!("{shown}: {}", plain(&error.to_string())), "correct that line".to_owned()))
+}
+
+/// The keys of the Kerberos service. Whether the user of the process may read them, the check of paths reports.
+fn keytab(config: &config::Config) -> Option<MachineFault> {
+    let keytab = Keytab::of(config.remote_control())?;
+    let (why, hint) = keytab.missing()?;
+    let key = match keytab.named_by {
+        NamedBy::Configuration => "control.kerberos.keytab",
+        NamedBy::System => "control.kerberos",
+    };
+    let message = format!("{}: no ticket could be judged", plain(&why));
+    Some(MachineFault { key: key.to_owned(), message, hint: Some(plain(&hint)) })
 }
 
 /// The key that seals the tokens.

@@ -2,8 +2,6 @@
 //! beside the runtime make them.
 
 use std::env;
-use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +11,8 @@ use state::State;
 use sys::gssapi::{Accepted, Keys, Library};
 use tokio::sync::Semaphore;
 
+use crate::keytab::{Keytab, NamedBy};
+
 /// Calls at the same time.
 pub(super) const CALLS: usize = 4;
 
@@ -21,39 +21,6 @@ const REPLAYS: &str = "kerberos-replays";
 
 /// Subject of the list of degraded subjects.
 const SUBJECT: &str = "control.kerberos";
-
-/// The keytab that the configuration names.
-#[derive(Clone, Debug)]
-pub(crate) struct KeysOfService(PathBuf);
-
-impl KeysOfService {
-    /// Subject of the list of degraded subjects.
-    pub(crate) const SUBJECT: &str = "control.kerberos.keytab";
-
-    pub(crate) fn of(remote: Option<&RemoteControl>) -> Option<Self> {
-        remote?.kerberos.as_ref()?.keytab.clone().map(Self)
-    }
-
-    /// Looks whether it can be read, and tells the state. Blocks.
-    pub(crate) fn tell(&self, state: &State) {
-        match self.fault() {
-            None => state.restore(Self::SUBJECT),
-            Some(why) => state.degrade(Self::SUBJECT, &format!("no ticket can be judged: {why}")),
-        }
-    }
-
-    fn fault(&self) -> Option<String> {
-        let error = File::open(&self.0).err()?;
-        let (shown, word) = (self.0.display(), text::shell::path(&self.0));
-        let way = match error.kind() {
-            io::ErrorKind::PermissionDenied => format!(
-                "the user that the server runs as must be able to read it: chown root:penstock {word}; chmod 640 {word}"
-            ),
-            _ => "ktutil or kadmin ktadd makes it".to_owned(),
-        };
-        Some(format!("the keytab {shown} cannot be read: {error}; {way}"))
-    }
-}
 
 #[derive(Debug)]
 pub(in crate::control) struct Kerberos {
@@ -114,12 +81,13 @@ impl Kerberos {
         let service = format!("{}@{host}", settings.service);
         // The permit goes with the call: a client that leaves does not make room for more calls.
         let permit = self.calls.clone().acquire_owned().await.map_err(|_| "the process is ending")?;
-        let (own, state) = (KeysOfService::of(Some(remote)), state.clone());
+        let (own, state) = (Keytab::of(Some(remote)), state.clone());
         let call = move || {
             let _permit = permit;
             if let Some(own) = &own {
                 own.tell(&state);
-                if let Some(why) = own.fault() {
+                // Where the system has its keys the library knows best.
+                if let Some(why) = own.fault().filter(|_| own.named_by == NamedBy::Configuration) {
                     return Err(why);
                 }
             }
