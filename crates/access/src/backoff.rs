@@ -38,6 +38,14 @@ pub enum Wait {
     OfName(Duration),
 }
 
+/// A source begins to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldOff {
+    pub wait: Duration,
+    /// Its wrong log-ins that count.
+    pub wrong: u32,
+}
+
 #[derive(Debug)]
 pub struct Backoff<S> {
     sources: Table<S>,
@@ -77,8 +85,10 @@ impl<S: Clone + Eq + Hash> Backoff<S> {
         self.subjects.wait(&subject, now).map(Wait::OfName)
     }
 
-    /// A log-in was wrong. `subject` is whom the client has claimed to be, if it has come so far.
-    pub fn wrong(&mut self, source: &S, subject: Option<&Subject>, now: Instant) {
+    /// A log-in was wrong. `subject` is whom the client has claimed to be, if it has come so far. Tells if the source must wait
+    /// from now on, and had not to before: once for each wait, however many log-ins had begun before it.
+    pub fn wrong(&mut self, source: &S, subject: Option<&Subject>, now: Instant) -> Option<HeldOff> {
+        let waited = self.sources.wait(source, now).is_some();
         self.sources.wrong(source.clone(), now);
         match subject {
             Some(subject) => {
@@ -88,6 +98,9 @@ impl<S: Clone + Eq + Hash> Backoff<S> {
             }
             None => self.unnamed.wrong(source.clone(), now),
         }
+        let wait = self.sources.wait(source, now).filter(|_| !waited)?;
+        let wrong = self.sources.entries.get(source).map_or(0, |entry| entry.wrong);
+        Some(HeldOff { wait, wrong })
     }
 
     /// A log-in was right: the source is believed again as far as this subject goes. Its wrong log-ins with other subjects still
@@ -232,6 +245,18 @@ mod tests {
         }
         backoff.right(&1, &user("eve"), later);
         assert!(waits(&backoff, later));
+    }
+
+    #[test]
+    fn each_wait_of_a_source_is_told_once() {
+        let (mut backoff, now) = (Backoff::default(), Instant::now());
+        let told: Vec<Option<HeldOff>> = (0..9).map(|_| backoff.wrong(&1, Some(&user("ann")), now)).collect();
+        let first = HeldOff { wait: SECOND, wrong: 6 };
+        assert_eq!(told, [None, None, None, None, None, Some(first), None, None, None]);
+        assert_eq!(backoff.source(&1, now), Some(Wait::OfSource(8 * SECOND)));
+        assert_eq!(backoff.wrong(&1, None, now + 7 * SECOND), None);
+        let second = backoff.wrong(&1, None, now + 23 * SECOND);
+        assert_eq!(second, Some(HeldOff { wait: 32 * SECOND, wrong: 11 }));
     }
 
     #[test]

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use access::backoff::{Backoff, Wait};
+use access::backoff::{Backoff, HeldOff, OF_SOURCE, Wait};
 use access::policy::{Granted, Policy, Subject};
 use access::sasl::Credential;
 use access::users::{Exposed, LARGEST, User, Users};
 use logic::client_slots::Party;
 use state::State;
-use state::events::RateLimitedEvent;
+use state::events::{Level, RateLimitedEvent, timestamp};
 use state::lock::lock;
 use tokio::task::spawn_blocking;
 
@@ -129,12 +129,28 @@ impl Logins {
         backoff.source(&source, now).or_else(|| backoff.subject(&source, subject, now))
     }
 
+    /// Counts a wrong log-in. That its address is refused from now on is an event, once for each wait.
     pub(crate) fn wrong(&self, source: IpAddr, subject: Option<&Subject>) {
-        lock(&self.backoff).wrong(&Party::source(source), subject, Instant::now());
+        let held_off = lock(&self.backoff).wrong(&Party::source(source), subject, Instant::now());
+        let Some(HeldOff { wait, wrong }) = held_off else { return };
+        let (of, seconds) = (network(source), wait.as_secs());
+        let (until, most) = (timestamp(SystemTime::now() + wait), OF_SOURCE.most.as_secs());
+        let message = format!(
+            "{of}: refused until {until} ({seconds} s), after {wrong} wrong log-ins; each further one doubles the time, up to {most} s"
+        );
+        self.state.events.record(Level::Warning, "access", message);
     }
 
     pub(crate) fn right(&self, source: IpAddr, subject: &Subject) {
         lock(&self.backoff).right(&Party::source(source), subject, Instant::now());
+    }
+}
+
+/// An address, or the network of an IPv6 address: its wrong log-ins are counted together.
+fn network(source: IpAddr) -> String {
+    match Party::source(source) {
+        Party::Source(IpAddr::V6(network)) => format!("{network}/64"),
+        _ => source.to_canonical().to_string(),
     }
 }
 

@@ -39,6 +39,12 @@ fn an_address_that_guesses_must_wait_and_the_local_socket_does_not_notice() {
     let server: &Server = &site.server;
     server.said(&["status"]);
     assert!(start.elapsed() < secs(20), "{:?}", start.elapsed());
+    // Each wait is told once, and no connection that is refused meanwhile.
+    let told = site.logged("127.0.0.1: refused until ");
+    assert!(told.contains("Z (1 s), after 6 wrong log-ins; each further one doubles the time"), "{told}");
+    let events = server.said(&["events"]);
+    let told = events.lines().filter(|line| line.contains(": refused until ")).count();
+    assert_eq!(told, wrong - 5, "{events}");
 }
 
 #[test]

@@ -127,10 +127,10 @@ impl Gate {
                 return Err(unable());
             }
             Said::Wrong(subject, why) => {
-                self.logins.wrong(door.from, subject.as_ref());
                 let who = subject.as_ref().map_or("a client".to_owned(), |it| line(&it.to_string()));
                 let message = format!("{}: admin: {who} refused: {}", door.from, line(&why));
                 self.front.state.events.record(Level::Warning, "access", message);
+                self.logins.wrong(door.from, subject.as_ref());
                 return Err(challenge(door, "log-in failed"));
             }
         };

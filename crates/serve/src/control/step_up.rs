@@ -108,8 +108,8 @@ impl Proved {
                 (framing::answer(&answer), Outcome::Good)
             }
             Proof::Bad(why) => {
-                logins.wrong(from, Some(&guess));
                 tell(Level::Warning, format!("one-time password refused: {}", line(&why)));
+                logins.wrong(from, Some(&guess));
                 (framing::refusal(NOT_GOOD, ""), Outcome::Wrong)
             }
             Proof::Unable => {

@@ -78,7 +78,10 @@ impl Passwords {
         let ((source, subject), now) = (&guess, Instant::now());
         match &checked {
             Password::Right => lock(&self.backoff).right(source, subject, now),
-            Password::Wrong(_) | Password::None => lock(&self.backoff).wrong(source, Some(subject), now),
+            // The module tells its system of each refusal.
+            Password::Wrong(_) | Password::None => {
+                lock(&self.backoff).wrong(source, Some(subject), now);
+            }
             Password::Unable(_) => {}
         }
         checked

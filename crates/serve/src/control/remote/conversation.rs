@@ -73,9 +73,9 @@ pub(super) async fn run(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr
             Session::new(shared, admitted, stream, slot).with_input(input).run().await;
         }
         Ok(Err(Over::TooLong)) => {
-            shared.logins.wrong(peer.ip(), None);
             let message = format!("{}: a client refused: its line is too long", peer.ip());
             shared.front.state.events.record(Level::Warning, "access", message);
+            shared.logins.wrong(peer.ip(), None);
         }
         Ok(Err(Over::Gone)) | Err(_) => {}
     }
@@ -374,10 +374,10 @@ impl Conversation<'_> {
         if let Refusal::NotJudged(why) = why {
             return self.tell_unusable(why);
         }
-        self.shared.logins.wrong(self.peer.ip(), claimed);
         let name = claimed.map(Subject::name);
         let who = name.map_or("a client".to_owned(), |name| format!("\"{}\"", line(name)));
         self.record(Level::Warning, &format!("{who} refused ({mechanism}): {}", line(&why.to_string())));
+        self.shared.logins.wrong(self.peer.ip(), claimed);
     }
 
     async fn users(&self) -> Result<Arc<Users>, Refusal> {
