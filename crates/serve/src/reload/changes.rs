@@ -9,7 +9,8 @@ use config::types::{Acl, Backend, BackendAddress, Listener, Pool};
 /// Returns the changes, such as `pool app: +1 backend; +1 listener (admin)`, or `nothing changed`.
 pub(crate) fn between(old: &Config, new: &Config) -> String {
     let mut changes = Vec::new();
-    let of_listener = |old: &Listener, new: &Listener| differs(old, new).then(|| "settings".to_owned());
+    let pools = Pools { old, new };
+    let of_listener = |old: &Listener, new: &Listener| pools.differ(old, new).then(|| "settings".to_owned());
     sections(
         &mut changes,
         "listener",
@@ -18,7 +19,14 @@ pub(crate) fn between(old: &Config, new: &Config) -> String {
         |listener| &listener.name,
         of_listener,
     );
-    sections(&mut changes, "pool", &old.pools, &new.pools, |pool| &pool.name, of_pool);
+    sections(
+        &mut changes,
+        "pool",
+        &old.pools,
+        &new.pools,
+        |pool| &pool.name,
+        |old, new| of_pool(pools, old, new),
+    );
     let of_acl =
         |old: &Acl, new: &Acl| (old.list.digest() != new.list.digest()).then(|| "entries".to_owned());
     sections(&mut changes, "acl", &old.acls, &new.acls, |acl| acl.list.name(), of_acl);
@@ -66,7 +74,7 @@ fn sections<T>(
     }
 }
 
-fn of_pool(old: &Pool, new: &Pool) -> Option<String> {
+fn of_pool(pools: Pools<'_>, old: &Pool, new: &Pool) -> Option<String> {
     let other = |pool: &Pool| Pool { backends: Vec::new(), ..pool.clone() };
     let backends =
         |pool: &Pool| pool.backends.iter().map(|backend| backend.address.clone()).collect::<Vec<_>>();
@@ -85,7 +93,7 @@ fn of_pool(old: &Pool, new: &Pool) -> Option<String> {
     if kept_differ {
         parts.push("settings of backends".to_owned());
     }
-    if differs(&other(old), &other(new)) {
+    if pools.differ(&other(old), &other(new)) {
         parts.push(if parts.is_empty() { "settings" } else { "other settings" }.to_owned());
     }
     (!parts.is_empty()).then(|| parts.join(", "))
@@ -94,4 +102,67 @@ fn of_pool(old: &Pool, new: &Pool) -> Option<String> {
 /// Compares by the debugging text: parts of a configuration, such as its patterns, have no equality.
 fn differs<T: Debug>(old: &T, new: &T) -> bool {
     format!("{old:?}") != format!("{new:?}")
+}
+
+/// Both configurations, for parts that name pools by their numbers: a pool that comes or goes changes those of others.
+#[derive(Clone, Copy)]
+struct Pools<'c> {
+    old: &'c Config,
+    new: &'c Config,
+}
+
+impl Pools<'_> {
+    fn differ<T: Debug>(self, old: &T, new: &T) -> bool {
+        with_names(&format!("{old:?}"), self.old) != with_names(&format!("{new:?}"), self.new)
+    }
+}
+
+/// The debugging text of a part, with the names of pools in place of their numbers.
+fn with_names(text: &str, config: &Config) -> String {
+    const NUMBER: &str = "PoolId(";
+    let mut parts = text.split(NUMBER);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (number, rest) = part.split_once(')').unwrap_or((part, ""));
+        let pool = number.parse::<usize>().ok().and_then(|at| config.pools.get(at));
+        out.push_str(NUMBER);
+        out.push_str(pool.map_or(number, |pool| &pool.name));
+        out.push(')');
+        out.push_str(rest);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use config::{Environment, Source};
+
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let source = Source { name: "test".to_owned(), text: text.to_owned() };
+        config::load(&source, &Environment::default()).unwrap_or_else(|faults| panic!("{faults:?}")).config
+    }
+
+    #[test]
+    fn a_pool_that_goes_changes_no_listener_or_pool_behind_it() {
+        let rest = "[listener.dns]\nbind = ':53'\nprotocol = 'udp'\npool = 'dns'\n\
+                    [listener.web]\nbind = ':80'\ndenied-pool = 'abuse'\nacl = 'some'\n\
+                    [[listener.web.route]]\npool = 'app'\n[acl.some]\ndefault = 'permit'\n\
+                    [pool.dns]\nbackends = ['b:1']\n[pool.app]\nbackends = ['c:1']\nfallback = 'sorry'\n\
+                    [pool.abuse]\nbackends = ['d:1']\n[pool.sorry]\nbackends = ['e:1']\n";
+        let first = "[pool.first]\nbackends = ['a:1']\n";
+        let (with, without) = (config(&format!("{first}{rest}")), config(rest));
+        assert_eq!(between(&with, &without), "-1 pool (first)");
+        assert_eq!(between(&without, &with), "+1 pool (first)");
+        let other = rest.replacen("pool = 'dns'", "pool = 'app'", 1).replacen(
+            "fallback = 'sorry'",
+            "fallback = 'dns'",
+            1,
+        );
+        assert_eq!(
+            between(&with, &config(&other)),
+            "listener dns: settings; pool app: settings; -1 pool (first)"
+        );
+    }
 }
