@@ -22,6 +22,10 @@ pub(super) fn set(document: &mut DocumentMut, path: &Path, text: &str) -> Result
 
 pub(super) fn add(document: &mut DocumentMut, path: &Path, text: &str) -> Result<(), EditError> {
     let found = find(document.as_table(), path)?;
+    if let (true, Some((Step::Entry(at), list))) = (found.is_whole(), found.steps.split_last()) {
+        let new = value::parse(text, schema_of(schema::root(), &found.steps))?;
+        return add_before(document.as_table_mut(), list, *at, new, path);
+    }
     let schema = schema_of(schema::root(), &found.steps);
     let list = schema.and_then(|schema| branch(schema, "array"));
     let items = list.and_then(|list| list.get("items"));
@@ -70,9 +74,27 @@ pub(super) fn add(document: &mut DocumentMut, path: &Path, text: &str) -> Result
     Ok(())
 }
 
+/// Puts a new entry of a list before that with this number.
+fn add_before(root: &mut Table, list: &[Step], at: usize, new: Value, path: &Path) -> Result<(), EditError> {
+    match reach(root, list) {
+        Some(Place::Item(Item::Value(Value::Array(entries))) | Place::Value(Value::Array(entries))) => {
+            list::put_before(entries, at, new);
+            Ok(())
+        }
+        _ => Err(EditError::new(format!("{path} is a section of its own: nothing can be put before it"))
+            .hint("without the number the new one comes last; the order is that of the file")),
+    }
+}
+
 fn no_list(path: &Path) -> EditError {
+    let new = match path.segments().first().map(|first| first.text.as_str()) {
+        Some("acl") => {
+            "access list: add acl.NAME '{ entries = [\"deny 192.0.2.0/24\"], default = \"permit\" }'"
+        }
+        _ => "pool: add pool.NAME '{ backends = [\"ADDRESS\"] }'",
+    };
     EditError::new(format!("{path} is neither a list nor a new table in braces: nothing can be added to it"))
-        .hint("`set` gives a key its value; a new pool: add pool.NAME '{ backends = [\"ADDRESS\"] }'")
+        .hint(format!("`set` gives a key its value; a new {new}"))
 }
 
 fn no_table(path: &Path) -> EditError {

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 use text::nearest::nearest;
-use toml_edit::{Item, Table, Value};
+use toml_edit::{InlineTable, Item, Table, Value};
 
 use super::error::EditError;
 use super::path::{Path, Quotes, Segment};
@@ -297,10 +297,20 @@ pub(super) fn entries(list: View<'_>) -> String {
     }
     let names = (0..count.min(MOST)).map(|at| match list.entry(at).and_then(View::name) {
         Some(name) => format!("{} {}", at + 1, quote(name)),
-        None => (at + 1).to_string(),
+        None => match list.entry(at).and_then(View::value) {
+            Some(table) => format!("{} {}", at + 1, start_of(&table)),
+            None => (at + 1).to_string(),
+        },
     });
     let more = if count > MOST { format!(" and {} more", count - MOST) } else { String::new() };
     format!("its entries are {}{more}", names.collect::<Vec<_>>().join(", "))
+}
+
+/// The beginning of a table in braces: its first text, which tells entries without a name apart.
+fn start_of(table: &Value) -> String {
+    let mut pairs = table.as_inline_table().into_iter().flat_map(InlineTable::iter);
+    let first = pairs.find_map(|(key, value)| Some((key, value.as_str()?)));
+    first.map_or_else(|| "{ ... }".to_owned(), |(key, value)| format!("{{ {key} = {}, ... }}", quote(value)))
 }
 
 pub(super) fn display(segments: &[Segment]) -> String {

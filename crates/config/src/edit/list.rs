@@ -44,6 +44,26 @@ pub(super) fn push(list: &mut Array, mut new: Value) {
     list.set_trailing_comma(true);
 }
 
+/// Puts an entry before another one, on a line of its own if that has one. Comments stay with their entries.
+pub(super) fn put_before(list: &mut Array, at: usize, mut new: Value) {
+    let before = list.get(at).map_or_else(String::new, |entry| text(entry.decor().prefix()));
+    // The comment behind the entry before comes first, then the comments above this one.
+    let (mine, others) = match before.find('\n') {
+        Some(line) => {
+            let indent = before.rsplit_once('\n').map_or("", |(_, indent)| indent);
+            (format!("{}\n{indent}", &before[..line]), before[line..].to_owned())
+        }
+        None if at == 0 => (before, " ".to_owned()),
+        None => (before.clone(), before),
+    };
+    new.decor_mut().set_prefix(mine);
+    new.decor_mut().set_suffix("");
+    if let Some(entry) = list.get_mut(at) {
+        entry.decor_mut().set_prefix(others);
+    }
+    list.insert_formatted(at, new);
+}
+
 /// Removes an entry with the comment behind it and the lines of comments directly above it.
 pub(super) fn remove(list: &mut Array, at: usize) {
     let removed = list.remove(at);

@@ -156,6 +156,28 @@ fn entries_are_added_and_removed_with_their_comments() {
 }
 
 #[test]
+fn an_entry_is_put_before_the_one_that_the_path_names() {
+    let lists = "[acl.one]\nentries = [\"permit 10.0.0.0/8\", \"permit ::1\"]  # all\n\
+                 [acl.two]\nentries = [  # two\n  # the office\n  \"permit 10.0.0.0/8\",  # all of it\n  \"permit ::1\"\n]\n";
+    let deny = "deny 10.7.0.0/16";
+    let of = |at: &str| add(lists, at, deny);
+    assert_eq!(of("acl.one.entries.1"), lists.replacen("[\"permit", "[\"deny 10.7.0.0/16\", \"permit", 1));
+    assert_eq!(of("acl.one.entries.2"), lists.replacen("/8\", ", "/8\", \"deny 10.7.0.0/16\", ", 1));
+    assert_eq!(of("acl.one.entries.\"permit ::1\""), of("acl.one.entries.2"));
+    assert_eq!(of("acl.two.entries.1"), lists.replacen("  # the", "  \"deny 10.7.0.0/16\",\n  # the", 1));
+    assert_eq!(
+        of("acl.two.entries.2"),
+        lists.replacen("all of it\n", "all of it\n  \"deny 10.7.0.0/16\",\n", 1)
+    );
+    for at in ["acl.one.entries.1", "acl.one.entries.2", "acl.two.entries.1", "acl.two.entries.2"] {
+        assert_eq!(remove(&of(at), at), lists, "{at}");
+    }
+    let one = add(FILE, "pool.app.backends.10.0.0.12:8000", "{ address = \"10.0.0.13:8000\", weight = 2 }");
+    changed(&one, &[], &["  { address = \"10.0.0.13:8000\", weight = 2 },"]);
+    assert!(one.contains("rack 1\n  { address"), "{one}");
+}
+
+#[test]
 fn what_is_removed_takes_its_comments_along_and_leaves_those_of_the_file() {
     changed(
         &remove(FILE, "listener.web"),
@@ -238,6 +260,19 @@ fn what_cannot_be_changed_is_said() {
         (add("pool.app", "{}"), "pool.app exists already"),
         (add("pool.new", "x"), "pool.new is neither a list nor a new table"),
         (add("listener.web.route", "x"), "an entry of listener.web.route is a table"),
+        (
+            add("acl.new", "deny 10.0.0.1"),
+            "acl.new is neither a list nor a new table in braces: nothing can be added to it\n  hint: `set` gives a key its value; a new access list: ",
+        ),
+        (add("pool.app.backends.3", "h:1"), "pool.app.backends has no entry \"3\""),
+        (
+            add("listener.web.route.1", "{ pool = \"app\" }"),
+            "listener.web.route.1 is a section of its own: nothing can be put before it",
+        ),
+        (
+            entry("listener.web.route", "/api/"),
+            "listener.web.route has no entry \"/api/\"\n  hint: its entries are 1 { path = \"/api/\", ... }",
+        ),
         (set("pool.app", "5"), "an entry of pool.app is a table"),
         (set("pool.app.balance.x", "5"), "pool.app.balance is a single value"),
         (set("pool.app.backends.7.weight", "5"), "pool.app.backends has no entry \"7.weight\""),

@@ -255,7 +255,7 @@ const COMMANDS: &[Command] = &[
         name: "add",
         role: |_| Role::Admin,
         arguments: "PATH VALUE",
-        help: "append to a list, or make a table",
+        help: "append to a list, put an entry before another one, or make a table",
         run: |call| change::add(call.arguments).map_or_else(|| Err(call.usage()), |ask| call.ask(ask)),
     },
     Command {

@@ -26,9 +26,11 @@ pub(super) enum Change {
         #[arg(value_name = "VALUE", allow_hyphen_values = true, value_parser = parse_word)]
         value: String,
     },
-    /// Append an entry to a list (backends, binds, routes, networks), or make a pool or a listener
+    /// Append an entry to a list (backends, binds, routes, networks) or put it before another one, or make a pool or a
+    /// listener
     Add {
-        /// The list, as pool.app.backends; or a new table, as pool.NAME
+        /// The list, as pool.app.backends; the entry before which the new one is put, as acl.abuse.entries.1; or a new
+        /// table, as pool.NAME
         #[arg(value_name = "PATH", value_parser = parse_word)]
         path: String,
         /// The entry or table, as for `set`: 10.0.0.13:8000, '{ host = "x", pool = "app" }'
