@@ -92,6 +92,31 @@ fn a_backend_that_comes_back_knows_the_sessions_that_stayed_open() {
 }
 
 #[test]
+fn sessions_of_a_listener_that_was_removed_are_told_shown_and_ended() {
+    let mut busy = busy("");
+    let port = testing::port::free();
+    let other = format!("{{ bind = \"127.0.0.1:{port}\", protocol = \"http\", pool = \"ws\" }}");
+    busy.server.said(&["add", "listener.other", &other]);
+    let remove = busy.server.said(&["remove", "listener.web"]);
+    let told = "listener web: 2 connections stay open (penstock ctl sessions --listener web)";
+    assert!(remove.contains(told), "{remove}");
+    assert_eq!(busy.server.ctl_json(&["sessions", "--listener", "web"])["matched"], 2);
+    busy.sessions.iter_mut().for_each(|session| session.echo("still here"));
+    let counted = busy.server.refused(&["kill", "--listener", "web"]);
+    assert!(counted.contains("2 sessions would be ended, none was"), "{counted}");
+    busy.server.said(&["kill", "--listener", "web", "--yes"]);
+    eventually("the sessions have ended", secs(10), || {
+        (busy.server.ctl_json(&["sessions"])["matched"] == 0).then_some(())
+    });
+    for ask in [&["sessions", "--listener", "web"][..], &["kill", "--listener", "web", "--yes"]] {
+        let refused = busy.server.refused(ask);
+        assert!(refused.contains("no listener \"web\""), "{refused}");
+    }
+    let refused = busy.server.refused(&["sessions", "--backend", "127.0.0.9:9"]);
+    assert!(refused.contains("no pool has a backend \"127.0.0.9:9\""), "{refused}");
+}
+
+#[test]
 fn a_pool_that_comes_back_calls_who_waits_when_a_session_from_before_ends() {
     let mut busy = busy("timeouts.queue = \"20s\"");
     let other = busy.server.address("web");

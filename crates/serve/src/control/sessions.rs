@@ -37,6 +37,8 @@ pub(super) struct Wanted {
     sort: Option<Sort>,
     limit: Option<usize>,
     consent: Consent,
+    /// What is said if no session matches: nothing that is served has the name of the listener or backend.
+    unknown: Option<String>,
 }
 
 /// Whether sessions may be ended that the operator has not named one by one.
@@ -87,7 +89,10 @@ pub(super) async fn list(front: &Front, wanted: Wanted) -> Result<SessionsReport
     let sort = wanted.sort.unwrap_or(Sort::Age);
     let asked = Asked { filter: wanted.filter, sort, most };
     let found = sessions::find(front, asked, Detail::Full).await.map_err(|why| why.to_string())?;
-    Ok(SessionsReport::read(found))
+    match wanted.unknown {
+        Some(unknown) if found.matched == 0 => Err(unknown.into()),
+        _ => Ok(SessionsReport::read(found)),
+    }
 }
 
 /// What became of an order to end sessions.
@@ -116,7 +121,7 @@ impl Ended {
 
 /// Ends the sessions, or says which cannot be ended.
 pub(super) async fn end(front: &Front, wanted: Wanted, who: PeerCredentials) -> Result<Ended, Wrong> {
-    let Wanted { filter, consent, .. } = wanted;
+    let Wanted { filter, consent, unknown, .. } = wanted;
     let names = filter.names.clone();
     let asked = Asked { filter, sort: Sort::Age, most: MOST_ENDED };
     let Found { sessions, .. } =
@@ -138,7 +143,7 @@ pub(super) async fn end(front: &Front, wanted: Wanted, who: PeerCredentials) -> 
     let is_gone = |name: &&SessionName| !ended.iter().any(|one| is_of(name, one));
     let not_open: Vec<String> = names.iter().filter(is_gone).map(shown).collect();
     match (&ended[..], &not_open[..]) {
-        ([], []) => Err("no open session matches".into()),
+        ([], []) => Err(unknown.unwrap_or_else(|| "no open session matches".to_owned()).into()),
         ([], [name]) => Err(format!("no open session {name}: it has ended, or never was").into()),
         ([], _) => Err(Wrong {
             message: "none of these sessions is open".to_owned(),
@@ -251,8 +256,17 @@ pub(super) fn read(front: &Front, words: &[&str], has_part: HasPart) -> Result<W
         let mut value = || rest.next().ok_or_else(|| Wrong::from(format!("{word}: a value is missing")));
         let filter = &mut wanted.filter;
         match word {
-            "--listener" => filter.listener = Some(listener(front, value()?)?),
-            "--backend" => filter.backend = Some(backend(front, value()?, has_part)?),
+            "--listener" => {
+                let name = value()?;
+                wanted.unknown = wanted.unknown.or_else(|| unknown_listener(front, name));
+                filter.listener = Some(name.to_owned());
+            }
+            "--backend" => {
+                let name = value()?;
+                let meant = backend(front, name, has_part)?;
+                wanted.unknown = wanted.unknown.or(meant.unknown);
+                filter.backend = Some(meant.name);
+            }
             "--client" => filter.client = Some(network(value()?)?),
             "--longer-than" => {
                 let text = value()?;
@@ -291,18 +305,20 @@ pub(super) fn read(front: &Front, words: &[&str], has_part: HasPart) -> Result<W
     Ok(wanted)
 }
 
-fn listener(front: &Front, wanted: &str) -> Result<String, Wrong> {
+/// What is wrong with the name of a listener that is not served. One that was removed may still have sessions.
+fn unknown_listener(front: &Front, wanted: &str) -> Option<String> {
     let snapshot = front.snapshot.load();
     let names = snapshot.listeners.keys().map(|name| &**name);
     if names.clone().any(|name| name == wanted) {
-        return Ok(wanted.to_owned());
+        return None;
     }
     let hint = nearest(wanted, names).map_or(String::new(), |name| format!(", did you mean \"{name}\"?"));
-    Err(format!("no listener \"{}\"{hint}", line(wanted)).into())
+    Some(format!("no listener \"{}\"{hint}", line(wanted)))
 }
 
-/// The name of the backend that is meant. One that was removed may still have sessions: its whole name finds them.
-fn backend(front: &Front, wanted: &str, has_part: HasPart) -> Result<String, Wrong> {
+/// The backend that is meant. One that was removed may still have sessions: its whole name finds them.
+fn backend(front: &Front, wanted: &str, has_part: HasPart) -> Result<Meant, Wrong> {
+    let served = |name: &str| Ok(Meant { name: name.to_owned(), unknown: None });
     let snapshot = front.snapshot.load();
     let mut names: Vec<String> = snapshot
         .pools
@@ -312,12 +328,15 @@ fn backend(front: &Front, wanted: &str, has_part: HasPart) -> Result<String, Wro
     names.sort_unstable();
     names.dedup();
     if wanted.is_empty() || names.iter().any(|name| name == wanted) {
-        return Ok(wanted.to_owned());
+        return served(wanted);
     }
     let found: Vec<_> = names.iter().filter(|name| has_part(name, wanted)).collect();
     match &found[..] {
-        [one] => Ok((*one).clone()),
-        [] if wanted.contains(':') => Ok(wanted.to_owned()),
+        [one] => served(one),
+        [] if wanted.contains(':') => {
+            let unknown = format!("no pool has a backend \"{}\", and no open session has it", line(wanted));
+            Ok(Meant { name: wanted.to_owned(), unknown: Some(unknown) })
+        }
         [] => Err(Wrong {
             message: format!("no backend \"{}\"; the backends are:", line(wanted)),
             details: lines(names.into_iter()),
@@ -327,6 +346,12 @@ fn backend(front: &Front, wanted: &str, has_part: HasPart) -> Result<String, Wro
             details: lines(found.into_iter().cloned()),
         }),
     }
+}
+
+/// Name of a backend, and what is said if no session has it.
+struct Meant {
+    name: String,
+    unknown: Option<String>,
 }
 
 fn network(text: &str) -> Result<PeerSet, Wrong> {

@@ -175,6 +175,7 @@ impl FrontDoor {
         let still_open = still_open(&before, &snapshot);
         let mut said = done;
         said.push_str(&removed::lines(&still_open));
+        said.push_str(&removed::listener_lines(&before, &snapshot));
         let mut warnings = Vec::new();
         // What is served now ends it.
         let is_other = |(subject, _): &(String, String)| subject != UNDO;

@@ -1,4 +1,4 @@
-//! Sessions that stay open on backends that a change has removed.
+//! Sessions that stay open on backends and listeners that a change has removed.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -55,6 +55,18 @@ pub(crate) fn still_open(before: &Snapshot, now: &Snapshot) -> Vec<StillOpen> {
         }
     }
     all
+}
+
+/// A line for each listener that `now` does not have any more, and that has connections.
+pub(crate) fn listener_lines(before: &Snapshot, now: &Snapshot) -> String {
+    let gone = before.listeners.iter().filter(|(name, _)| !now.listeners.contains_key(*name));
+    let open = gone.map(|(name, plan)| (line(name), plan.state.connections.load(Relaxed)));
+    let open = open.filter(|(_, number)| *number > 0).map(|(name, number)| {
+        let stay = if number == 1 { "stays" } else { "stay" };
+        let connections = count(number, "connection");
+        format!("\nlistener {name}: {connections} {stay} open (penstock ctl sessions --listener {name})")
+    });
+    open.collect()
 }
 
 /// A line for each.
