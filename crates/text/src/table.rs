@@ -10,6 +10,7 @@ const WIDEST: usize = 65_535;
 pub struct Table {
     indent: &'static str,
     widest: Option<usize>,
+    widest_first: Option<usize>,
     alignment: Vec<Align>,
     rows: Vec<Vec<String>>,
 }
@@ -25,6 +26,12 @@ impl Table {
     #[must_use]
     pub fn widest(self, widest: usize) -> Self {
         Self { widest: Some(widest.min(WIDEST)), ..self }
+    }
+
+    /// Limits only the first column to `widest` characters. A longer cell shifts only its own row.
+    #[must_use]
+    pub fn widest_first(self, widest: usize) -> Self {
+        Self { widest_first: Some(widest.min(WIDEST)), ..self }
     }
 
     /// Sets the first row. `>` before a name aligns the column to the right.
@@ -45,8 +52,10 @@ impl Table {
         let mut columns: Vec<(Align, usize)> =
             (0..count).map(|at| (self.alignment.get(at).copied().unwrap_or(Align::Left), 0)).collect();
         for row in &self.rows {
-            for (column, cell) in columns.iter_mut().zip(row) {
-                column.1 = column.1.max(cell.chars().count()).min(self.widest.unwrap_or(WIDEST));
+            for (at, (column, cell)) in columns.iter_mut().zip(row).enumerate() {
+                let first = self.widest_first.filter(|_| at == 0);
+                let widest = first.or(self.widest).unwrap_or(WIDEST);
+                column.1 = column.1.max(cell.chars().count()).min(widest);
             }
         }
         for row in &self.rows {
@@ -101,6 +110,15 @@ mod tests {
         table.row(["a", "1"]);
         table.row(["wide", "2"]);
         assert_eq!(table.render(), "a   1\nwide  2\n");
+    }
+
+    #[test]
+    fn a_limit_of_the_first_column_is_none_of_the_others() {
+        let mut table = Table::default().widest_first(2);
+        table.row(["a", "long", "1"]);
+        table.row(["b", "x", "2"]);
+        table.row(["a name"]);
+        assert_eq!(table.render(), "a   long  1\nb   x     2\na name\n");
     }
 
     #[test]

@@ -172,12 +172,10 @@ fn backend(session: &SessionReport) -> String {
 
 /// What is known of the connection of the client, then of that to the backend.
 fn pair(session: &SessionReport, show: impl Fn(&TcpReport) -> String) -> String {
+    let one = |tcp: &Option<TcpReport>| tcp.as_ref().map_or_else(|| "-".to_owned(), &show);
     match (&session.client_tcp, &session.backend_tcp) {
         (None, None) => "-".to_owned(),
-        (client, None) => client.as_ref().map_or_else(|| "-".to_owned(), &show),
-        (client, Some(backend)) => {
-            format!("{} {}", client.as_ref().map_or_else(|| "-".to_owned(), &show), show(backend))
-        }
+        (client, backend) => format!("{} {}", one(client), one(backend)),
     }
 }
 
@@ -189,6 +187,38 @@ mod tests {
     fn ages_are_whole_seconds() {
         let shown = [0.0, 0.2, 0.999, 1.004, 61.2].map(whole);
         assert_eq!(shown, ["<1 s", "<1 s", "1 s", "1 s", "1 min 1 s"]);
+    }
+
+    #[test]
+    fn what_is_known_of_the_client_alone_does_not_stand_where_the_backend_does() {
+        let tcp = |retransmits| Some(TcpReport { rtt_ms: 1.0, retransmits });
+        let shown = |client_tcp, backend_tcp| {
+            let session = SessionReport { client_tcp, backend_tcp, ..session() };
+            pair(&session, |tcp| tcp.retransmits.to_string())
+        };
+        assert_eq!(shown(tcp(7), None), "7 -");
+        assert_eq!(shown(None, tcp(7)), "- 7");
+        assert_eq!(shown(tcp(7), tcp(8)), "7 8");
+        assert_eq!(shown(None, None), "-");
+    }
+
+    fn session() -> SessionReport {
+        SessionReport {
+            id: 1,
+            listener: "web".to_owned(),
+            client: "192.0.2.7:1".to_owned(),
+            protocol: "http/1.1",
+            requests: 0,
+            backends: Vec::new(),
+            request_id: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            rate: None,
+            age_seconds: 0.0,
+            idle_seconds: None,
+            client_tcp: None,
+            backend_tcp: None,
+        }
     }
 
     #[test]

@@ -193,7 +193,7 @@ fn pools_into(out: &mut String, pools: &[PoolReport], most: usize) {
         }
         let mut backends: Vec<_> = pool.backends.iter().collect();
         backends.sort_by_key(|backend| rank(backend));
-        let mut table = Table::indented("  ").widest(NAME);
+        let mut table = Table::indented("  ").widest_first(NAME);
         table.header([
             "backend",
             "state",
