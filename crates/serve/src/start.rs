@@ -45,7 +45,7 @@ use crate::reload::{self, Opened, Supervisor};
 use crate::resolve::Resolver;
 use crate::signals::Signals;
 use crate::through::Tunnels;
-use crate::transaction::Live;
+use crate::transaction::{Live, Step};
 use crate::upgrade::Launch;
 use crate::upgrade::guardian::Guardian;
 use crate::upgrade::take_over::{TakeOver, TakeOverError};
@@ -684,13 +684,26 @@ impl FrontDoor {
             }
             tokio::select! {
                 _ = look.tick() => {}
-                () = self.asked.refuse_when_stopping() => {}
+                request = self.asked.always() => self.answer_while_stopping(request),
                 () = signals.stop() => return self.say_what_is_left("a second signal came"),
             }
         }
         let which = if services.is_empty() { "" } else { " through this process" };
         let message = format!("stopped: every connection{which} has ended");
         front.state.events.record(Level::Info, "process", message);
+    }
+
+    /// Answers what only asks; the rest is refused.
+    fn answer_while_stopping(&mut self, request: Request) {
+        match request {
+            Request::Change { by, ask: ask @ (Ask::Show { .. } | Ask::History { .. }), answer } => {
+                if let Step::Answer(result) = self.live.handle(by, ask) {
+                    // The client may have disconnected.
+                    let _ = answer.send((result, Changes::No));
+                }
+            }
+            request => requests::refuse_when_stopping(request),
+        }
     }
 
     fn say_what_is_left(&self, why: &str) {

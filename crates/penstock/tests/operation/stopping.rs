@@ -32,6 +32,7 @@ fn a_server_that_drains_tells_what_is_left_and_ends_what_an_operator_names() {
         let (_backend, mut server) = start(workers);
         assert!(server.ctl_json(&["status"])["stopping"].is_null());
         let mut clients = open(&server, count);
+        server.said(&["set", "pool.app.retries", "1"]);
         server.signal(Signal::SIGTERM);
         eventually("it drains", secs(20), || is_draining(&server).then_some(()));
         let stopping = server.ctl_json(&["status"])["stopping"].clone();
@@ -55,6 +56,11 @@ fn a_server_that_drains_tells_what_is_left_and_ends_what_an_operator_names() {
         });
         assert!(server.said(&["events"]).contains("stopping: no new connections"));
         assert_eq!(server.said(&["backends"]).matches("127.0.0.1:").count(), 1);
+        assert!(server.said(&["show"]).contains("retries = 1"), "what is served can still be read");
+        assert_eq!(server.ctl_json(&["history"])[0]["change"], "set pool.app.retries");
+        let unsaved =
+            "1 unsaved change: `penstock ctl show` has what is served; the next process begins with the file";
+        assert!(text.contains(unsaved), "what it names works: {text}");
         for change in [&["reload"][..], &["set", "pool.app.retries", "1"], &["save"]] {
             let refused = server.refused(change);
             assert!(refused.contains("is stopping"), "{change:?}: {refused}");

@@ -36,10 +36,13 @@ pub fn status(status: &Status) -> String {
     }
     if status.unsaved_changes > 0 {
         let unsaved = units::count(status.unsaved_changes, "unsaved change");
-        push_line(
-            &mut out,
-            &format!("{unsaved}: `penstock ctl diff` shows, `penstock ctl save` writes the file"),
-        );
+        let advice = match status.phase {
+            Phase::Serving => "`penstock ctl diff` shows, `penstock ctl save` writes the file",
+            Phase::Draining => {
+                "`penstock ctl show` has what is served; the next process begins with the file"
+            }
+        };
+        push_line(&mut out, &format!("{unsaved}: {advice}"));
     }
     for pending in &status.pending.lines {
         push_line(&mut out, &line(pending));

@@ -43,13 +43,15 @@ impl Requests {
         std::future::pending().await
     }
 
-    /// Refuses requests, because the process is stopping, until the future is dropped.
-    pub(super) async fn refuse_when_stopping(&mut self) {
-        self.refuse_all(STOPPING).await;
-        std::future::pending().await
+    /// The next one. Never completes if no client is left that could ask.
+    pub(super) async fn always(&mut self) -> Request {
+        match self.next().await {
+            Some(request) => request,
+            None => std::future::pending().await,
+        }
     }
 
-    /// The same after an upgrade.
+    /// Refuses requests, because another process has taken over, until the future is dropped.
     pub(super) async fn refuse_when_upgraded(&mut self) {
         self.refuse_all(UPGRADED).await;
         std::future::pending().await
@@ -72,6 +74,11 @@ impl Requests {
             refuse(request, why);
         }
     }
+}
+
+/// Refuses a request, because the process is stopping.
+pub(super) fn refuse_when_stopping(request: Request) {
+    refuse(request, STOPPING);
 }
 
 /// The client may be gone.
