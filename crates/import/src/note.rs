@@ -11,6 +11,8 @@ text::words! {
         Changed = "changed",
         /// Left out; clients get the same.
         Dropped = "dropped",
+        /// As before, and worth knowing.
+        Same = "same",
         /// Not translated, and clients may get something else.
         Missing = "missing",
     }

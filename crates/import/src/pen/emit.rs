@@ -97,7 +97,11 @@ impl Emitter {
         let section = document.section("process");
         if !is_on(&self.pen.udp) && self.pen.dsr.is_none() {
             let text = "of all clients together; one more waits until another one ends, as in Pen";
-            section.put("max-connections", most.max(1).to_string(), &[format!("{place}: {text}")]);
+            let comment = match self.pen.conn_max {
+                Some(_) => self.note(Effect::Same, &place, text),
+                None => format!("{place}: {text}"),
+            };
+            section.put("max-connections", most.max(1).to_string(), &[comment]);
         }
         match self.pen.user.clone() {
             None => {}

@@ -50,10 +50,10 @@ pub(super) fn service(
     section.put("transport", quoted(transport), &[]);
     section.put("pool", quoted(MAIN), &[]);
     tarpit(emitter, section);
+    let text = "Pen checks no server here, and never leaves out one that fails: `health` does (docs/dsr.md)";
+    let comment = emitter.note(Effect::Same, &interface.place, text);
     let section = document.section(format!("pool.{MAIN}"));
-    section.comment(
-        "Pen checks no server here, and never leaves out one that fails: `health` does (docs/dsr.md).",
-    );
+    section.comment(comment);
     pool(emitter, section, &servers, port);
     Ok(())
 }

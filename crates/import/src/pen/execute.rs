@@ -187,8 +187,12 @@ impl Reader<'_> {
 
     fn list(&mut self, word: Option<&str>, place: &str) -> Option<usize> {
         let number = word.and_then(|word| word.parse().ok()).filter(|number| *number < LISTS);
-        if number.is_none() {
-            self.fault(place, "the number of an access list from 0 to 9 is missing", None);
+        match (number, word) {
+            (Some(_), _) => {}
+            (None, Some(word)) => {
+                self.fault(place, &format!("{word:?} is no number of an access list: Pen has 0 to 9"), None)
+            }
+            (None, None) => self.fault(place, "the number of an access list from 0 to 9 is missing", None),
         }
         number
     }

@@ -87,6 +87,16 @@ pub(crate) struct Server {
     pub(crate) blacklist: Given<u64>,
 }
 
+impl Server {
+    /// Whether something is said of it beside its access list.
+    pub(crate) fn says_more_than_its_list(&self) -> bool {
+        let Self { said_at: _, place, soft, hard, weight, prio, acl: _, blacklist } = self;
+        place.is_some()
+            || [soft, hard, weight, prio].into_iter().any(|number| *number > 0)
+            || blacklist.is_some()
+    }
+}
+
 /// An access list; its entries count in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Acl(pub(crate) Vec<Said<Entry>>);

@@ -140,8 +140,15 @@ impl<'o> Reader<'o> {
         for (at, text) in servers.iter().enumerate() {
             if let Some(Said { value, .. }) = self.server(text, text) {
                 // The access list of a server is the only thing that a command before could say of it.
-                let acl = self.pen.servers.get(&at).map_or(0, |server| server.acl);
-                self.pen.servers.insert(at, Server { acl, ..value });
+                let before = self.pen.servers.get(&at).cloned().unwrap_or_default();
+                if before.says_more_than_its_list() {
+                    let why = format!(
+                        "this argument replaces what commands say of server {at}, but for its access list, as in Pen; only \
+                         after a SIGHUP does Pen take that from the file"
+                    );
+                    self.note(Effect::Changed, text, &why);
+                }
+                self.pen.servers.insert(at, Server { acl: before.acl, ..value });
             }
         }
     }

@@ -104,6 +104,52 @@ fn page_has_the_tables() {
 }
 
 #[test]
+fn what_stays_and_is_worth_knowing_is_a_note_too() {
+    let text = "of all clients together; one more waits until another one ends, as in Pen";
+    let notes = |line: &str, file: &str| {
+        let translation =
+            run(line, file, keys::of_this_version).unwrap_or_else(|faults| panic!("{line}: {faults}"));
+        let comments: String = translation.toml.lines().map(|line| line.trim_start_matches('#')).collect();
+        for note in &translation.notes {
+            assert!(comments.contains(&note.text[..note.text.len().min(40)]), "{note}\n{}", translation.toml);
+        }
+        translation.notes.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let has =
+        |notes: &[String], note: &str| assert!(notes.iter().any(|one| one.starts_with(note)), "{notes:#?}");
+    has(&notes("-x 2000 80 10.0.0.1", ""), &format!("same: -x 2000: {text}"));
+    assert!(!notes("80 10.0.0.1", "").iter().any(|note| note.contains(text)), "Pen's own limit");
+    let file = notes("-F pen.cfg 80 10.0.0.1", "transparent\nkeepalive\n");
+    has(&file, "same: pen.cfg:1: as in Pen, what servers answer must be routed back");
+    has(&file, "same: pen.cfg:2: the time of the kernel");
+    has(&notes("-F pen.cfg 192.0.2.10:443 10.0.0.1", "dsr_if eth1"), "same: pen.cfg:1: Pen checks no server");
+}
+
+#[test]
+fn what_a_file_says_of_a_server_of_the_command_line_is_not_lost_silently() {
+    let notes = |file: &str| {
+        let translation = run("-F pen.cfg 80 10.0.0.1:8000:10 10.0.0.2:8000", file, keys::of_this_version);
+        let notes = translation.unwrap_or_else(|faults| panic!("{faults}")).notes;
+        notes
+            .iter()
+            .map(ToString::to_string)
+            .filter(|note| note.contains("this argument"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        notes("server 1 max 20\nserver 1 hard 30\nserver 0 acl 2\n"),
+        [
+            "changed: 10.0.0.2:8000: this argument replaces what commands say of server 1, but for its access list, as in Pen; \
+          only after a SIGHUP does Pen take that from the file"
+        ]
+    );
+    assert_eq!(notes("server 0 acl 2\n"), [""; 0]);
+    let wrong =
+        run("-O acl~12~permit~10.0.0.1 80 10.0.0.1", "", keys::of_this_version).unwrap_err().to_string();
+    assert!(wrong.contains("\"12\" is no number of an access list: Pen has 0 to 9"), "{wrong}");
+}
+
+#[test]
 fn the_simplest_pen_is_sticky_and_fails_over() {
     let translation = good("80 10.0.0.1:8000 10.0.0.2");
     assert_eq!(translation.missing().count(), 0);

@@ -16,7 +16,8 @@ pub(super) fn keys(emitter: &mut Emitter, section: &mut Section, addresses: &[St
     source(emitter, section, addresses);
     if let Some(keepalive) = emitter.pen.keepalive.clone().filter(|_| !is_on(&emitter.pen.udp)) {
         let text = "the time of the kernel, which Pen leaves as it is";
-        section.put("tcp-keepalive", quoted(KEEPALIVE), &[format!("{}: {text}", keepalive.place)]);
+        let comment = emitter.note(Effect::Same, &keepalive.place, text);
+        section.put("tcp-keepalive", quoted(KEEPALIVE), &[comment]);
     }
 }
 
@@ -50,7 +51,8 @@ fn source(emitter: &mut Emitter, section: &mut Section, addresses: &[String]) {
         None => {
             let text =
                 "as in Pen, what servers answer must be routed back through this machine (docs/serve.md)";
-            section.put("source-address", quoted("client"), &[format!("{}: {text}", transparent.place)]);
+            let comment = emitter.note(Effect::Same, &transparent.place, text);
+            section.put("source-address", quoted("client"), &[comment]);
         }
         Some(address) => {
             let text = format!("a Unix socket has no addresses: with {address} the key is left out");
