@@ -133,6 +133,8 @@ fn wrong_commands_change_nothing_and_say_why() {
         (&["remove", "listener.web"], "there is no listener"),
         (&["remove", "listener.web.tls"], "listener.web.tls is not in the configuration"),
         (&["save", "/none/x.toml"], "/none/x.toml cannot be written"),
+        (&["save", "/usr"], "/usr is a directory\n  hint: name a file in it"),
+        (&["save", "--force", "/usr"], "/usr is a directory"),
     ];
     for (command, message) in cases {
         let error = server.refused(command);

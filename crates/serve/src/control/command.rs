@@ -528,10 +528,10 @@ enum Follows {
 fn help(call: &Call<'_>) -> Result<Step, Refusal> {
     call.expect_arguments(0)?;
     let list = || {
-        let list = COMMANDS.iter().map(|command| {
-            format!("{:<34}{}", format!("{} {}", command.name, command.arguments), command.help)
-        });
-        let json = format!("{:<34}{}", "... json", "the same for programs: one line of JSON");
+        let list = COMMANDS
+            .iter()
+            .map(|command| help_line(&format!("{} {}", command.name, command.arguments), command.help));
+        let json = help_line("... json", "the same for programs: one line of JSON");
         lines(list.chain([json]))
     };
     let json = || {
@@ -542,6 +542,15 @@ fn help(call: &Call<'_>) -> Result<Step, Refusal> {
         Value::from(list).to_string()
     };
     Ok(call.answer(list, json))
+}
+
+/// A command and what it does; a long one has a line of its own.
+fn help_line(command: &str, help: &str) -> String {
+    const WIDTH: usize = 34;
+    match command.len() {
+        0..WIDTH => format!("{command:<WIDTH$}{help}"),
+        _ => format!("{command}\n{:WIDTH$}{help}", ""),
+    }
 }
 
 fn unknown(name: &str) -> Refusal {

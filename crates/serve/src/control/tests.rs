@@ -97,6 +97,7 @@ fn several_commands_are_answered_in_order_as_text_and_json() {
     assert!(client.answer().1.starts_with("penstock "));
     let help = client.answer().1;
     assert!(help.contains("weight [POOL] BACKEND N|default"), "{help}");
+    assert!(help.contains(" [client NETWORK]\n    ") && !help.contains("]packets"), "{help}");
     let status: serde_json::Value = serde_json::from_str(&client.answer().1).unwrap();
     assert_eq!(status["pools"][0]["name"], "app");
     let backends: serde_json::Value = serde_json::from_str(&client.answer().1).unwrap();

@@ -245,6 +245,11 @@ fn replacement(path: &Path, wanted: &Wanted, existing: Existing) -> Result<Optio
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
 fn write_other(path: &Path, text: &str, existing: Existing) -> Result<(), Failure> {
+    if path.is_dir() {
+        let shown = plain(&path.display().to_string());
+        let hint = "name a file in it";
+        return Err(Failure::usage(format_args!("{shown} is a directory\n  hint: {hint}")));
+    }
     if existing == Existing::Refuse && fs::symlink_metadata(path).is_ok() {
         let shown = plain(&path.display().to_string());
         return Err(Failure::usage(format_args!("{shown} exists already\n  hint: --force replaces it")));
