@@ -27,7 +27,7 @@ pub use buffers::Lease;
 
 /// Sizes of the queues of operations and of results, in entries. The kernel itself keeps results for which there is no room.
 const QUEUED: u32 = 512;
-const COMPLETED: u32 = 8192;
+const COMPLETED: u32 = 2048;
 
 /// `IORING_ENTER_GETEVENTS`: the kernel also completes what it can.
 const GET_EVENTS: u32 = 1;
@@ -197,9 +197,14 @@ impl Ring {
         self.buffers.bytes(lease)
     }
 
+    /// Number of operations that wait for [`Self::enter`].
+    pub fn waiting(&self) -> usize {
+        self.left.len() + self.queued.len()
+    }
+
     /// Whether operations wait for [`Self::enter`].
     pub fn has_queued(&self) -> bool {
-        !self.left.is_empty() || !self.queued.is_empty()
+        self.waiting() > 0
     }
 
     fn push(&mut self, entry: squeue::Entry, next: Next, needs: Needs) {

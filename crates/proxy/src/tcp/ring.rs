@@ -39,11 +39,14 @@ use session::{Ringed, Stage};
 /// Bytes that a session moves in the ring: as many as in the relay before it splices.
 const MOST: u64 = 64 * 1024;
 
+/// Pieces that wait for one side of a session in the ring: an eighth of [`MOST`] in buffers of 4 KiB could not be more.
+const MOST_WAITING: usize = 16;
+
 /// Age at which a session leaves the ring. It is looked at with each tick of the worker.
 const LONGEST: Duration = Duration::from_millis(250);
 
 /// With so many results in one turn, the kernel may hold more: the next turn follows at once.
-const MANY: usize = 4096;
+const MANY: usize = 1024;
 
 /// Most turns in a row, before the other tasks of the worker run.
 const TURNS: usize = 16;
@@ -190,7 +193,14 @@ impl Engine {
     /// Takes what the kernel has done, and begins what follows from it. An error means that the ring cannot be used any more.
     fn turn(&self) -> io::Result<Turn> {
         let Work { ring, sessions, visits, over, completions, touched } = &mut *self.work.borrow_mut();
-        ring.enter()?;
+        // More than the kernel takes at once goes in several calls: what is over has to be closed before other tasks run.
+        loop {
+            let before = ring.waiting();
+            ring.enter()?;
+            if !ring.has_queued() || ring.waiting() == before {
+                break;
+            }
+        }
         if !ring.has_queued() {
             // Their connections are closed now.
             over.clear();
@@ -260,7 +270,8 @@ impl Engine {
         // It is borrowed only if a turn has panicked.
         let Ok(mut work) = self.work.try_borrow_mut() else { return };
         work.ring.end();
-        let sessions = std::mem::take(&mut work.sessions);
+        let mut sessions = std::mem::take(&mut work.sessions);
+        sessions.iter_mut().for_each(|(_, session)| session.cut());
         let over = std::mem::take(&mut work.over);
         work.visits.clear();
         drop(work);
@@ -303,7 +314,7 @@ async fn drive(watched: AsyncFd<Watched>, worker: Rc<Worker>) {
                 Ok(Turn::Another) => {}
                 Err(error) => {
                     let message = format!(
-                        "worker {}: its io_uring has failed: {error}; TCP sessions that begin from now on are served by epoll",
+                        "worker {}: its io_uring has failed: {error}; TCP sessions that it had are reset, and those that begin from now on are served by epoll",
                         worker.index
                     );
                     return tell_failure(&worker, Level::Error, message);

@@ -24,7 +24,7 @@ use tls::Issuer;
 use tls::plain::Parked;
 
 use super::super::{Before, Session, Unsent, connect_and_relay, relay, sent_first};
-use super::MOST;
+use super::{MOST, MOST_WAITING};
 use crate::arrival::{Arrival, ClientConnection, Entry};
 use crate::connect::{self, ConnectFault};
 use crate::fallback;
@@ -205,20 +205,25 @@ impl Ringed {
         if !more {
             from.receives = Kernel::Rests;
         }
-        match (result, lease) {
+        let lease = match (result, lease) {
             (Ok(count), Some(lease)) if count > 0 => {
                 total.set(total.get() + count as u64);
                 to.waiting.push_back(lease);
-            }
-            (Ok(_), lease) => {
-                if from.source == Source::Open {
-                    from.source = Source::Ended;
+                // Each has a buffer of the ring, also for one byte.
+                if to.waiting.len() > MOST_WAITING {
+                    self.course.leaves();
                 }
-                lease.into_iter().for_each(|lease| ring.give_back(lease));
+                None
             }
-            (Err(libc::ECANCELED), _) => {}
-            (Err(libc::ENOBUFS | libc::ENOMEM | libc::EAGAIN | libc::EINTR), _) => self.course.leaves(),
-            (Err(_), _) => from.source = Source::Failed,
+            (_, lease) => lease,
+        };
+        lease.into_iter().for_each(|lease| ring.give_back(lease));
+        match result {
+            Ok(count) if count > 0 => {}
+            Ok(_) if from.source == Source::Open => from.source = Source::Ended,
+            Ok(_) | Err(libc::ECANCELED) => {}
+            Err(libc::ENOBUFS | libc::ENOMEM | libc::EAGAIN | libc::EINTR) => self.course.leaves(),
+            Err(_) => from.source = Source::Failed,
         }
     }
 
@@ -413,14 +418,18 @@ impl Ringed {
         }
     }
 
+    /// Has both connections reset when they are closed: no peer takes what it has for the whole. At the end of a drain they end as
+    /// those of all sessions.
+    pub(super) fn cut(&mut self) {
+        if !self.session.outcome.worker().is_cutting() {
+            reset(&self.client);
+            reset(&self.backend);
+            self.session.outcome.end(Ending::InternalError);
+        }
+    }
+
     /// Ends the session, or lets a task go on with it. Returns it if its connections are being closed.
     pub(super) fn finish(mut self: Box<Self>, ring: &mut Ring) -> Option<Box<Self>> {
-        let reset = |side: &Side| {
-            if let Some(socket) = &side.socket {
-                // An error means that the connection is already closed.
-                let _ = sys::socket::set_linger_zero(socket.as_fd());
-            }
-        };
         let is_whole = |from: &Side, to: &Side| from.source == Source::Ended && to.waiting.is_empty();
         let ending = if self.is_killed() {
             // `ctl kill` has already set its connections to be reset.
@@ -550,6 +559,14 @@ impl Course {
         if *self == Self::Stays {
             *self = Self::Leaves;
         }
+    }
+}
+
+/// Has a connection reset when it is closed.
+fn reset(side: &Side) {
+    if let Some(socket) = &side.socket {
+        // An error means that the connection is already closed.
+        let _ = sys::socket::set_linger_zero(socket.as_fd());
     }
 }
 
