@@ -211,6 +211,8 @@ impl Keeper {
     pub(crate) fn go_on(&mut self) {
         let receiver = self.changes.subscribe();
         self.task = tokio::spawn(run(self.front.clone(), self.files.clone(), receiver));
+        // The task before may have taken a request with it.
+        self.front.state.kept.want();
     }
 
     /// Leaves the directory to the next process, which has the state.

@@ -339,6 +339,8 @@ async fn serve(options: Options, prepared: Prepared) -> Result<(), StartError> {
         never = serve_admin(admin, front.clone(), logins, &admin_off) => never,
     };
     door.asked.end().await;
+    // Before clients of the control socket get their last answers: no session outlives its limit for them.
+    door.cut().await;
     drop(door.control.take());
     door.close().await;
     ended

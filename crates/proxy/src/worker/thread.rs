@@ -339,7 +339,12 @@ pub fn run(
     worker.forget_offered();
     drop(runtime);
     worker.batch.borrow_mut().flush();
-    // What comes later is added up by its sender.
+    // What comes later is added up by its sender, and not while this thread still adds.
+    while let Ok(question) = questions.try_recv() {
+        if matches!(question, Question::Count(_)) {
+            worker.answer(question);
+        }
+    }
     questions.close();
     while let Some(question) = questions.blocking_recv() {
         if matches!(question, Question::Count(_)) {

@@ -25,6 +25,9 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 /// How often a wait looks whether it is still wanted.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Why an upgrade ends before its end.
+const STOPS: &str = "this process is told to stop";
+
 /// Sockets and files for the new process.
 pub(crate) type Offers = Vec<(Offer, Vec<OwnedFd>)>;
 
@@ -152,7 +155,7 @@ impl Attempt {
     fn hear<T: DeserializeOwned>(&self, link: &Link, what: &str) -> Result<T, String> {
         loop {
             if self.cancelled.load(Relaxed) {
-                return Err("this process is told to stop".to_owned());
+                return Err(STOPS.to_owned());
             }
             let left = LIMIT.saturating_sub(self.began.elapsed());
             if left.is_zero() {
@@ -210,6 +213,10 @@ impl Ready {
             attempt.note("it has the counters, health and marks".to_owned());
             link.say(&FromOld::Go).map_err(|error| last_word(&link, "serve", &error))?;
             attempt.expect(&link, "serve", |heard| matches!(heard, FromNew::Serving))?;
+            // It may have come with the last answer.
+            if attempt.cancelled.load(Relaxed) {
+                return Err(STOPS.to_owned());
+            }
             attempt.note("it serves".to_owned());
             Ok(())
         };
