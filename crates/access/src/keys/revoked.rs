@@ -53,9 +53,9 @@ impl Revoked {
         !self.gone.is_empty()
     }
 
-    /// Whether the host of this name is gone.
-    pub fn is_gone(&self, owner: &Owner) -> bool {
-        self.gone.contains(owner)
+    /// Names of hosts that are gone.
+    pub fn gone(&self) -> impl Iterator<Item = &Owner> {
+        self.gone.iter()
     }
 
     /// Leaves out the places outside of a zone.

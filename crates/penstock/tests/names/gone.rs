@@ -48,7 +48,7 @@ fn a_host_that_is_named_and_not_in_the_zone_is_told() {
 }
 
 #[test]
-fn a_host_that_is_here_and_in_service_is_not_gone_whatever_else_is_pushed() {
+fn a_host_that_is_here_and_in_service_is_not_gone_beside_any_other_choice() {
     let home = Home::new();
     add(&home, "gw1.example.test", "ed25519");
     for more in [&["--zone", "example.test"][..], &["--hosts"], &[]] {
@@ -60,12 +60,26 @@ fn a_host_that_is_here_and_in_service_is_not_gone_whatever_else_is_pushed() {
     home.said(&["host", "move", "gw1.example.test", "vpn.example.test"]);
     let refused = push(&home, &["--without", "vpn.example.test"], 2);
     assert!(refused.contains("host retire gw1.example.test"), "{refused}");
+    // So is one whose zone is not known, and one of whose names has no zone.
+    add(&home, "gw2", "ed25519");
+    let refused = push(&home, &["--without", "gw2.example.test"], 2);
+    assert!(
+        refused.contains("host retire gw2, or remove gw2; --zone names the zone of names without a dot"),
+        "{refused}"
+    );
+    let refused = push(&home, &["--without", "gw2.example.test", "--zone", "example.test"], 2);
+    assert!(refused.contains("host retire gw2, or remove gw2\n"), "{refused}");
     // What is in a file that is damaged is not known.
     let file = home.path().join(".config/penstock/hosts/gw1.example.test.host");
     let good = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{good}pin nonsense\n")).unwrap();
     let refused = push(&home, &["--without", "gw1.example.test"], 1);
     assert!(refused.contains("and its file is damaged"), "{refused}");
+    let refused = push(&home, &["--without", "vpn.example.test"], 2);
+    assert!(
+        refused.contains("the file of host gw1.example.test is damaged: whether it has a name of --without"),
+        "{refused}"
+    );
     let refused = home.refused(&["dns", "records", "--hosts"], 1);
     assert!(refused.contains("note: gw1.example.test: its file is damaged, so it is left out"), "{refused}");
     std::fs::write(&file, good).unwrap();

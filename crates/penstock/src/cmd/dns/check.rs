@@ -10,7 +10,7 @@ use access::keys::{
     Signature, judge,
 };
 use clap::Args;
-use dns::{Anchor, Authorities, Resolver, Server, ZoneKeys};
+use dns::{Anchor, Authorities, Resolver, ResolverFault, Server, ZoneKeys};
 use serde_json::{Value, json};
 use ssh::{ConfigFiles, SshConfig};
 use text::{table, units};
@@ -120,7 +120,10 @@ async fn check(
     let mut checker = Checker {
         arguments,
         revoked,
-        resolver: Resolver::new(&anchor, arguments.dns_server).map_err(Failure::runtime)?,
+        resolver: Resolver::new(&anchor, arguments.dns_server).map_err(|fault| match fault {
+            ResolverFault::Anchor { .. } => Failure::usage(fault),
+            ResolverFault::Servers(_) => Failure::runtime(fault),
+        })?,
         authorities: Authorities::new(&arguments.servers, arguments.dns_server).map_err(Failure::runtime)?,
         zones: BTreeMap::new(),
         ssh_ports,
@@ -242,12 +245,16 @@ impl Checker<'_> {
             let name = at.last().unwrap_or(owner);
             let (zone, found) = match self.zone(name).await {
                 Ok(found) => found,
-                Err((why, hint)) if at.len() == 1 => {
+                // After a silence at a later name the others are checked all the same: the zone of that one may be the cause.
+                Err((why, hint)) if at.len() == 1 && (hint.is_empty() || self.zones.is_empty()) => {
                     return Err(Failure::runtime(format!("{}{hint}", plain(&why))));
                 }
                 Err((why, _)) => {
-                    // Where the alias leads is not ours: the others are checked all the same.
-                    let text = format!("its alias leads to {name}: {why}");
+                    // Where an alias leads is not ours.
+                    let text = match at.len() {
+                        1 => why,
+                        _ => format!("its alias leads to {name}: {why}"),
+                    };
                     let (owner, place) = (owner.clone(), None);
                     let finding = Finding {
                         severity: Severity::Bad,

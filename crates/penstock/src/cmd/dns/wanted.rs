@@ -9,6 +9,7 @@ use access::keys::{Association, Kind, Owner, Record, Revoked, Set, sets};
 use clap::{Args, ValueEnum};
 use config::types::{BindAddress, Listener};
 use hosts::identity::{FingerprintRecord, Found, HostFile, Index, Name, Root};
+use hosts::ssh::key::PublicKey;
 use ssh::identity::{Places, Store};
 use sys::file;
 use tls::Bundle;
@@ -407,15 +408,13 @@ impl NextArguments {
     }
 }
 
-/// Adds the SSHFP records of a host: of the keys that it announces and that are proved.
-fn sshfp((host, index): (&HostFile, &Index), zone: Option<&Owner>, keys: &mut Keys) -> Result<(), String> {
-    let owners = owners(host, zone)?;
-    forbid((host, index), &owners, keys);
+/// Keys of a host of which there are records: those that it announces and that are proved.
+fn proved<'i>(host: &'i HostFile, index: &Index) -> Result<Vec<&'i PublicKey>, String> {
     let pins: Vec<_> =
         host.pins().filter(|pin| pin.absent.is_none() && !index.revokes(&pin.key, Some(host))).collect();
-    let proved = || pins.iter().filter(|pin| pin.root() == Root::Proved).map(|pin| &pin.key);
-    let records: Vec<FingerprintRecord> = proved().filter_map(FingerprintRecord::of).collect();
-    if records.is_empty() {
+    let proved = pins.iter().filter(|pin| pin.root() == Root::Proved).map(|pin| &pin.key);
+    let proved: Vec<_> = proved.filter(|key| FingerprintRecord::of(key).is_some()).collect();
+    if proved.is_empty() {
         let why = match pins.is_empty() {
             true => "it has no pinned key",
             false => {
@@ -424,8 +423,24 @@ fn sshfp((host, index): (&HostFile, &Index), zone: Option<&Owner>, keys: &mut Ke
         };
         return Err(format!("{}: {why}", host.name()));
     }
+    Ok(proved)
+}
+
+/// Adds the SSHFP records of a host.
+fn sshfp((host, index): (&HostFile, &Index), zone: Option<&Owner>, keys: &mut Keys) -> Result<(), String> {
+    let owners = owners(host, zone)?;
+    forbid((host, index), &owners, keys);
+    // Another port of the same name may be a host of its own: its records are the same ones.
+    let revokes = |other: &HostFile, key: &PublicKey| {
+        other.revoked().any(|revoked| revoked == key)
+            && self::owners(other, zone).is_ok_and(|its| its.iter().any(|owner| owners.contains(owner)))
+    };
+    let is_good =
+        |key: &&PublicKey| !index.is_revoked(key) || !index.hosts().iter().any(|other| revokes(other, key));
+    let proved: Vec<_> = proved(host, index)?.into_iter().filter(is_good).collect();
+    let records: Vec<FingerprintRecord> = proved.iter().copied().filter_map(FingerprintRecord::of).collect();
     // Where only the file of another host revokes a key that is pinned here, this host is accepted with it.
-    let revoked_elsewhere = proved().filter(|key| index.is_revoked(key));
+    let revoked_elsewhere = proved.iter().copied().filter(|key| index.is_revoked(key));
     let good: Vec<FingerprintRecord> = revoked_elsewhere.flat_map(FingerprintRecord::believed).collect();
     let named = Some((host.name().clone(), host.port()));
     for owner in owners {
@@ -472,32 +487,52 @@ fn refuse_present(index: &Index, zone: Option<&Owner>, revoked: &Revoked) -> Res
         return Ok(());
     }
     for name in index.damaged().keys() {
-        let owner = Owner::within(name.split_port().0, zone);
-        if let Some(owner) = owner.ok().filter(|owner| revoked.is_gone(owner)) {
-            return Err(Failure::runtime(format!(
-                "--without {owner}: a host of that name is here, and its file is damaged\n  hint: penstock host why {name}"
-            )));
+        match gone(name, zone, revoked) {
+            Some(owner) => {
+                return Err(Failure::runtime(format!(
+                    "--without {owner}: a host of that name is here, and its file is damaged\n  hint: penstock host why {name}"
+                )));
+            }
+            None => complain(&format!(
+                "note: the file of host {} is damaged: whether it has a name of --without is not known\n",
+                plain(&name.to_string())
+            )),
         }
     }
     for host in index.hosts().iter().filter(|host| host.retired().is_none()) {
-        let owners = owners(host, zone).unwrap_or_default();
-        let Some(owner) = owners.iter().find(|owner| revoked.is_gone(owner)) else { continue };
-        if sshfp((host, index), zone, &mut Keys::default()).is_ok() {
+        let names = names(host);
+        let Some(owner) = names.iter().find_map(|name| gone(name, zone, revoked)) else { continue };
+        if proved(host, index).is_ok() {
             let name = host.name();
+            let zone = if zone.is_none() { "; --zone names the zone of names without a dot" } else { "" };
             return Err(Failure::usage(format!(
-                "--without {owner}: a host of that name is here, and has records\n  hint: if it is gone: penstock host retire {name}, or remove {name}"
+                "--without {owner}: a host of that name is here, and has records\n  hint: if it is gone: penstock host retire {name}, or remove {name}{zone}"
             )));
         }
     }
     Ok(())
 }
 
+/// The name of a host that is gone, if `name` is that name. One without a dot is taken for it in any zone, if none is named.
+fn gone<'r>(name: &Name, zone: Option<&Owner>, revoked: &'r Revoked) -> Option<&'r Owner> {
+    let own = Owner::within(name.split_port().0, zone).ok()?;
+    let is_it = |gone: &&Owner| match own.parent() {
+        Some(_) => **gone == own,
+        None => gone.labels().next() == own.labels().next(),
+    };
+    revoked.gone().find(is_it)
+}
+
+/// Names that a host has in the DNS.
+fn names(host: &HostFile) -> Vec<Name> {
+    let hints = host.address().names;
+    if hints.is_empty() { vec![host.name().clone()] } else { hints }
+}
+
 /// Names of the SSHFP records of a host.
 fn owners(host: &HostFile, zone: Option<&Owner>) -> Result<Vec<Owner>, String> {
-    let hints = host.address().names;
-    let names = if hints.is_empty() { vec![host.name().clone()] } else { hints };
     let mut owners = Vec::new();
-    for name in &names {
+    for name in &names(host) {
         let (name, _) = name.split_port();
         let owner = Owner::within(name, zone).map_err(|fault| format!("{}: {fault}", host.name()))?;
         if owner.parent().is_none() {
