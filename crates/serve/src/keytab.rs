@@ -75,7 +75,13 @@ impl Keytab {
             NamedBy::Configuration => "",
             NamedBy::System => ", and control.kerberos.keytab names another one",
         };
-        format!("ktutil or kadmin ktadd makes it{other}")
+        let restart = match self.named_by {
+            NamedBy::Configuration => "",
+            NamedBy::System => {
+                "; a server that runs needs a restart then: it may open what it found at its start alone"
+            }
+        };
+        format!("ktutil or kadmin ktadd makes it{other}{restart}")
     }
 
     /// How a user gets the right to read it.

@@ -143,8 +143,8 @@ impl<'o> Reader<'o> {
                 let before = self.pen.servers.get(&at).cloned().unwrap_or_default();
                 if before.says_more_than_its_list() {
                     let why = format!(
-                        "this argument replaces what commands say of server {at}, but for its access list, as in Pen; only \
-                         after a SIGHUP does Pen take that from the file"
+                        "this argument replaces what commands say of server {at}, but for its access list, as in Pen; Pen takes \
+                         what a file says of it (-F) only after a SIGHUP"
                     );
                     self.note(Effect::Changed, text, &why);
                 }

@@ -140,7 +140,7 @@ fn what_a_file_says_of_a_server_of_the_command_line_is_not_lost_silently() {
         notes("server 1 max 20\nserver 1 hard 30\nserver 0 acl 2\n"),
         [
             "changed: 10.0.0.2:8000: this argument replaces what commands say of server 1, but for its access list, as in Pen; \
-          only after a SIGHUP does Pen take that from the file"
+          Pen takes what a file says of it (-F) only after a SIGHUP"
         ]
     );
     assert_eq!(notes("server 0 acl 2\n"), [""; 0]);

@@ -312,8 +312,11 @@ fn unknown_listener(front: &Front, wanted: &str) -> Option<String> {
     if names.clone().any(|name| name == wanted) {
         return None;
     }
-    let hint = nearest(wanted, names).map_or(String::new(), |name| format!(", did you mean \"{name}\"?"));
-    Some(format!("no listener \"{}\"{hint}", line(wanted)))
+    let more = match nearest(wanted, names) {
+        Some(name) => format!(", did you mean \"{name}\"?"),
+        None => ", and no open session of one that was removed matches".to_owned(),
+    };
+    Some(format!("no listener \"{}\"{more}", line(wanted)))
 }
 
 /// The backend that is meant. One that was removed may still have sessions: its whole name finds them.
@@ -334,7 +337,10 @@ fn backend(front: &Front, wanted: &str, has_part: HasPart) -> Result<Meant, Wron
     match &found[..] {
         [one] => served(one),
         [] if wanted.contains(':') => {
-            let unknown = format!("no pool has a backend \"{}\", and no open session has it", line(wanted));
+            let unknown = format!(
+                "no pool has a backend \"{}\", and no open session of one that was removed matches",
+                line(wanted)
+            );
             Ok(Meant { name: wanted.to_owned(), unknown: Some(unknown) })
         }
         [] => Err(Wrong {

@@ -55,7 +55,7 @@ fn of_users(path: &Path, readers: &[u32]) -> Option<(String, String)> {
         Err(_) => (path.metadata().ok()?, None),
     };
     let mut judged = readers.iter().map(|own| (Exposed::of(of.uid(), of.mode(), *own), *own));
-    let judgement = judged.clone().find(|(exposed, _)| exposed.is_none()).or_else(|| judged.next_back());
+    let judgement = judged.clone().find(|(exposed, _)| exposed.is_none()).or_else(|| judged.next());
     match (judgement?, &bytes) {
         ((Some(exposed @ Exposed::Open { mode }), own), _) => {
             let why = format!("{shown} has mode {mode:04o}, and others than its owner can use it");

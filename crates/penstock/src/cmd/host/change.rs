@@ -90,7 +90,11 @@ pub(super) fn retire(store: &Store, arguments: &Retire) -> Result<(), Failure> {
         let change = edit(store, &name, |host| host.retire_key(&key, today))?;
         let mut text = said(change, &format!("{name} no longer has {}", key.fingerprint()));
         let has_record = |pin: &Pin| {
-            pin.absent.is_none() && pin.root() == Root::Proved && FingerprintRecord::of(&pin.key).is_some()
+            host.retired().is_none()
+                && pin.absent.is_none()
+                && pin.root() == Root::Proved
+                && FingerprintRecord::of(&pin.key).is_some()
+                && !index.revokes(&pin.key, Some(host))
         };
         if FingerprintRecord::of(&key).is_some() {
             // Without another key nothing is wanted at the names, and a push of the host does not touch them.
