@@ -43,7 +43,7 @@ rm -rf "${out:?}/$name"* "$out/penstock-$version-image-$machine.tar"
 mkdir "$out/$name" "$out/$name/completions"
 strip -o "$out/$name/penstock" "$program"
 cp LICENSE-APACHE LICENSE-MIT "$out/$name"
-# Whose work else is in the program, under which licences.
+# The other works in the program, and their licences.
 rm -rf "$out/notices"
 mkdir "$out/notices"
 packaging/copyright.py "$out/notices"

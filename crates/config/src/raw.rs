@@ -200,8 +200,8 @@ pub(crate) struct RawProcess {
     /// open for longer than 250 ms, or meets anything unusual goes on as with `"epoll"`. So do sessions of other protocols, and of
     /// `tcp` listeners with `tls`, `proxy-protocol-from`, `bandwidth`, `fast-close` or Unix sockets, or whose pool has `tls`,
     /// `send-proxy`, `source-address = "client"` or backends behind SSH. It needs Linux 6.0 or newer; where the kernel or a
-    /// container forbids it, an event says so, and all are served by epoll. `"auto"`: `"io-uring"` where it is allowed and a listener
-    /// of the start can use it, else `"epoll"`, without an event. `penstock ctl status` shows what is in use, and why.
+    /// container forbids it, an event says so, and all are served by epoll. `"auto"`: `"io-uring"` where it is allowed and a listener that
+    /// the process starts with can use it, else `"epoll"`, without an event. `penstock ctl status` shows what is in use, and why.
     #[schemars(extend("default" = Engine::default().as_str(), "enum" = Engine::WORDS))]
     pub(crate) engine: Key<String>,
     /// User of the process after all sockets are bound. Without it root becomes user `penstock`, if that exists and may use the files that the configuration names.

@@ -102,7 +102,7 @@ fn connect_and_relay(
     }
 }
 
-/// What was done in a ring for a session that has no connection to a backend yet.
+/// How far a ring came with a session that has no connection to a backend yet.
 enum Before {
     Nothing,
     /// A backend was chosen.

@@ -40,8 +40,8 @@ use writer::Writer;
 /// large state, or a slow disk, is stored less often.
 const GAP: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_millis(250);
 
-/// The pause is at least so long for each request that a store was for, up to [`FOR_MANY`]. A script that sends one command after
-/// the other hardly waits; where operators send thousands a second, they share stores instead of keeping the disk busy.
+/// Shortest pause for each request that the last store answered, up to [`FOR_MANY`]. A script that sends one command after
+/// the other waits no longer; operators who send thousands of commands a second share stores, and the disk stays free.
 const FOR_EACH: Duration = Duration::from_micros(500);
 const FOR_MANY: Duration = Duration::from_millis(25);
 
@@ -316,7 +316,7 @@ async fn run(
     }
 }
 
-/// The pause after a store that took so long, and was for so many requests.
+/// The pause after a store that took the time `took` and answered this number of requests.
 fn pause_after(took: Duration, requests: u64) -> Duration {
     let requests = u32::try_from(requests).unwrap_or(u32::MAX);
     took.max(FOR_EACH.saturating_mul(requests).min(FOR_MANY)).clamp(*GAP.start(), *GAP.end())

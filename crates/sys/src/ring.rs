@@ -32,7 +32,7 @@ const COMPLETED: u32 = 2048;
 /// `IORING_ENTER_GETEVENTS`: the kernel also completes what it can.
 const GET_EVENTS: u32 = 1;
 
-/// How long the end of a ring waits for the kernel to end its operations.
+/// How long [`Ring::end`] waits until the kernel has ended all operations.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

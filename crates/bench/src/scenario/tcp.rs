@@ -310,7 +310,7 @@ const REST: Duration = Duration::from_millis(1250);
 
 const CONNECTIONS: usize = 64;
 
-/// penstock, told to leave io_uring alone.
+/// penstock with `process.engine = "epoll"`.
 const EPOLL: &str = "penstock-epoll";
 
 /// penstock, told to end a session when its backend has closed.

@@ -39,7 +39,7 @@ use session::{Ringed, Stage};
 /// Bytes that a session moves in the ring: as many as in the relay before it splices.
 const MOST: u64 = 64 * 1024;
 
-/// Pieces that wait for one side of a session in the ring: an eighth of [`MOST`] in buffers of 4 KiB could not be more.
+/// Most buffers (4 KiB) that wait for one side of a session in the ring: full ones have [`MOST`] bytes.
 const MOST_WAITING: usize = 16;
 
 /// Age at which a session leaves the ring. It is looked at with each tick of the worker.

@@ -17,7 +17,7 @@ pub(super) struct Ending {
     open: watch::Sender<usize>,
 }
 
-/// A client that the end waits for.
+/// A client of the control socket: the end of the control thread waits until this is dropped.
 #[derive(Debug)]
 pub(super) struct Open(Arc<Ending>);
 

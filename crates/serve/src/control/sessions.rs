@@ -37,7 +37,7 @@ pub(super) struct Wanted {
     sort: Option<Sort>,
     limit: Option<usize>,
     consent: Consent,
-    /// What is said if no session matches: nothing that is served has the name of the listener or backend.
+    /// The error if no session matches: no listener or backend that is served has the name in the command.
     unknown: Option<String>,
 }
 
@@ -354,7 +354,7 @@ fn backend(front: &Front, wanted: &str, has_part: HasPart) -> Result<Meant, Wron
     }
 }
 
-/// Name of a backend, and what is said if no session has it.
+/// The backend that an operator means, and the error if no open session is on it.
 struct Meant {
     name: String,
     unknown: Option<String>,

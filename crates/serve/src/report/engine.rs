@@ -29,7 +29,7 @@ pub struct ByEpoll {
     tells: Tells,
 }
 
-/// Whether people are told, too: not of what could not be otherwise.
+/// Where the engine is told. What no other setting would change is in JSON only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tells {
     All,

@@ -1,5 +1,5 @@
-//! What operators ask of the supervisor. Each request gets an answer: one that comes during an upgrade waits for its end, and is refused
-//! if another process serves then.
+//! What operators ask of the supervisor, which answers each request. A request that comes during an upgrade waits for the end of the
+//! upgrade. If the new process serves then, the supervisor of the old one refuses the request.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ const UPGRADED: &str = "another process has taken over by an upgrade and does no
 
 pub(super) struct Requests {
     asked: mpsc::Receiver<Request>,
-    /// They came while the supervisor had no time for them.
+    /// Requests that came while the supervisor waited for a request to stop.
     waiting: VecDeque<Request>,
 }
 
@@ -63,7 +63,7 @@ impl Requests {
         self.refuse_all(STOPPING).await;
     }
 
-    /// The same after an upgrade.
+    /// Like [`Self::end`], because another process has taken over.
     pub(super) async fn end_upgraded(&mut self) {
         self.asked.close();
         self.refuse_all(UPGRADED).await;
@@ -81,7 +81,7 @@ pub(super) fn refuse_when_stopping(request: Request) {
     refuse(request, STOPPING);
 }
 
-/// The client may be gone.
+/// Refuses a request. The client may have disconnected.
 fn refuse(request: Request, why: &str) {
     let denied = || Denied { message: why.to_owned(), details: String::new() };
     match request {

@@ -84,7 +84,7 @@ impl Board {
         self.changes_stored_within(1, limit).await
     }
 
-    /// The same for so many changes, which count as so many requests.
+    /// Like [`Self::stored_within`], for several changes: each counts as a request.
     pub async fn changes_stored_within(&self, changes: u64, limit: Duration) -> StoredWithin {
         if !self.active.load(Relaxed) {
             return StoredWithin::Yes;

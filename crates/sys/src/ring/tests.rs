@@ -145,7 +145,7 @@ fn the_ring_refuses_other_operations() {
     assert_eq!(all[0].result, Err(libc::EACCES));
 }
 
-/// A listener whose queue is full, with its clients: further connections are neither accepted nor refused.
+/// A listener whose accept queue is full, and the clients in the queue: the kernel leaves further connections without an answer.
 fn full() -> (TcpListener, Vec<TcpStream>) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&socket2::SockAddr::from(std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();

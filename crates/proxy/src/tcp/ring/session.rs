@@ -209,7 +209,7 @@ impl Ringed {
             (Ok(count), Some(lease)) if count > 0 => {
                 total.set(total.get() + count as u64);
                 to.waiting.push_back(lease);
-                // Each has a buffer of the ring, also for one byte.
+                // Each piece takes a whole buffer of the ring, even one byte.
                 if to.waiting.len() > MOST_WAITING {
                     self.course.leaves();
                 }
@@ -418,8 +418,8 @@ impl Ringed {
         }
     }
 
-    /// Has both connections reset when they are closed: no peer takes what it has for the whole. At the end of a drain they end as
-    /// those of all sessions.
+    /// Makes the kernel reset both connections when they are closed: else a peer would take what it has for the whole. At the
+    /// end of a drain, when the worker cuts all sessions, this does nothing.
     pub(super) fn cut(&mut self) {
         if !self.session.outcome.worker().is_cutting() {
             reset(&self.client);
@@ -562,7 +562,7 @@ impl Course {
     }
 }
 
-/// Has a connection reset when it is closed.
+/// Makes the kernel reset a connection when it is closed.
 fn reset(side: &Side) {
     if let Some(socket) = &side.socket {
         // An error means that the connection is already closed.
