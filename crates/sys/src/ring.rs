@@ -83,13 +83,13 @@ pub enum Next {
     Free,
 }
 
-/// What the caller does when the bytes of a send have gone.
+/// What the caller does once the kernel has taken the bytes of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It ends its direction of the connection: a kernel that is about to send the bytes by TCP waits for that, and sends the end
-    /// in the same packet (`MSG_MORE`).
-    Ends,
-    Goes,
+    /// It calls shutdown(2). The kernel holds the bytes back until then, and sends them by TCP in one packet with the end
+    /// (`MSG_MORE`).
+    ShutsDown,
+    Nothing,
 }
 
 /// Longest chain of operations that wait for each other: it is handed to the kernel as a whole.
@@ -134,6 +134,13 @@ enum Stage {
 
 fn word(operation: Operation, key: u32, buffer: u16) -> u64 {
     u64::from(key) | u64::from(operation as u8) << 32 | u64::from(buffer) << 40
+}
+
+/// Whether the kernel has taken all operations of the last batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Batch {
+    New,
+    Waits,
 }
 
 /// Whether all operations were ended.
@@ -301,7 +308,7 @@ impl Ring {
     ) {
         let buffer = lease.buffer();
         let (start, length) = self.buffers.send(lease);
-        let more = if then == Then::Ends { libc::MSG_MORE } else { 0 };
+        let more = if then == Then::ShutsDown { libc::MSG_MORE } else { 0 };
         let entry = opcode::Send::new(Fd(socket.as_raw_fd()), start, length).flags(libc::MSG_NOSIGNAL | more);
         self.begin(entry.build().user_data(word(operation, key, buffer)), next, Needs::Nothing);
     }
@@ -338,10 +345,13 @@ impl Ring {
         }
         let until = Instant::now() + END_LIMIT;
         let mut ended = Vec::new();
+        let mut batch = Batch::New;
         while self.outstanding > 0 || self.has_queued() {
-            // Each time: a cancel that comes in one batch with an operation may find nothing to cancel yet.
-            let which = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
-            self.begin(which.user_data(word(Operation::Cancel, 0, 0)), Next::Free, Needs::Nothing);
+            // In each batch: a cancel that comes in one with an operation may find nothing to cancel yet.
+            if batch == Batch::New {
+                let which = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
+                self.begin(which.user_data(word(Operation::Cancel, 0, 0)), Next::Free, Needs::Nothing);
+            }
             let entered = self.enter();
             self.take(&mut ended);
             for lease in ended.drain(..).filter_map(|one| one.lease) {
@@ -350,7 +360,8 @@ impl Ring {
             if entered.is_err() || Instant::now() >= until {
                 return Ended::No;
             }
-            if self.outstanding == 0 || self.has_queued() {
+            batch = if self.has_queued() { Batch::Waits } else { Batch::New };
+            if self.outstanding == 0 || batch == Batch::Waits {
                 continue;
             }
             let pause = Timespec::new().nsec(20_000_000);

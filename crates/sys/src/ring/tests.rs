@@ -42,7 +42,7 @@ fn bytes_that_are_received_are_sent_and_buffers_come_back() {
         assert_eq!((one.key, one.result, one.more), (7, Ok(4), true));
         let lease = one.lease.unwrap();
         assert_eq!(ring.bytes(&lease), round.to_be_bytes());
-        ring.send(theirs.as_fd(), lease, (Operation::SendBackend, 7), Next::Free, Then::Goes);
+        ring.send(theirs.as_fd(), lease, (Operation::SendBackend, 7), Next::Free, Then::Nothing);
         let mut all = until(&mut ring, |one| one.operation == Operation::SendBackend);
         let mut sent = all.pop().unwrap().lease.unwrap();
         sent.advance(4);
@@ -75,7 +75,7 @@ fn a_chain_goes_on_only_after_a_connect_that_succeeds() {
         || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM.nonblocking(), None).unwrap();
     let (first, good) = (lease(&mut ring), socket());
     ring.connect(good.as_fd(), address, 2, Next::Waits);
-    ring.send(good.as_fd(), first, (Operation::SendBackend, 2), Next::Free, Then::Goes);
+    ring.send(good.as_fd(), first, (Operation::SendBackend, 2), Next::Free, Then::Nothing);
     let all = until(&mut ring, |one| one.operation == Operation::SendBackend);
     assert!(all.iter().any(|one| one.operation == Operation::Connect && one.result == Ok(0)), "{all:?}");
     let mut read = [0; 5];
@@ -84,7 +84,7 @@ fn a_chain_goes_on_only_after_a_connect_that_succeeds() {
     drop(listener);
     let (first, bad) = (lease(&mut ring), socket());
     ring.connect(bad.as_fd(), address, 3, Next::Waits);
-    ring.send(bad.as_fd(), first, (Operation::SendBackend, 3), Next::Free, Then::Goes);
+    ring.send(bad.as_fd(), first, (Operation::SendBackend, 3), Next::Free, Then::Nothing);
     let all = until(&mut ring, |one| one.key == 3 && one.operation == Operation::SendBackend);
     let of = |operation| all.iter().find(|one| one.key == 3 && one.operation == operation).unwrap();
     assert_eq!(of(Operation::Connect).result, Err(libc::ECONNREFUSED));
@@ -107,7 +107,7 @@ fn what_is_cancelled_or_waits_for_a_slow_reader_ends_and_nothing_is_left() {
     ring.receive(ours.as_fd(), Operation::ReceiveClient, 1);
     let mut all = until(&mut ring, |one| one.lease.is_some());
     let lease = all.pop().unwrap().lease.unwrap();
-    ring.send(ours.as_fd(), lease, (Operation::SendClient, 1), Next::Free, Then::Goes);
+    ring.send(ours.as_fd(), lease, (Operation::SendClient, 1), Next::Free, Then::Nothing);
     ring.enter().unwrap();
     assert_eq!(ring.outstanding, 2);
     ring.cancel(ours.as_fd(), 1);
@@ -172,7 +172,7 @@ fn a_connect_that_the_kernel_gets_together_with_the_end_is_ended_at_once() {
         ring.connect(socket.as_fd(), address, 2, chained);
         match chained {
             Next::Waits => {
-                ring.send(socket.as_fd(), lease, (Operation::SendBackend, 2), Next::Free, Then::Goes);
+                ring.send(socket.as_fd(), lease, (Operation::SendBackend, 2), Next::Free, Then::Nothing);
             }
             Next::Free => ring.give_back(lease),
         }
@@ -217,7 +217,7 @@ fn last_bytes_wait_for_the_end_that_follows_them_and_arrive_with_it() {
         client.write_all(b"last").unwrap();
         ring.receive(ours.as_fd(), Operation::ReceiveClient, 1);
         let lease = until(&mut ring, |one| one.lease.is_some()).pop().unwrap().lease.unwrap();
-        ring.send(theirs.as_fd(), lease, (Operation::SendBackend, 1), Next::Free, Then::Ends);
+        ring.send(theirs.as_fd(), lease, (Operation::SendBackend, 1), Next::Free, Then::ShutsDown);
         let mut all = until(&mut ring, |one| one.operation == Operation::SendBackend);
         ring.give_back(all.pop().unwrap().lease.unwrap());
         reader.set_nonblocking(true).unwrap();

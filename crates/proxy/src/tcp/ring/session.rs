@@ -395,7 +395,7 @@ impl Ringed {
         if let Some(first) = self.backend.waiting.pop_front() {
             self.pending += 1;
             self.backend.sends = Kernel::Works;
-            ring.send(socket.as_fd(), first, (Operation::SendBackend, key), next, Then::Goes);
+            ring.send(socket.as_fd(), first, (Operation::SendBackend, key), next, Then::Nothing);
         }
         receive(&mut self.backend, ring, Operation::ReceiveBackend, key, &mut self.pending);
         if address.is_none() {
@@ -596,7 +596,7 @@ fn send(side: &mut Side, ring: &mut Ring, operation: (Operation, u32), other: So
             lease,
             operation,
             Next::Free,
-            if is_last { Then::Ends } else { Then::Goes },
+            if is_last { Then::ShutsDown } else { Then::Nothing },
         );
     }
 }
