@@ -527,16 +527,7 @@ async fn obtain(
         (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
         outcome.show_backend(&chosen.backend);
         outcome.queued = chosen.queued.or(outcome.queued);
-        let lacks = match connect(
-            worker,
-            pool,
-            &chosen,
-            arrival,
-            Begin { opening, at: now, before: Before::Nothing },
-            outcome,
-        )
-        .await
-        {
+        let lacks = match connect(worker, pool, &chosen, arrival, (opening, now), outcome).await {
             Ok((stream, at)) => return Ok(Obtained { stream, chosen, at }),
             Err(lacks) => lacks,
         };
@@ -585,7 +576,7 @@ async fn connect(
     pool: &PoolPlan,
     chosen: &Chosen,
     arrival: &Arrival,
-    Begin { opening, at: began, .. }: Begin,
+    (opening, began): (Opening, Instant),
     outcome: &mut Outcome,
 ) -> Result<(Stream, Instant), NoConnection> {
     let counters = chosen.backend.counters.of(worker.index);
