@@ -12,6 +12,9 @@ pub struct Board {
     /// The new process has the state: what would change here now would be lost.
     settled: RwLock<bool>,
     older: Mutex<Option<Older>>,
+    /// Held while counts of the process before are added that come after the first worker has begun to end: its thread and
+    /// that which receives them must not add at the same time.
+    pub late_counts: Mutex<()>,
 }
 
 /// The process before this one, while it has sessions.

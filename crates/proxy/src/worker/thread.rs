@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use state::State;
 use state::access_log::AccessLog;
 use state::listen::{BoundKey, Socket};
+use state::lock::lock;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -340,17 +341,14 @@ pub fn run(
     drop(runtime);
     worker.batch.borrow_mut().flush();
     // What comes later is added up by its sender, and not while this thread still adds.
-    while let Ok(question) = questions.try_recv() {
-        if matches!(question, Question::Count(_)) {
-            worker.answer(question);
-        }
-    }
+    let adding = lock(&worker.front.state.upgrade.late_counts);
     questions.close();
     while let Some(question) = questions.blocking_recv() {
         if matches!(question, Question::Count(_)) {
             worker.answer(question);
         }
     }
+    drop(adding);
     result
 }
 

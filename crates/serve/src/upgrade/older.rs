@@ -13,6 +13,7 @@ use proxy::given::place::Finder;
 use proxy::given::{Adoption, Answer, Carried, OfferId, PreviousProcess, Reply};
 use proxy::question::Question;
 use state::events::Level;
+use state::lock::lock;
 use state::upgrade::Older;
 use text::units;
 use tokio::sync::mpsc::error::SendError;
@@ -45,6 +46,7 @@ pub(crate) fn follow(take_over: Arc<TakeOver>, front: Arc<Front>) -> io::Result<
                         && let Err(SendError(Question::Count(counts))) =
                             worker.blocking_send(Question::Count(Box::new(counts)))
                     {
+                        let _adding = lock(&state.upgrade.late_counts);
                         counts.add(&state);
                     }
                     sessions.tell();
