@@ -2,9 +2,9 @@
 //!
 //! 1. A batch of datagrams is received from the listening socket (`crates/sys/src/datagram.rs`).
 //! 2. `crates/proxy/src/udp/forward.rs` finds the flow of each in the table (`crates/logic/src/udp.rs`), or begins one
-//!    at a backend that `crates/proxy/src/upstream.rs` chooses. A flow has a socket that is connected to its backend: the
-//!    kernel keeps replies of others away, and tells that no process listens there. A socket serves one flow after another
-//!    (`crates/proxy/src/udp/sockets.rs`).
+//!    at a backend that `crates/proxy/src/upstream.rs` chooses. Then it sends all of them. A flow has a socket that is
+//!    connected to its backend: the kernel keeps replies of others away, and tells that no process listens there. A socket
+//!    serves one flow after another (`crates/proxy/src/udp/sockets.rs`).
 //! 3. An epoll instance tells which flows have replies. `crates/proxy/src/udp/reply.rs` collects those of many flows in
 //!    one batch, and sends it to the clients with one system call.
 //! 4. The table ends flows, and `crates/proxy/src/udp/flow.rs` says in their outcome how.
@@ -27,7 +27,7 @@ use state::ending::Ending;
 use state::events::Level;
 use state::listen::BoundKey;
 use state::metrics::ListenerCounters;
-use sys::datagram::Batch;
+use sys::datagram::{Batch, SLOTS};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Sleep;
@@ -46,6 +46,7 @@ mod sockets;
 mod tap;
 
 use flow::{End, Flow};
+use forward::Unsent;
 use mailbox::Registered;
 use sockets::{OwnedEpoll, Sockets};
 
@@ -112,6 +113,7 @@ struct Server {
     sockets: Sockets,
     table: FlowTable<Flow>,
     batch: Batch,
+    unsent: Vec<Unsent>,
     /// Number of slots of the batch with replies that were not sent yet.
     collected: usize,
     /// The last snapshot with this listener.
@@ -197,6 +199,7 @@ async fn serve(
         epoll,
         table: FlowTable::new(rules, now),
         batch: Batch::default(),
+        unsent: Vec::with_capacity(SLOTS),
         collected: 0,
         known,
         plan,
@@ -242,10 +245,11 @@ impl Server {
             .await?;
             let now = Instant::now();
             self.refresh(now);
-            let left = if ready.clients { self.forward_batch(now) } else { Left::Nothing };
-            if ready.backends {
+            // First: sockets that rest are used again without a look into each, once epoll has told what waits in them.
+            if ready.backends || (ready.clients && self.sockets.has_resting()) {
                 self.relay_replies(replies, now)?;
             }
+            let left = if ready.clients { self.forward_batch(now) } else { Left::Nothing };
             self.expire(now);
             if ready.operators {
                 self.answer_questions(now);
@@ -265,7 +269,7 @@ impl Server {
                 let until = *last_replies.get_or_insert(now + LAST_REPLIES);
                 let is_quiet = !ready.clients && !self.table.is_any_reply_due();
                 if is_quiet || until <= now || close_signal.is_cut() {
-                    self.close(now);
+                    self.close();
                     return Ok(());
                 }
             }
@@ -297,27 +301,27 @@ impl Server {
     fn expire(&mut self, now: Instant) {
         for _ in 0..EXPIRED_AT_ONCE {
             let Some(ended) = self.table.expire(now) else { return };
-            self.finish(ended, End::Timeout, now);
+            self.finish(ended, End::Timeout);
         }
     }
 
     /// Finishes the outcome of a flow that has left the table. Its socket rests for the next one, or is closed.
-    fn finish(&mut self, ended: Ended<Flow>, why: End, now: Instant) {
+    fn finish(&mut self, ended: Ended<Flow>, why: End) {
         ended.value.note_trial(&self.worker);
         // A reply that did not come may still do, and must not reach the next client of the socket.
         let may_rest = ended.missing == 0;
         let socket = flow::end(ended, why);
         match why {
             End::Complete if !may_rest => self.sockets.close(socket),
-            End::Complete => self.sockets.rest(socket, self.table.room(), now),
+            End::Complete => self.sockets.rest(socket, self.table.room()),
             End::Timeout | End::Evicted | End::Closing | End::Killed => self.sockets.close(socket),
         }
     }
 
     /// Ends every flow.
-    fn close(&mut self, now: Instant) {
+    fn close(&mut self) {
         let all: Vec<_> = self.table.drain().collect();
-        all.into_iter().for_each(|ended| self.finish(ended, End::Closing, now));
+        all.into_iter().for_each(|ended| self.finish(ended, End::Closing));
     }
 
     /// Counts datagrams that are not forwarded.

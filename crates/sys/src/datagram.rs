@@ -1,5 +1,5 @@
 //! UDP sockets, and batches of datagrams: one system call receives or sends up to [`SLOTS`] of them (recvmmsg(2),
-//! sendmmsg(2)), and datagrams of one size for one receiver pass the kernel together (UDP_SEGMENT, udp(7)).
+//! sendmmsg(2); recv(2) and send(2) where one is enough), and datagrams of one size for one receiver pass the kernel together (UDP_SEGMENT, udp(7)).
 //!
 //! A batch (`crates/sys/src/datagram/batch.rs`) has its memory once and for all, and a datagram stays in the slot into
 //! which it was received: a relay sends it from there. A socket that is bound to every address tells to which address a
@@ -8,17 +8,17 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
-use std::ptr;
+use std::os::fd::AsFd;
 
 use nix::libc;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{Ipv4PacketInfo, Ipv6RecvPacketInfo};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::socket::{DualStack, Outgoing};
 
 mod batch;
+mod call;
 mod control;
 
 pub use batch::{Addresses, Batch, SLOTS};
@@ -71,23 +71,16 @@ pub fn disconnect(socket: &UdpSocket) -> io::Result<()> {
     // SAFETY: zeroes are a value of this struct of integers.
     let mut no_peer: libc::sockaddr = unsafe { std::mem::zeroed() };
     no_peer.sa_family = libc::AF_UNSPEC as libc::sa_family_t;
+    let length = size_of::<libc::sockaddr>() as libc::socklen_t;
     // SAFETY: the address lives until the call returns, with its true length.
-    let done = unsafe {
-        let length = size_of::<libc::sockaddr>() as libc::socklen_t;
-        libc::connect(socket.as_raw_fd(), &raw const no_peer, length)
-    };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    unsafe { call::connect(socket.as_fd(), &raw const no_peer, length) }
 }
 
 /// Throws away what waits in a socket, also errors, if it is not too much.
 pub fn drain(socket: &UdpSocket) -> io::Result<()> {
     for _ in 0..MOST_DRAINED {
-        // SAFETY: the kernel writes nothing, because the length is 0.
-        let received = unsafe {
-            let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-            libc::recv(socket.as_raw_fd(), ptr::null_mut(), 0, flags)
-        };
-        if received < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
+        let received = call::receive(socket.as_fd(), &mut [], libc::MSG_TRUNC);
+        if received.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             return Ok(());
         }
     }
@@ -96,7 +89,9 @@ pub fn drain(socket: &UdpSocket) -> io::Result<()> {
 
 /// Connects a socket without a peer: it gets a new port, which the kernel chooses at random as for a new socket.
 pub fn connect_again(socket: &UdpSocket, addr: SocketAddr) -> io::Result<()> {
-    socket2::SockRef::from(socket).connect(&addr.into())
+    let address = SockAddr::from(addr);
+    // SAFETY: `address` lives until the call returns, and tells its own length.
+    unsafe { call::connect(socket.as_fd(), address.as_ptr().cast(), address.len()) }
 }
 
 /// Whether this machine itself receives what is sent to `address`: the kernel would send it from the same address.

@@ -476,6 +476,33 @@ fn a_socket_that_serves_a_second_flow_has_another_port_and_no_late_reply_reaches
     eventually("it is closed when it is not used", secs(20), || (flows() == Some(0)).then_some(()));
 }
 
+/// A backend sends two replies where one is due, and both wait in the socket when the first one ends the flow.
+#[test]
+fn a_reply_too_many_that_waits_in_a_socket_does_not_reach_its_next_client() {
+    let backend = UdpSocket::bind("127.0.0.1:0").unwrap();
+    backend.set_read_timeout(Some(secs(20))).unwrap();
+    let pool = format!("backends = [\"{}\"]", backend.local_addr().unwrap());
+    let server = Server::start(&config("replies = 1", &pool));
+    let address = server.address("dns");
+    let mut room = [0; 100];
+    for round in 0..20 {
+        let (first, second) = (Client::new(&address), Client::new(&address));
+        first.send(b"first");
+        let of_first = backend.recv_from(&mut room).unwrap().1;
+        server.signal(Signal::SIGSTOP);
+        backend.send_to(b"reply", of_first).unwrap();
+        backend.send_to(b"extra", of_first).unwrap();
+        server.signal(Signal::SIGCONT);
+        assert_eq!(first.receive(), b"reply", "{round}");
+        // It takes longer than the shortest rest of a socket.
+        server.ctl_json(&["status"]);
+        second.send(b"second");
+        let of_second = backend.recv_from(&mut room).unwrap().1;
+        backend.send_to(b"own", of_second).unwrap();
+        assert_eq!(second.receive(), b"own", "{round}");
+    }
+}
+
 #[test]
 fn a_stop_delivers_the_replies_that_are_due() {
     let backend = UdpSocket::bind("127.0.0.1:0").unwrap();

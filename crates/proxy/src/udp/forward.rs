@@ -1,4 +1,4 @@
-//! From clients to backends: finds or begins the flow of each datagram, and sends it.
+//! From clients to backends: finds or begins the flows of a batch, then sends its datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -39,6 +39,12 @@ use crate::upstream::{self, Chosen, Origin, Remember, Wanted};
 /// How often the datagrams of one batch are sent again because the backend had refused an earlier one.
 const MOST_REFUSALS: usize = 3;
 
+/// Datagrams of a batch that belong to a flow and are not sent yet.
+pub(super) struct Unsent {
+    flow: FlowId,
+    slots: Range<usize>,
+}
+
 impl Server {
     /// Receives a batch of datagrams and forwards them.
     pub(super) fn forward_batch(&mut self, now: Instant) -> Left {
@@ -72,6 +78,7 @@ impl Server {
             }
             first += run;
         }
+        self.send_unsent(now);
         if count < SLOTS { Left::Nothing } else { Left::Perhaps }
     }
 
@@ -119,8 +126,9 @@ impl Server {
             Arrival::New => self.begin(key, Place::Free, now),
             Arrival::NewInPlaceOf(old) => self.begin(key, Place::InPlaceOf(old), now),
             Arrival::NewAfter(old) => {
+                // No datagram of this batch waits to be sent in it: an earlier one would have ended it.
                 if let Some(ended) = self.table.remove(old) {
-                    self.finish(ended, End::Timeout, now);
+                    self.finish(ended, End::Timeout);
                 }
                 self.begin(key, Place::Paid, now)
             }
@@ -129,7 +137,7 @@ impl Server {
         match begun {
             Ok(id) => {
                 self.table.handle_further(id, (slots.len() - 1) as u32);
-                self.send(id, slots, now);
+                self.unsent.push(Unsent { flow: id, slots });
             }
             Err(why) => self.drop_datagrams(slots.len(), why),
         }
@@ -324,11 +332,15 @@ impl Server {
     }
 
     fn evict(&mut self, id: FlowId, now: Instant) {
+        // Its number is given to the next flow.
+        if self.unsent.iter().any(|unsent| unsent.flow == id) {
+            self.send_unsent(now);
+        }
         if let Some(mut ended) = self.table.remove(id) {
             if !self.evicted_logged.is_due(now) {
                 ended.value.outcome.leave_out_of_log();
             }
-            self.finish(ended, End::Evicted, now);
+            self.finish(ended, End::Evicted);
         }
     }
 
@@ -397,6 +409,16 @@ impl Server {
         counters.connects.add(1);
         counters.sessions.add(1);
         Some(())
+    }
+
+    /// Sends the datagrams of the batch whose flows are known, one right after the other: a backend that the first one
+    /// wakes is awake for the others, and the kernel need not wake it for each.
+    fn send_unsent(&mut self, now: Instant) {
+        let mut unsent = std::mem::take(&mut self.unsent);
+        for Unsent { flow, slots } in unsent.drain(..) {
+            self.send(flow, slots, now);
+        }
+        self.unsent = unsent;
     }
 
     fn send(&mut self, id: FlowId, slots: Range<usize>, now: Instant) {

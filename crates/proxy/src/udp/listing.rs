@@ -101,7 +101,7 @@ impl Server {
             let At::Flow { at, .. } = place.at else { continue };
             let Some((id, row)) = self.named(*place, at, now) else { continue };
             if let Some(gone) = self.table.remove(id) {
-                self.finish(gone, End::Killed, now);
+                self.finish(gone, End::Killed);
                 ended.push(EndedSession { row, requests: Vec::new() });
             }
         }

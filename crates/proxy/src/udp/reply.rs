@@ -45,6 +45,9 @@ impl Server {
             }
         }
         self.send_collected();
+        if count < FLOWS_AT_ONCE {
+            self.sockets.note_told(now);
+        }
         if left == Left::Nothing {
             clear(watched);
         }
@@ -97,7 +100,7 @@ impl Server {
         if after == AfterReply::Ends
             && let Some(ended) = self.table.remove(id)
         {
-            self.finish(ended, End::Complete, now);
+            self.finish(ended, End::Complete);
             return Left::Nothing;
         }
         if count < most { Left::Nothing } else { Left::Perhaps }

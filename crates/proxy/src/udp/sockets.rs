@@ -18,7 +18,8 @@ use sys::socket::Outgoing;
 /// Sockets of one server that rest.
 const MOST_RESTING: usize = 256;
 
-/// Shortest rest. What the kernel was about to put into a socket when it lost its port is there by then, and thrown away.
+/// Shortest rest. What the kernel was about to put into a socket when it lost its port is there by then: epoll tells it,
+/// and the socket is closed, or it is thrown away.
 const REST: Duration = Duration::from_millis(1);
 
 /// When a socket that rests is closed.
@@ -119,11 +120,13 @@ pub(super) struct Sockets {
     free: Vec<u32>,
     /// The one that has rested for longest first.
     resting: VecDeque<(Instant, BackendSocket)>,
+    /// When the epoll instance last told every socket in which something waits.
+    told: Option<Instant>,
 }
 
 impl Sockets {
     pub(super) fn new(epoll: Rc<OwnedEpoll>) -> Self {
-        Self { epoll, flows: Vec::new(), free: Vec::new(), resting: VecDeque::new() }
+        Self { epoll, flows: Vec::new(), free: Vec::new(), resting: VecDeque::new(), told: None }
     }
 
     /// Registers a new socket, connected to `remote`.
@@ -156,16 +159,26 @@ impl Sockets {
     pub(super) fn use_again(&mut self, remote: Remote, now: Instant) -> Option<BackendSocket> {
         let rested = |(since, _): &&(Instant, BackendSocket)| now.saturating_duration_since(*since) >= REST;
         let at = self.resting.iter().take_while(rested).position(|(_, socket)| socket.can_reach(remote))?;
-        let (_, socket) = self.resting.remove(at)?;
-        let connected = sys::datagram::drain(&socket.socket)
-            .and_then(|()| sys::datagram::connect_again(&socket.socket, remote.address));
-        match connected {
+        let (since, socket) = self.resting.remove(at)?;
+        let is_empty = self.told.is_some_and(|told| told.saturating_duration_since(since) >= REST);
+        let emptied = if is_empty { Ok(()) } else { sys::datagram::drain(&socket.socket) };
+        match emptied.and_then(|()| sys::datagram::connect_again(&socket.socket, remote.address)) {
             Ok(()) => Some(socket),
             Err(_) => {
                 self.close(socket);
                 None
             }
         }
+    }
+
+    pub(super) fn has_resting(&self) -> bool {
+        !self.resting.is_empty()
+    }
+
+    /// The epoll instance was asked at this time or later, and has told every socket in which something waits: of those that
+    /// rest, [`Self::close_resting`] has closed these.
+    pub(super) fn note_told(&mut self, now: Instant) {
+        self.told = Some(now);
     }
 
     pub(super) fn assign(&mut self, socket: &BackendSocket, flow: FlowId) {
@@ -178,13 +191,14 @@ impl Sockets {
     }
 
     /// Lets a socket rest whose flow has ended as it should, if there is room.
-    pub(super) fn rest(&mut self, socket: BackendSocket, room: usize, now: Instant) {
+    pub(super) fn rest(&mut self, socket: BackendSocket, room: usize) {
         let has_room = self.resting.len() < MOST_RESTING.min(room);
         if !has_room || sys::datagram::disconnect(&socket.socket).is_err() {
             return self.close(socket);
         }
         self.flows[socket.number as usize] = None;
-        self.resting.push_back((now, socket));
+        // Not the time of the turn, which may have begun a rest ago.
+        self.resting.push_back((Instant::now(), socket));
     }
 
     pub(super) fn close(&mut self, socket: BackendSocket) {

@@ -9,6 +9,7 @@ use std::ptr;
 use nix::errno::Errno;
 use nix::libc;
 
+use super::call;
 use super::control::{Control, Name};
 
 /// Datagrams of one batch.
@@ -94,6 +95,9 @@ impl Batch {
         addresses: Addresses,
     ) -> io::Result<usize> {
         let wanted = within(slots);
+        if let (1, Addresses::Known) = (wanted.len(), addresses) {
+            return self.receive_one(socket, wanted.start);
+        }
         let mut parts = [NOTHING; SLOTS];
         // All pointers come from one borrow: a later one would end the earlier ones.
         let bytes = self.bytes.as_mut_ptr();
@@ -129,6 +133,14 @@ impl Batch {
             self.control_lengths[slot] = head.msg_hdr.msg_controllen as _;
         }
         Ok(count)
+    }
+
+    /// The same for one slot of a connected socket, with the cheaper recv(2).
+    fn receive_one(&mut self, socket: BorrowedFd<'_>, slot: usize) -> io::Result<usize> {
+        let length = call::receive(socket, &mut self.bytes[slot * STRIDE..][..ROOM], 0)?;
+        (self.starts[slot], self.lengths[slot]) = (0, length);
+        (self.name_lengths[slot], self.control_lengths[slot]) = (0, 0);
+        Ok(1)
     }
 
     /// The datagram in a slot.
@@ -198,6 +210,9 @@ impl Batch {
         receiver: Receiver,
         segmentation: Segmentation,
     ) -> io::Result<usize> {
+        if let (1, true, Receiver::OfSocket) = (slots.len(), prefix.is_empty(), receiver) {
+            return self.send_one(socket, slots.start);
+        }
         let mut parts = [NOTHING; 2 * SLOTS];
         let mut used = 0;
         // All pointers come from one borrow: a later one would end the earlier ones.
@@ -253,6 +268,11 @@ impl Batch {
         };
         let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error())?;
         Ok(sent.checked_sub(1).map_or(0, |last| ends[last] - slots.start))
+    }
+
+    /// Sends the datagram of one slot on a connected socket, with the cheaper send(2).
+    fn send_one(&self, socket: BorrowedFd<'_>, slot: usize) -> io::Result<usize> {
+        call::send(socket, self.datagram(slot)).map(|_| 1)
     }
 
     /// End of the datagrams, from the first one on, that go to one receiver as one message: all have the same length, but

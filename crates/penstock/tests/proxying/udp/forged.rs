@@ -80,6 +80,29 @@ fn flows_without_an_answer_give_way_where_every_backend_has_its_most_connections
     assert_eq!(friend.ask("still there"), flow);
 }
 
+/// Where no reply is due, clients send and forget: a flow that gives way has had its datagram sent, with its own header and
+/// not with that of the flow that has its place.
+#[test]
+fn flows_that_give_way_to_others_of_the_same_batch_have_had_their_datagrams_sent() {
+    let backend = UdpSocket::bind("127.0.0.1:0").unwrap();
+    backend.set_read_timeout(Some(secs(20))).unwrap();
+    let pool = format!("backends = [\"{}\"]\nsend-proxy = \"v2\"", backend.local_addr().unwrap());
+    let server = Server::start(&config("replies = 0\nmax-flows = 4\nidle-timeout = \"10m\"", &pool));
+    let address = server.address("dns");
+    server.signal(Signal::SIGSTOP);
+    for last in 1..=100_u8 {
+        Client::from(Ipv4Addr::new(127, 10, 0, last).into(), &address).send(&[last]);
+    }
+    server.signal(Signal::SIGCONT);
+    // The header has the source's address from its 16th byte on, and 28 bytes.
+    let mut room = [0; 100];
+    for last in 1..=100_u8 {
+        let length = backend.recv(&mut room).unwrap();
+        assert_eq!((&room[16..20], &room[28..length]), (&[127, 10, 0, last][..], &[last][..]));
+    }
+    assert_eq!(listener(&server)["datagrams_dropped"], 0);
+}
+
 #[test]
 fn without_descriptors_new_flows_take_those_of_unanswered_ones_and_other_clients_keep_their_part() {
     let echo = Echo::start();
