@@ -82,13 +82,15 @@ impl Events {
             if ring.events.len() == RING {
                 ring.events.pop_front();
             }
-            ring.events.push_back(event.clone());
             if let Some(copy) = &ring.copy.0 {
                 copy(&event);
             }
-            // Under the lock, so that followers get events in the order of their numbers. An error only means that there
-            // are no followers.
-            let _ = self.followers.send(event);
+            // Under the lock, so that followers get events in the order of their numbers. An error only means that the last
+            // follower has just left.
+            if self.followers.receiver_count() > 0 {
+                let _ = self.followers.send(event.clone());
+            }
+            ring.events.push_back(event);
         }
     }
 

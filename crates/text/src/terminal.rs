@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 /// True if a terminal shows the character without another effect.
 #[must_use]
 pub fn is_printable(c: char) -> bool {
-    !c.is_control() && !is_invisible(c)
+    // Almost every character is one of these: the first comparison decides.
+    matches!(c, ' '..='~') || (!c.is_control() && !is_invisible(c))
 }
 
 /// True for format characters (Unicode category Cf) and others that are invisible or move text (CVE-2021-42574).

@@ -1,6 +1,6 @@
 //! The commands of the control socket. One table holds names, arguments, help and handlers, also for "did you mean".
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use access::policy::Role;
 use logic::transaction::Ask;
@@ -527,22 +527,24 @@ enum Follows {
 
 fn help(call: &Call<'_>) -> Result<Step, Refusal> {
     call.expect_arguments(0)?;
-    let list = || {
-        let list = COMMANDS
-            .iter()
-            .map(|command| help_line(&format!("{} {}", command.name, command.arguments), command.help));
-        let json = help_line("... json", "the same for programs: one line of JSON");
-        lines(list.chain([json]))
-    };
-    let json = || {
-        let list: Vec<_> = COMMANDS
-            .iter()
-            .map(|command| json!({ "name": command.name, "arguments": command.arguments, "help": command.help }))
-            .collect();
-        Value::from(list).to_string()
-    };
-    Ok(call.answer(list, json))
+    Ok(call.answer(|| HELP.clone(), || HELP_JSON.clone()))
 }
+
+static HELP: LazyLock<String> = LazyLock::new(|| {
+    let list = COMMANDS
+        .iter()
+        .map(|command| help_line(&format!("{} {}", command.name, command.arguments), command.help));
+    let json = help_line("... json", "the same for programs: one line of JSON");
+    lines(list.chain([json]))
+});
+
+static HELP_JSON: LazyLock<String> = LazyLock::new(|| {
+    let list: Vec<_> = COMMANDS
+        .iter()
+        .map(|command| json!({ "name": command.name, "arguments": command.arguments, "help": command.help }))
+        .collect();
+    Value::from(list).to_string()
+});
 
 /// A command and what it does; a long one has a line of its own.
 fn help_line(command: &str, help: &str) -> String {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use access::policy::Role;
 use base64ct::{Base64, Encoding};
@@ -99,6 +99,23 @@ pub(super) struct Session {
     has_asked: bool,
     /// The end of this process waits for it. `None` if it follows something.
     open: Option<Open>,
+}
+
+/// The time of a step: [`STEP_TIME`] of the processor.
+struct StepTime {
+    began: Instant,
+    used: Duration,
+}
+
+impl StepTime {
+    fn begin() -> Self {
+        Self { began: Instant::now(), used: thread_time() }
+    }
+
+    /// Asks the kernel for the time of the thread only after that much wall time: the thread cannot have used more.
+    fn is_over(&self) -> bool {
+        self.began.elapsed() >= STEP_TIME && thread_time().saturating_sub(self.used) >= STEP_TIME
+    }
 }
 
 /// The session has ended: the client closed it, was too slow, or caused an error.
@@ -223,7 +240,7 @@ impl Session {
             let _ = self.send(&wire).await;
             return Err(Over);
         }
-        let began = thread_time();
+        let step_time = StepTime::begin();
         let (mut line, mut wire) = (first, Vec::new());
         loop {
             let step = match std::str::from_utf8(&line) {
@@ -253,7 +270,7 @@ impl Session {
                 }
             }
             let is_much = wire.len() >= WRITE_PIECE || self.held.bytes() >= HELD;
-            if is_much || thread_time().saturating_sub(began) >= STEP_TIME {
+            if is_much || step_time.is_over() {
                 break;
             }
             match self.next_line() {
