@@ -4,6 +4,8 @@
 # OUT             where the packages go (target/deb)
 # PENSTOCK_BUILT  a directory that has penstock and libpam_penstock.so already: nothing is compiled, for tests
 set -eu
+# The packages do not depend on the mask of the user who builds them.
+umask 022
 cd "$(dirname "$0")/.."
 . setup/packages.sh
 
@@ -31,7 +33,7 @@ tree=$out/penstock-$version
 rm -rf "$out"/penstock* "$out"/libpam-penstock*
 mkdir -p "$tree"
 # What git knows, as it is here: times of files stay, so that cargo builds only what has changed.
-git ls-files -z | tar --create --null --files-from=- | tar --extract --directory "$tree"
+git ls-files -z | tar --create --mode=u=rwX,go=rX --null --files-from=- | tar --extract --directory "$tree"
 tar --create --xz --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
     --file "$out/penstock_$version.orig.tar.xz" --directory "$out" "penstock-$version"
 
