@@ -75,6 +75,11 @@ files() {
 
 step "packages"
 OUT=$scratch/deb PENSTOCK_BUILT=$built setup/deb.sh >"$scratch/said" 2>&1 || fail "setup/deb.sh failed"
+(umask 077 && OUT=$scratch/again TZ=Pacific/Auckland PENSTOCK_BUILT=$built setup/deb.sh) >"$scratch/said" 2>&1 || fail "setup/deb.sh failed"
+for file in "$scratch"/deb/*.deb "$scratch"/deb/*.dsc "$scratch"/deb/*.tar.xz; do
+    cmp "$file" "$scratch/again/${file##*/}" >"$scratch/said" 2>&1 || fail "the user's mask and time zone change a package"
+done
+rm -rf "$scratch/again"
 version=$(dpkg-deb --field "$scratch"/deb/penstock_*.deb Version)
 # What is overridden is explained in debian/*.lintian-overrides and debian/source/lintian-overrides. The binary for tests has no lines for a debugger. Rust puts strings
 # beside each other without an end, which lintian reads as misspelt words; which overrides are needed differs between builds.
@@ -195,6 +200,29 @@ ok penstock ctl reload
 serves http://127.0.0.1:8081/
 said 'from nginx'
 [ "$(pid)" = "$served" ] || fail "a reload changed the process"
+
+step "a start with a wrong configuration fails once and says why, and a taken port is tried again until it is free"
+cp "$machine/etc/penstock/penstock.toml" "$scratch/good.toml"
+sed -i 's/^backends =/backend =/' "$machine/etc/penstock/penstock.toml"
+refused systemctl restart penstock
+run systemctl status penstock || true
+said 'did you mean "backends"'
+run systemctl show --property NRestarts --property ActiveState penstock
+said 'NRestarts=0'
+said 'ActiveState=failed'
+sed 's/127.0.0.1:8081"/127.0.0.1:80"/' "$scratch/good.toml" | config
+refused systemctl restart penstock
+# shellcheck disable=SC2016 # the shell of the container replaces it
+eventually sh -c '[ "$(systemctl show --property NRestarts --value penstock)" -ge 6 ]'
+mv "$machine/etc/nginx/sites-enabled/default" "$machine/root/"
+ok systemctl reload nginx
+# Old workers of nginx have the port until their connections have ended.
+eventually sh -c 'curl --silent http://127.0.0.1:80/ | grep --quiet "from nginx"'
+config <"$scratch/good.toml"
+ok systemctl restart penstock
+mv "$machine/root/default" "$machine/etc/nginx/sites-enabled/"
+ok systemctl reload nginx
+serves http://127.0.0.1:8081/
 
 step "downgrade and upgrade under load: no request fails, and what the operator wrote stays"
 cp "$machine/etc/penstock/penstock.toml" "$scratch/mine.toml"
