@@ -35,9 +35,13 @@ impl Liar {
         let tasks = LocalSet::new();
         let answer = Rc::new(RefCell::new(Vec::new()));
         let (udp, tcp) = runtime.block_on(async {
-            let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a socket");
-            let tcp = TcpListener::bind(udp.local_addr().expect("its address")).await.expect("the same port");
-            (udp, tcp)
+            loop {
+                let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a socket");
+                // A connection of another program may have the same port of TCP.
+                if let Ok(tcp) = TcpListener::bind(udp.local_addr().expect("its address")).await {
+                    break (udp, tcp);
+                }
+            }
         });
         let address: SocketAddr = udp.local_addr().expect("its address");
         let told = answer.clone();
