@@ -212,6 +212,7 @@ said 'NRestarts=0'
 said 'ActiveState=failed'
 sed 's/127.0.0.1:8081"/127.0.0.1:80"/' "$scratch/good.toml" | config
 refused systemctl restart penstock
+# More often than systemd would by its own limit, five times.
 # shellcheck disable=SC2016 # the shell of the container replaces it
 eventually sh -c '[ "$(systemctl show --property NRestarts --value penstock)" -ge 6 ]'
 mv "$machine/etc/nginx/sites-enabled/default" "$machine/root/"

@@ -2,9 +2,9 @@
 //!
 //! 1. A batch of datagrams is received from the listening socket (`crates/sys/src/datagram.rs`).
 //! 2. `crates/proxy/src/udp/forward.rs` finds the flow of each in the table (`crates/logic/src/udp.rs`), or begins one
-//!    at a backend that `crates/proxy/src/upstream.rs` chooses. Then it sends all of them. A flow has a socket that is
-//!    connected to its backend: the kernel keeps replies of others away, and tells that no process listens there. A socket
-//!    serves one flow after another (`crates/proxy/src/udp/sockets.rs`).
+//!    at a backend that `crates/proxy/src/upstream.rs` chooses. Then it sends all datagrams of the batch. A flow has a
+//!    socket that is connected to its backend: the kernel keeps replies of others away, and tells that no process listens
+//!    there. A socket serves one flow after another (`crates/proxy/src/udp/sockets.rs`).
 //! 3. An epoll instance tells which flows have replies. `crates/proxy/src/udp/reply.rs` collects those of many flows in
 //!    one batch, and sends it to the clients with one system call.
 //! 4. The table ends flows, and `crates/proxy/src/udp/flow.rs` says in their outcome how.
@@ -245,7 +245,8 @@ impl Server {
             .await?;
             let now = Instant::now();
             self.refresh(now);
-            // First: sockets that rest are used again without a look into each, once epoll has told what waits in them.
+            // Before clients are served: epoll reports the sockets that rest with something in them, and the others are used
+            // again without a system call that looks into each.
             if ready.backends || (ready.clients && self.sockets.has_resting()) {
                 self.relay_replies(replies, now)?;
             }

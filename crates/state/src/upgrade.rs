@@ -12,8 +12,8 @@ pub struct Board {
     /// The new process has the state: what would change here now would be lost.
     settled: RwLock<bool>,
     older: Mutex<Option<Older>>,
-    /// Held while counts of the process before are added that come after the first worker has begun to end: its thread and
-    /// that which receives them must not add at the same time.
+    /// Lock for counts of the process before that arrive after the first worker has begun to end. The thread of that worker and
+    /// the thread that receives them take it to add: a counter has one writer at a time.
     pub late_counts: Mutex<()>,
 }
 

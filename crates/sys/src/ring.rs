@@ -139,7 +139,9 @@ fn word(operation: Operation, key: u32, buffer: u16) -> u64 {
 /// Whether the kernel has taken all operations of the last batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Batch {
+    /// It has: the next operation begins another batch.
     New,
+    /// Some of them wait.
     Waits,
 }
 

@@ -332,7 +332,7 @@ impl Server {
     }
 
     fn evict(&mut self, id: FlowId, now: Instant) {
-        // Its number is given to the next flow.
+        // The next flow gets its number: what waits to be sent in this one is sent before.
         if self.unsent.iter().any(|unsent| unsent.flow == id) {
             self.send_unsent(now);
         }
@@ -411,8 +411,8 @@ impl Server {
         Some(())
     }
 
-    /// Sends the datagrams of the batch whose flows are known, one right after the other: a backend that the first one
-    /// wakes is awake for the others, and the kernel need not wake it for each.
+    /// Sends the datagrams of the batch that have a flow, one right after the other: the first one wakes its backend, and the
+    /// kernel need not wake it again for each of the others.
     fn send_unsent(&mut self, now: Instant) {
         let mut unsent = std::mem::take(&mut self.unsent);
         for Unsent { flow, slots } in unsent.drain(..) {

@@ -18,8 +18,8 @@ use sys::socket::Outgoing;
 /// Sockets of one server that rest.
 const MOST_RESTING: usize = 256;
 
-/// Shortest rest. What the kernel was about to put into a socket when it lost its port is there by then: epoll tells it,
-/// and the socket is closed, or it is thrown away.
+/// Shortest rest. A datagram that the kernel was about to put into a socket when this lost its port is in it by then. Either
+/// epoll has reported that, and the socket is closed, or the datagram is thrown away before the next flow.
 const REST: Duration = Duration::from_millis(1);
 
 /// When a socket that rests is closed.
@@ -197,7 +197,7 @@ impl Sockets {
             return self.close(socket);
         }
         self.flows[socket.number as usize] = None;
-        // Not the time of the turn, which may have begun a rest ago.
+        // Not the time at which this turn began: a long turn would count as rest.
         self.resting.push_back((Instant::now(), socket));
     }
 
