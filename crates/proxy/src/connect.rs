@@ -3,6 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -146,12 +147,27 @@ async fn open(
         last = Some(match opened {
             Ok(Ok(tcp)) => return Ok(Plain::Tcp(tcp)),
             Ok(Err(error)) if is_of_client_address(&error, outgoing) => ConnectFault::Ours(error),
-            Ok(Err(error)) if is_out_of_ports(&error, *address) => ConnectFault::Ours(error),
-            Ok(Err(error)) => fault(error, limit),
+            Ok(Err(error)) => fault_of(error, Some(*address), limit),
             Err(_) => ConnectFault::Backend(Cause::ConnectTimeout { after: limit }),
         });
     }
     Err(last.unwrap_or_else(|| ConnectFault::Backend(no_address(&addresses))))
+}
+
+/// Waits, within the time limit, until a TCP connection is open that was begun to the only address of a backend.
+pub async fn finish(backend: &BackendState, begun: OwnedFd, time: TimeLimit) -> Result<Plain, ConnectFault> {
+    let address = backend.addresses.load().first().copied();
+    let begun = std::net::TcpStream::from(begun);
+    let watched = begun.set_nonblocking(true).and_then(|()| TcpStream::from_std(begun));
+    let opened = match watched {
+        Ok(tcp) => Box::pin(timeout_at(time.due().into(), finish_tcp(tcp))).await,
+        Err(error) => Ok(Err(error)),
+    };
+    match opened {
+        Ok(Ok(tcp)) => Ok(Plain::Tcp(tcp)),
+        Ok(Err(error)) => Err(fault_of(error, address, time.limit)),
+        Err(_) => Err(ConnectFault::Backend(Cause::ConnectTimeout { after: time.limit })),
+    }
 }
 
 /// Returns the address of a backend to which a UDP socket is connected first, and the settings for it.

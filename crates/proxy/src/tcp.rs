@@ -1,5 +1,6 @@
 //! Serves `protocol = "tcp"`: takes a backend, relays, and records the outcome.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use crate::admission::Admitted;
 use crate::arrival::{Arrival, ClientConnection, Entry};
 use crate::bandwidth::{Begins, Limits};
 use crate::boxed::boxed;
-use crate::connect::{ConnectFault, Freshness};
+use crate::connect::{ConnectFault, Freshness, TimeLimit};
 use crate::fallback;
 use crate::given::Carried;
 use crate::idle_sessions::{IdleRelay, IdleSession};
@@ -107,9 +108,15 @@ enum Before {
     Nothing,
     /// A backend was chosen.
     Chosen(Box<Chosen>),
-    /// It was counted for the retry budget of its pool.
+    /// A backend was chosen, the session was counted for the retry budget of its pool, and the kernel opens the connection.
+    Begun {
+        /// Closed before the place at the backend is given back.
+        socket: OwnedFd,
+        chosen: Box<Chosen>,
+    },
+    /// The session was counted for the retry budget of its pool.
     Counted,
-    /// The same, and the backend with this index has refused the connection, which was noted.
+    /// The session was counted so, and the backend with this index has refused the connection, which was noted.
     Refused(usize),
 }
 
@@ -332,7 +339,7 @@ async fn begin(
     let pool = snapshot.pool(pool);
     let mut pool = match before {
         Before::Nothing => fallback::serving(outcome.worker(), &snapshot, pool).clone(),
-        Before::Chosen(_) | Before::Counted | Before::Refused(_) => pool.clone(),
+        Before::Chosen(_) | Before::Begun { .. } | Before::Counted | Before::Refused(_) => pool.clone(),
     };
     outcome.pool = Some(pool.clone());
     // Bytes that have a limit are left to the relay.
@@ -480,7 +487,7 @@ async fn obtain(
     };
     // A session that has a backend already leaves it.
     let mut origin = match (outcome.backend, &before) {
-        (_, Before::Counted | Before::Refused(_)) => upstream::Origin::Client,
+        (_, Before::Begun { .. } | Before::Counted | Before::Refused(_)) => upstream::Origin::Client,
         (Some(_), Before::Nothing) => upstream::Origin::DownBackend,
         (None, Before::Nothing) | (_, Before::Chosen(_)) => {
             retry_budget::count(worker, pool, now);
@@ -488,10 +495,11 @@ async fn obtain(
         }
     };
     let mut failed: Option<Arc<BackendState>> = None;
-    let mut at_once = None;
+    let (mut at_once, mut begun) = (None, None);
     match before {
         Before::Nothing | Before::Counted => {}
         Before::Chosen(chosen) => at_once = Some(chosen),
+        Before::Begun { socket, chosen } => (at_once, begun) = (Some(chosen), Some(socket)),
         Before::Refused(index) => {
             tried.insert(index);
             failed = Some(pool.backends[index].state.clone());
@@ -527,7 +535,8 @@ async fn obtain(
         (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
         outcome.show_backend(&chosen.backend);
         outcome.queued = chosen.queued.or(outcome.queued);
-        let lacks = match connect(worker, pool, &chosen, arrival, (opening, now), outcome).await {
+        let attempt = Attempt { opening, began: now, begun: begun.take() };
+        let lacks = match connect(worker, pool, &chosen, arrival, attempt, outcome).await {
             Ok((stream, at)) => return Ok(Obtained { stream, chosen, at }),
             Err(lacks) => lacks,
         };
@@ -571,20 +580,36 @@ impl NoConnection {
     }
 }
 
+/// One attempt to connect.
+struct Attempt {
+    opening: Opening,
+    began: Instant,
+    /// A connection that the kernel opens already: it is waited for.
+    begun: Option<OwnedFd>,
+}
+
+/// Opens a connection to the chosen backend.
 async fn connect(
     worker: &Rc<Worker>,
     pool: &PoolPlan,
     chosen: &Chosen,
     arrival: &Arrival,
-    (opening, began): (Opening, Instant),
+    Attempt { opening, began, begun }: Attempt,
     outcome: &mut Outcome,
 ) -> Result<(Stream, Instant), NoConnection> {
     let counters = chosen.backend.counters.of(worker.index);
-    let header = pool.settings.send_proxy.map(|version| proxy_header(version, arrival)).unwrap_or_default();
     let (plan, limit) = (&pool.backends[chosen.index], pool.settings.timeouts.connect);
     let outgoing = plan.outgoing_for(arrival.peer);
-    let beginning = Beginning { outgoing, opening, preface: &header, began };
-    match upstream::connect(worker, plan, None, beginning, limit).await {
+    let opened = match begun {
+        Some(begun) => upstream::finish(worker, plan, begun, TimeLimit { began, limit }).await,
+        None => {
+            let header =
+                pool.settings.send_proxy.map(|version| proxy_header(version, arrival)).unwrap_or_default();
+            let beginning = Beginning { outgoing, opening, preface: &header, began };
+            upstream::connect(worker, plan, None, beginning, limit).await
+        }
+    };
+    match opened {
         Ok((stream, freshness)) => {
             let took = match freshness {
                 Freshness::Fresh(took) => took,

@@ -1,6 +1,7 @@
 //! Gets a backend connection for a session: chooses a backend, waits for a busy one, reuses an idle connection or opens
 //! one. `crates/logic/src/retry.rs` and `crates/proxy/src/http/exchange.rs` decide on retries, `crates/logic/src/health.rs` on health.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -520,6 +521,18 @@ async fn open(
             Link::Tls(outbound) => Stream::outbound(*outbound),
         };
     Ok((stream, Freshness::Fresh(began.elapsed())))
+}
+
+/// Waits for a connection to a backend that the kernel opens already. It is TCP, without TLS.
+pub async fn finish(
+    worker: &Worker,
+    plan: &BackendPlan,
+    begun: OwnedFd,
+    time: TimeLimit,
+) -> Result<(Stream, Freshness), ConnectFault> {
+    let plain = connect::finish(&plan.state, begun, time).await?;
+    plan.state.counters.of(worker.index).connects.add(1);
+    Ok((Stream::plain(plain), Freshness::Fresh(time.began.elapsed())))
 }
 
 /// Returns whether another backend that was not tried takes sessions, at once or after a wait in the queue.

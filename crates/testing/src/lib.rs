@@ -12,6 +12,7 @@ pub mod dns;
 pub mod dns_updates;
 pub mod fleet;
 pub mod forger;
+pub mod full_backlog;
 pub mod hello;
 pub mod http2;
 pub mod lab;

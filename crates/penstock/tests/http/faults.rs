@@ -2,12 +2,13 @@
 //! end, and traffic beside it goes on.
 
 use std::io::Write;
-use std::net::{Shutdown, TcpListener};
+use std::net::Shutdown;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use testing::client::{Complete, End, get, request};
+use testing::full_backlog::FullBacklog;
 use testing::load::{Connections, Load};
 use testing::server::run_to_end;
 use testing::{Client, Recorder, Scripted, Server, eventually, millis, port, secs, show, tools};
@@ -334,9 +335,8 @@ fn a_backend_that_is_gone_is_a_502_and_one_that_answers_nothing_too() {
 
 #[test]
 fn a_backend_that_never_accepts_is_a_504_after_the_connect_time() {
-    // A full backlog: further connects hang, as with a host that drops packets.
-    let listener = socket_with_full_backlog();
-    let server = front(&listener.address, "", "timeouts = { connect = \"500ms\" }\nretries = 0");
+    let backend = FullBacklog::new();
+    let server = front(&backend.address(), "", "timeouts = { connect = \"500ms\" }\nretries = 0");
     let started = Instant::now();
     let answer = server.client("web").get("/", &[]);
     assert!([502, 503, 504].contains(&answer.status), "{answer:?}");
@@ -697,26 +697,6 @@ fn a_client_that_reads_nothing_is_cut_after_the_write_time_and_holds_little() {
     let grown = resident(&server).saturating_sub(before);
     assert!(grown < 60 << 20, "{grown} bytes for 20 clients that read nothing");
     drop(clients);
-}
-
-struct FullBacklog {
-    address: String,
-    _listener: TcpListener,
-    _waiting: Vec<std::net::TcpStream>,
-}
-
-fn socket_with_full_backlog() -> FullBacklog {
-    use nix::sys::socket::{Backlog, listen};
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Again, with the smallest queue there is.
-    listen(&listener, Backlog::new(0).unwrap()).unwrap();
-    let address = listener.local_addr().unwrap();
-    let mut waiting = Vec::new();
-    while let Ok(stream) = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
-        waiting.push(stream);
-        assert!(waiting.len() < 64, "the backlog does not fill");
-    }
-    FullBacklog { address: address.to_string(), _listener: listener, _waiting: waiting }
 }
 
 fn resident(server: &Server) -> u64 {

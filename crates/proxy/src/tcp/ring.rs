@@ -5,12 +5,13 @@
 //! leaves the ring for a task and the relay of `crates/proxy/src/tcp.rs` when it meets anything else: no backend at once, a
 //! refused connection, more than [`MOST`] bytes, more than [`LONGEST`] of age, a failed send, no buffer, a drain. So queues,
 //! retries, fallbacks, the idle timeout, slow readers, splice(2), parking and hand-overs are there alone. To leave, its
-//! operations are cancelled; when the last of them is over, nothing of the session is in the kernel's hands, and the bytes
-//! that were received and not sent go along.
+//! operations are cancelled; when the last of them is over, the ring has nothing of the session, and the bytes that were
+//! received and not sent go along. So does a connection to the backend that the kernel still opens.
 //!
 //! `crates/sys/src/ring.rs` has the ring and its memory, `crates/proxy/src/tcp/ring/session.rs` what becomes of one session.
 
 use std::cell::{Cell, RefCell};
+use std::fmt::Display;
 use std::future::poll_fn;
 use std::io;
 use std::net::TcpStream;
@@ -45,7 +46,7 @@ const MOST_WAITING: usize = 16;
 /// Age at which a session leaves the ring. It is looked at with each tick of the worker.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// With so many results in one turn, the kernel may hold more: the next turn follows at once.
+/// With so many results in one turn, the kernel may hold more. The other tasks of the worker run before the next turn.
 const MANY: usize = 1024;
 
 /// Most turns in a row, before the other tasks of the worker run.
@@ -82,11 +83,31 @@ struct Work {
     touched: Vec<u32>,
 }
 
+impl Work {
+    /// Hands what is queued to the kernel. More than the kernel takes at once goes in several calls.
+    fn hand_over(&mut self) -> io::Result<()> {
+        loop {
+            let before = self.ring.waiting();
+            self.ring.enter()?;
+            if !self.ring.has_queued() || self.ring.waiting() == before {
+                break;
+            }
+        }
+        if !self.ring.has_queued() {
+            // Their connections are closed now.
+            self.over.clear();
+        }
+        Ok(())
+    }
+}
+
 #[derive(PartialEq, Eq)]
 enum Turn {
-    /// Something was queued for the kernel, or it may have more.
-    Another,
     Done,
+    /// Something was queued for the kernel.
+    Another,
+    /// The kernel may have more results.
+    Full,
 }
 
 /// The descriptor of the ring, open for as long as the runtime watches it.
@@ -103,12 +124,16 @@ struct Driven {
     /// `None` only while it is dropped: before the engine ends, which may close the descriptor.
     watched: Option<AsyncFd<Watched>>,
     engine: Rc<Engine>,
+    worker: Rc<Worker>,
 }
 
 impl Drop for Driven {
     fn drop(&mut self) {
         self.watched = None;
         self.engine.clear();
+        if std::thread::panicking() {
+            tell_end(&self.worker, &"its task panicked (a fault of penstock: the process log has the place)");
+        }
     }
 }
 
@@ -192,19 +217,9 @@ impl Engine {
 
     /// Takes what the kernel has done, and begins what follows from it. An error means that the ring cannot be used any more.
     fn turn(&self) -> io::Result<Turn> {
-        let Work { ring, sessions, visits, over, completions, touched } = &mut *self.work.borrow_mut();
-        // More than the kernel takes at once goes in several calls: what is over has to be closed before other tasks run.
-        loop {
-            let before = ring.waiting();
-            ring.enter()?;
-            if !ring.has_queued() || ring.waiting() == before {
-                break;
-            }
-        }
-        if !ring.has_queued() {
-            // Their connections are closed now.
-            over.clear();
-        }
+        let work = &mut *self.work.borrow_mut();
+        work.hand_over()?;
+        let Work { ring, sessions, visits, over, completions, touched } = work;
         ring.take(completions);
         let is_full = completions.len() >= MANY;
         for completion in completions.drain(..) {
@@ -231,7 +246,16 @@ impl Engine {
                 over.extend(sessions.remove(key as usize).finish(ring));
             }
         }
-        Ok(if is_full || ring.has_queued() { Turn::Another } else { Turn::Done })
+        Ok(match ring.has_queued() {
+            _ if is_full => Turn::Full,
+            true => Turn::Another,
+            false => Turn::Done,
+        })
+    }
+
+    /// Hands what is queued to the kernel, before other tasks run: those of sessions that are over would wait for their places.
+    fn pause(&self) -> io::Result<()> {
+        self.work.borrow_mut().hand_over()
     }
 
     /// Begins to move the sessions for which `is_due` is true out of the ring, to a task each.
@@ -285,10 +309,19 @@ fn tell_failure(worker: &Worker, level: Level, message: String) {
     state.engine.note_failure(message);
 }
 
+/// Tells that the ring of a worker is not used any more.
+fn tell_end(worker: &Worker, why: &dyn Display) {
+    let message = format!(
+        "worker {}: its io_uring has failed: {why}; TCP sessions that it had are reset, and those that begin from now on are served by epoll",
+        worker.index
+    );
+    tell_failure(worker, Level::Error, message);
+}
+
 async fn drive(watched: AsyncFd<Watched>, worker: Rc<Worker>) {
     let engine = watched.get_ref().0.clone();
-    let driven = Driven { watched: Some(watched), engine };
-    let Driven { watched: Some(watched), engine } = &driven else { return };
+    let driven = Driven { watched: Some(watched), engine, worker };
+    let Driven { watched: Some(watched), engine, worker } = &driven else { return };
     loop {
         poll_fn(|cx| {
             if engine.called.take() == Called::Yes {
@@ -309,19 +342,16 @@ async fn drive(watched: AsyncFd<Watched>, worker: Rc<Worker>) {
         .await;
         let mut turns = 0;
         loop {
-            match engine.turn() {
+            let turn = match engine.turn() {
                 Ok(Turn::Done) => break,
-                Ok(Turn::Another) => {}
-                Err(error) => {
-                    let message = format!(
-                        "worker {}: its io_uring has failed: {error}; TCP sessions that it had are reset, and those that begin from now on are served by epoll",
-                        worker.index
-                    );
-                    return tell_failure(&worker, Level::Error, message);
-                }
-            }
+                Ok(turn) => turn,
+                Err(error) => return tell_end(worker, &error),
+            };
             turns += 1;
-            if turns % TURNS == 0 {
+            if turn == Turn::Full || turns % TURNS == 0 {
+                if let Err(error) = engine.pause() {
+                    return tell_end(worker, &error);
+                }
                 tokio::task::yield_now().await;
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use testing::full_backlog::FullBacklog;
 use testing::tools;
 
 use super::*;
@@ -116,4 +117,68 @@ fn a_backend_on_trial_has_its_share_of_sessions_beside_those_in_the_ring() {
         );
         wait_until_clean(&server, &[&bad]);
     }
+}
+
+#[test]
+fn a_connection_that_does_not_open_soon_keeps_its_backend_and_its_turn() {
+    for engine in ["epoll", "io-uring"] {
+        let backends = [FullBacklog::new(), FullBacklog::new()];
+        let names = backends.each_ref().map(FullBacklog::address);
+        let rules = "retries = 0\ntimeouts = { connect = \"700ms\" }\npassive = { failures = 100 }";
+        let setup = Setup::new(&config(&names.each_ref().map(String::as_str), "", rules));
+        let server = setup.env("PENSTOCK_PROCESS_ENGINE", engine).start();
+        for _ in 0..4 {
+            let mut client = server.client("raw");
+            client.send("abc");
+            let (answer, end) = client.read_to_end();
+            assert!(answer.is_empty() && end != End::Open, "{engine}: {end:?}");
+        }
+        let rows = rows(&server, 4);
+        for (at, row) in rows.iter().enumerate() {
+            let wanted = (&"connect-failed".into(), &1.into());
+            assert_eq!((&row["outcome"], &row["attempts"]), wanted, "{engine}: {row}");
+            assert_eq!(row["backend"], rows[at % 2]["backend"], "{engine}: {row}");
+        }
+        assert_ne!(rows[0]["backend"], rows[1]["backend"], "{engine}");
+        wait_until_clean(&server, &names.each_ref().map(String::as_str));
+    }
+}
+
+/// Local ports of connections to an address that are not open yet.
+fn opening_to(address: &str) -> Vec<u16> {
+    let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
+    let remote = format!("0100007F:{port:04X}");
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.filter(|row| row[2] == remote && row[3] == "02")
+        .map(|row| u16::from_str_radix(row[1].rsplit(':').next().unwrap(), 16).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_connection_that_opens_after_its_session_has_left_the_ring_is_used() {
+    let backend = FullBacklog::new();
+    let name = backend.address();
+    let server = start(&[&name], "", "timeouts = { connect = \"30s\" }");
+    let mut client = server.client("raw");
+    client.send("abc");
+    let begun = eventually("the connection is begun", secs(20), || {
+        let ports = opening_to(&name);
+        (!ports.is_empty()).then_some(ports)
+    });
+    wait_until_old(&server);
+    let from = backend.echo(3);
+    assert_eq!(client.read_exactly(3), b"abc");
+    assert_eq!(begun, [from.port()]);
+    drop(client);
+    let rows = rows(&server, 1);
+    assert_eq!(
+        (&rows[0]["backend"], &rows[0]["attempts"]),
+        (&name.as_str().into(), &1.into()),
+        "{}",
+        rows[0]
+    );
+    assert!(rows[0]["outcome"] == "ok" && rows[0]["bytes_in"] == 3, "{}", rows[0]);
+    assert_eq!(metric(&server, "penstock_backend_connects_total"), 1);
+    wait_until_clean(&server, &[&name]);
 }

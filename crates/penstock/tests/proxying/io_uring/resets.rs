@@ -52,16 +52,6 @@ fn send_and_reset(server: &Server, pattern: &Pattern, mut from: TcpStream, key: 
     SockRef::from(&from).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// Waits until the session is older than sessions in the ring become.
-fn wait_until_old(server: &Server) {
-    eventually("it is old", secs(20), || {
-        let listed = server.ctl_json(&["sessions"]);
-        let sessions = listed["sessions"].as_array().unwrap();
-        assert_eq!(sessions.len(), 1, "the session goes on: {:?}", server.stdout.all());
-        (sessions[0]["age_seconds"].as_f64() > Some(0.7)).then_some(())
-    });
-}
-
 /// Reads up to the reset, with which the kernel throws away what it has not sent yet.
 fn read_all(mut stream: TcpStream) -> Vec<u8> {
     let (mut got, mut piece) = (Vec::new(), [0; 1000]);

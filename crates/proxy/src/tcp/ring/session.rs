@@ -11,7 +11,6 @@ use config::types::{BackendAddress, TcpSettings};
 use logic::access_log::Kind;
 use logic::acl::Verdict;
 use logic::attempts::Fault;
-use logic::balance::view::View;
 use logic::balance::{HashKey, Tried, client_key};
 use logic::peers::Peer;
 use logic::route::PoolId;
@@ -59,7 +58,7 @@ enum Source {
 /// The connection to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// None was begun.
+    /// None was begun, or the wait for it was cancelled.
     Absent,
     Opening,
     Open,
@@ -185,7 +184,8 @@ impl Ringed {
             }
             Operation::SendClient | Operation::SendBackend => self.note_sent(ring, operation, result, lease),
             Operation::Connect => self.note_connected(result),
-            Operation::Cancel | Operation::Close => {}
+            Operation::Cancel => self.note_cancelled(result),
+            Operation::Close => {}
         }
     }
 
@@ -255,12 +255,20 @@ impl Ringed {
     fn note_connected(&mut self, result: Result<usize, i32>) {
         match result {
             Ok(_) => self.open(),
-            // It was cancelled, and is begun anew by a task.
+            // Only the wait for it was cancelled: the kernel goes on with the connection, and a task waits for it.
             Err(libc::ECANCELED) => self.link = Link::Absent,
             Err(error) => self.link = Link::Refused(error),
         }
         if self.link != Link::Open {
             self.course.leaves();
+        }
+    }
+
+    /// A cancel that has found nothing may have come before the operation that it was for: it is sent again, if there still is one.
+    fn note_cancelled(&mut self, result: Result<usize, i32>) {
+        let has_found = result.is_ok_and(|count| count > 0);
+        if self.course == Course::Leaving && !has_found {
+            self.course = Course::Leaves;
         }
     }
 
@@ -480,7 +488,18 @@ impl Ringed {
     fn go_on(self, ring: &mut Ring) {
         let reset = self.owes();
         let Self {
-            client, backend, mut session, chosen, current, pool, peer, link, opening, outages, ..
+            client,
+            backend,
+            mut session,
+            chosen,
+            current,
+            pool,
+            peer,
+            began,
+            link,
+            opening,
+            outages,
+            ..
         } = self;
         let (up, down) = (collect(ring, backend.waiting), collect(ring, client.waiting));
         let Some(client) = client.socket.and_then(|socket| watched(socket).ok()) else { return };
@@ -498,8 +517,13 @@ impl Ringed {
             let early = sent_first(Early { up, down, reset });
             tokio::task::spawn_local(relay(session, client, Stream::parked(backend), early))
         } else {
-            drop(backend.socket);
-            let before = begin_again(&mut session, link, chosen);
+            debug_assert!(down.is_empty(), "a backend sends nothing before the connection to it is open");
+            let before = begin_again(&mut session, link, chosen, backend.socket);
+            let now = match before {
+                // Its time limit goes on.
+                Before::Begun { .. } => began,
+                Before::Nothing | Before::Chosen(_) | Before::Counted | Before::Refused(_) => now,
+            };
             let client = ClientConnection { stream: client, early: up, arrival };
             tokio::task::spawn_local(connect_and_relay(session, current, pool, client, now, before))
         };
@@ -530,12 +554,20 @@ fn begin_to(
     }
 }
 
-/// Takes back what was counted for a connection that did not come about, and notes the backend's fault.
-fn begin_again(session: &mut Session, link: Link, chosen: Option<Box<Chosen>>) -> Before {
+/// Takes back what was counted for a connection that is not open, and notes the backend's fault if there is one. A connection
+/// that the kernel still opens goes along with its backend: another choice would count a second turn.
+fn begin_again(
+    session: &mut Session,
+    link: Link,
+    chosen: Option<Box<Chosen>>,
+    socket: Option<OwnedFd>,
+) -> Before {
     let outcome = &mut session.outcome;
     outcome.relayed().up.set(0);
     outcome.hide_socket();
-    session.slot = None;
+    let slot = session.slot.take();
+    // The last to be declared is dropped first: the connection is closed before its place is given back.
+    let socket = socket;
     if let Some(chosen) = chosen {
         return Before::Chosen(chosen);
     }
@@ -550,8 +582,16 @@ fn begin_again(session: &mut Session, link: Link, chosen: Option<Box<Chosen>>) -
             return Before::Refused(index);
         }
     }
-    (outcome.backend, outcome.view, outcome.attempts) = (None, View::default(), 0);
-    Before::Counted
+    let view = std::mem::take(&mut outcome.view);
+    (outcome.backend, outcome.attempts) = (None, 0);
+    match (socket, slot, link) {
+        (Some(socket), Some(slot), Link::Absent) => {
+            let backend = pool.backends[index].state.clone();
+            let chosen = Chosen { index, backend, slot, trial: None, view, queued: None, followed: None };
+            Before::Begun { socket, chosen: Box::new(chosen) }
+        }
+        _ => Before::Counted,
+    }
 }
 
 impl Course {
