@@ -289,17 +289,23 @@ pub fn open_udp(
     Err(last)
 }
 
-/// The cause of an error of a UDP socket of [`open_udp`]; `None` if it says nothing about the backend.
-pub fn udp_cause(error: io::Error) -> Option<Cause> {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused
-        | io::ErrorKind::HostUnreachable
-        | io::ErrorKind::NetworkUnreachable => match fault(error, Duration::ZERO) {
-            ConnectFault::Backend(cause) => Some(cause),
-            ConnectFault::Ours(_) | ConnectFault::NoDescriptors(_) => None,
-        },
-        _ => None,
-    }
+/// The cause of an error of a UDP socket of [`open_udp`]; `None` if it says nothing about the backend. Those that do are what
+/// Linux makes of ICMP and ICMPv6 messages (icmp_err_convert, icmpv6_err_convert): of these, EMSGSIZE says only that a datagram
+/// was too large for the path.
+pub fn udp_cause(error: &io::Error) -> Option<Cause> {
+    let errno = Errno::from_raw(error.raw_os_error()?);
+    Some(match errno {
+        Errno::ECONNREFUSED => Cause::ConnectRefused,
+        Errno::ENETUNREACH
+        | Errno::EHOSTUNREACH
+        | Errno::EHOSTDOWN
+        | Errno::ENONET
+        | Errno::ENOPROTOOPT
+        | Errno::EOPNOTSUPP
+        | Errno::EPROTO
+        | Errno::EACCES => Cause::ConnectFailed(errno.desc().to_owned()),
+        _ => return None,
+    })
 }
 
 /// State of a connection that was begun.
@@ -415,6 +421,16 @@ mod tests {
         }
         let denied = fault(io::Error::from_raw_os_error(Errno::EACCES as i32), limit);
         assert!(matches!(denied, ConnectFault::Backend(Cause::PermissionDenied)));
+    }
+
+    #[test]
+    fn a_datagram_that_is_too_large_or_not_taken_says_nothing_of_the_backend() {
+        for errno in [Errno::EMSGSIZE, Errno::EAGAIN, Errno::EINTR, Errno::EPERM, Errno::ENOBUFS] {
+            assert!(udp_cause(&io::Error::from_raw_os_error(errno as i32)).is_none(), "{errno}");
+        }
+        for errno in [Errno::ECONNREFUSED, Errno::EHOSTUNREACH, Errno::EACCES, Errno::EPROTO] {
+            assert!(udp_cause(&io::Error::from_raw_os_error(errno as i32)).is_some(), "{errno}");
+        }
     }
 
     #[test]

@@ -247,17 +247,19 @@ impl Server {
             self.refresh(now);
             // Before clients are served: epoll reports the sockets that rest with something in them, and the others are used
             // again without a system call that looks into each.
-            if ready.backends || (ready.clients && self.sockets.has_resting()) {
-                self.relay_replies(replies, now)?;
-            }
-            let left = if ready.clients { self.forward_batch(now) } else { Left::Nothing };
+            let of_backends = match ready.backends || (ready.clients && self.sockets.has_resting()) {
+                true => self.relay_replies(replies, now)?,
+                false => Left::Nothing,
+            };
+            let of_clients = if ready.clients { self.forward_batch(now) } else { Left::Nothing };
             self.expire(now);
             if ready.operators {
                 self.answer_questions(now);
             }
             self.sockets.close_unused(now);
-            if left == Left::Perhaps {
-                // A batch may have opened 32 sockets: other clients of the worker have their turn before the next one.
+            if of_clients.max(of_backends) == Left::Perhaps {
+                // A batch may have opened 32 sockets, or relayed 159 replies: other clients of the worker have their turn
+                // before the next one.
                 tokio::task::yield_now().await;
             }
             if close_signal.is_left() && !close_signal.is_cut() {
@@ -268,7 +270,8 @@ impl Server {
                 }
             } else if close_signal.is_closing() {
                 let until = *last_replies.get_or_insert(now + LAST_REPLIES);
-                let is_quiet = !ready.clients && !self.table.is_any_reply_due();
+                let are_read = !ready.clients && of_backends == Left::Nothing;
+                let is_quiet = are_read && !self.table.is_any_reply_due();
                 if is_quiet || until <= now || close_signal.is_cut() {
                     self.close();
                     return Ok(());

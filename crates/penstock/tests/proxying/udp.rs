@@ -21,6 +21,8 @@ mod losses;
 mod proxy_header;
 mod removed;
 mod several_workers;
+mod unreachable;
+mod waiting_replies;
 
 /// A backend that answers each datagram with its own and the sender's address, a blank and the datagram. One that begins
 /// with `silent` gets no answer, one that is empty an empty one, and a very long one comes back as it is.

@@ -36,7 +36,7 @@ use crate::sticky_cookie::Slot;
 use crate::tcp::no_backend;
 use crate::upstream::{self, Chosen, Origin, Remember, Wanted};
 
-/// How often the datagrams of one batch are sent again because the backend had refused an earlier one.
+/// How often the datagrams of one flow in a batch are sent again because a backend has refused an earlier one.
 const MOST_REFUSALS: usize = 3;
 
 /// Datagrams of a batch that belong to a flow and are not sent yet.
@@ -423,6 +423,8 @@ impl Server {
 
     fn send(&mut self, id: FlowId, slots: Range<usize>, now: Instant) {
         let (mut next, mut refusals) = (slots.start, 0);
+        // Backends to which the next datagram could not be sent.
+        let mut tried = Vec::new();
         let Some(key) = self.table.key(id) else { return self.drop_datagrams(slots.len(), Ending::NotSent) };
         while next < slots.end {
             let Some(flow) = self.table.get_mut(id) else {
@@ -437,21 +439,27 @@ impl Server {
                     let captures = &self.worker.front.state.captures;
                     flow.tapping.record(captures, whose, From::Client, &self.batch, next..next + sent);
                     next += sent;
+                    tried.clear();
                     continue;
                 }
                 Err(error) => error,
             };
-            match connect::udp_cause(error) {
-                // The error is that of an earlier datagram: this one was not sent yet.
-                Some(cause) if refusals < MOST_REFUSALS => {
-                    refusals += 1;
-                    self.note_refusal(id, cause, now);
-                    self.relocate(id, now);
-                }
-                Some(_) | None => {
-                    self.drop_datagrams(1, Ending::NotSent);
-                    next += 1;
-                }
+            // The kernel tells the error of an earlier datagram at the next one, which it does not send then. An error at the second
+            // attempt to send a datagram to a backend is that of the datagram itself.
+            let backend = flow.backend().map(|(pool, index)| (Arc::as_ptr(pool), index));
+            let cause = connect::udp_cause(&error);
+            let is_full = error.kind() == io::ErrorKind::WouldBlock;
+            if is_full || tried.contains(&backend) || (cause.is_some() && refusals == MOST_REFUSALS) {
+                self.drop_datagrams(1, Ending::NotSent);
+                next += 1;
+                tried.clear();
+                continue;
+            }
+            tried.push(backend);
+            if let Some(cause) = cause {
+                refusals += 1;
+                self.note_refusal(id, cause, now);
+                self.relocate(id, now);
             }
         }
     }

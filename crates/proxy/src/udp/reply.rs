@@ -25,22 +25,38 @@ use crate::upstream;
 /// Ready flows that are looked at before clients are.
 const FLOWS_AT_ONCE: usize = 64;
 
+/// Replies after which no other flow is looked at before clients are served. They are several batches, because most protocols
+/// have more replies than questions.
+const REPLIES_AT_ONCE: usize = 4 * SLOTS;
+
 impl Server {
-    /// Relays the replies of flows that are ready.
+    /// Relays replies of flows that are ready.
     pub(super) fn relay_replies(
         &mut self,
         watched: &AsyncFd<Rc<OwnedEpoll>>,
         now: Instant,
-    ) -> io::Result<()> {
+    ) -> io::Result<Left> {
         let mut events = [EpollEvent::empty(); FLOWS_AT_ONCE];
         let count = match self.epoll.0.wait(&mut events, EpollTimeout::ZERO) {
-            Err(Errno::EINTR) => return Ok(()),
+            Err(Errno::EINTR) => return Ok(Left::Perhaps),
             count => count?,
         };
         let mut left = if count < FLOWS_AT_ONCE { Left::Nothing } else { Left::Perhaps };
-        for event in &events[..count] {
+        let events = &mut events[..count];
+        // The kernel may report the flows in the same order each turn, and the first ones may have replies enough for the whole turn.
+        if count > 1 {
+            events.rotate_left(fastrand::usize(..count));
+        }
+        let mut relayed = 0;
+        for event in events {
             match self.sockets.flow_of(event.data()) {
-                Some(flow) => left = left.max(self.collect(flow, now)),
+                Some(_) if relayed >= REPLIES_AT_ONCE => left = Left::Perhaps,
+                Some(flow) => {
+                    let (replies, more) = self.collect(flow, now);
+                    relayed += replies;
+                    left = left.max(more);
+                }
+                // Those that rest are looked at in each turn, see `note_told`.
                 None => self.sockets.close_resting(event.data()),
             }
         }
@@ -51,28 +67,28 @@ impl Server {
         if left == Left::Nothing {
             clear(watched);
         }
-        Ok(())
+        Ok(left)
     }
 
-    /// Receives the replies of one flow into the free slots of the batch.
-    fn collect(&mut self, id: FlowId, now: Instant) -> Left {
-        let Some(key) = self.table.key(id) else { return Left::Nothing };
+    /// Receives the replies of one flow into the free slots of the batch. Returns their number, and whether it may have more.
+    fn collect(&mut self, id: FlowId, now: Instant) -> (usize, Left) {
+        let Some(key) = self.table.key(id) else { return (0, Left::Nothing) };
         if self.collected == SLOTS {
             self.send_collected();
         }
         let first = self.collected;
         // The last reply that is due ends the flow: the kernel need not look for another one.
         let most = self.table.most_replies(id).min(SLOTS - first);
-        let Some(flow) = self.table.get_mut(id) else { return Left::Nothing };
+        let Some(flow) = self.table.get_mut(id) else { return (0, Left::Nothing) };
         let count = match self.batch.receive(flow.socket.as_fd(), first..first + most, Addresses::Known) {
             Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Left::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (0, Left::Nothing),
             Err(error) => {
-                if let Some(cause) = connect::udp_cause(error) {
+                if let Some(cause) = connect::udp_cause(&error) {
                     self.note_refusal(id, cause, now);
                     self.table.handle_refusal(id, now);
                 }
-                return Left::Perhaps;
+                return (0, Left::Perhaps);
             }
         };
         flow.hearing.handle_reply();
@@ -101,9 +117,9 @@ impl Server {
             && let Some(ended) = self.table.remove(id)
         {
             self.finish(ended, End::Complete);
-            return Left::Nothing;
+            return (count, Left::Nothing);
         }
-        if count < most { Left::Nothing } else { Left::Perhaps }
+        (count, if count < most { Left::Nothing } else { Left::Perhaps })
     }
 
     fn send_collected(&mut self) {

@@ -39,7 +39,7 @@ pub(super) async fn ask(
     };
     let fault = |error: std::io::Error| {
         let text = error.to_string();
-        connect::udp_cause(error).unwrap_or(Cause::ConnectFailed(text))
+        connect::udp_cause(&error).unwrap_or(Cause::ConnectFailed(text))
     };
     let mut is_wrong = false;
     let answered = async {
