@@ -198,7 +198,7 @@ pub(crate) struct RawProcess {
     /// How the bytes of TCP sessions are moved. `"epoll"`: by a system call for each step. `"io-uring"`: sessions of plain `tcp`
     /// listeners begin in an io_uring(7) of their worker, which costs less CPU for short ones; what moves more than 64 KiB, is
     /// open for longer than 250 ms, or meets anything unusual goes on as with `"epoll"`. So do sessions of other protocols, and of
-    /// `tcp` listeners with `tls`, `proxy-protocol-from`, `bandwidth`, `fast-close` or Unix sockets, or whose pool has `tls`,
+    /// `tcp` listeners with `tls`, `proxy-protocol-from`, `bandwidth` or Unix sockets, or whose pool has `tls`,
     /// `send-proxy`, `source-address = "client"` or backends behind SSH. It needs Linux 6.0 or newer; where the kernel or a
     /// container forbids it, an event says so, and all are served by epoll. `"auto"`: `"io-uring"` where it is allowed and a listener that
     /// the process starts with can use it, else `"epoll"`, without an event. `penstock ctl status` shows what is in use, and why.

@@ -46,8 +46,8 @@ pub struct Live {
     pub(crate) task: Cell<Option<AbortHandle>>,
     /// The session on it that began last.
     newest: Cell<Link>,
-    /// Descriptor of the connection, as long as it is open.
-    pub(crate) socket: RawFd,
+    /// Descriptor of the connection, as long as it is open; then [`NO_SOCKET`], if the session on it goes on.
+    pub(crate) socket: Cell<RawFd>,
 }
 
 /// Facts about a client that was just accepted.
@@ -111,7 +111,7 @@ impl Live {
         let live = Self {
             listener: Some(listener),
             began: millis(accepted.at).saturating_sub(millis(accepted.age)),
-            socket: accepted.socket,
+            socket: Cell::new(accepted.socket),
             ..Self::default()
         };
         live.set_client(accepted.peer);

@@ -30,7 +30,7 @@ use crate::connect::{ConnectFault, Freshness, TimeLimit};
 use crate::fallback;
 use crate::given::Carried;
 use crate::idle_sessions::{IdleRelay, IdleSession};
-use crate::live::{Movable, Totals};
+use crate::live::{Movable, NO_SOCKET, Totals};
 use crate::outcome::Outcome;
 use crate::relay::{self, Early, End, RelayPause, Side, Watch};
 use crate::retry_budget;
@@ -256,6 +256,9 @@ fn relay(
                     outcome.end(end.settle(&client, &backend));
                     if let End::FastClosed(side) = end {
                         outcome.hide_socket();
+                        if side == Side::Client {
+                            session.admitted.handle().live.socket.set(NO_SOCKET);
+                        }
                         Box::pin(close_after(side, client, backend)).await;
                         return drop(session);
                     }

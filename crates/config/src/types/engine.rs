@@ -2,7 +2,7 @@
 
 use logic::rings::WantedRings;
 
-use super::{BackendAddress, BindAddress, Config, FastClose, Listener, Pool, Protocol, SourceAddress};
+use super::{BackendAddress, BindAddress, Config, Listener, Pool, Protocol, SourceAddress};
 
 text::words! {
     /// How workers move the bytes of TCP sessions.
@@ -39,7 +39,6 @@ impl Config {
             (listener.tls.is_some(), "tls"),
             (!listener.proxy_protocol_from.is_empty(), "proxy-protocol-from"),
             (listener.bandwidth.is_some(), "bandwidth"),
-            (settings.fast_close != FastClose::Off, "fast-close"),
             (listener.binds.iter().all(|bind| matches!(bind, BindAddress::Unix(_))), "Unix sockets"),
         ];
         if let Some((_, why)) = of_listener.into_iter().find(|(applies, _)| *applies) {

@@ -1,5 +1,10 @@
 //! `fast-close`: the end of one side ends the session, and the other side gets what was read until then.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
 use testing::client::End;
 use testing::hello::{message, records};
 use testing::peers::{Latch, Pattern};
@@ -7,13 +12,22 @@ use testing::{Client, Scripted, Server, eventually, secs};
 
 use crate::sleepers::wait_until_parked;
 
-fn start(backend: &Scripted, fast_close: &str) -> Server {
-    Server::start(&format!(
-        "[process]\nworkers = 1\n[control]\nsocket = \"@DIR@/control.sock\"\n[access-log]\ntarget = \"stdout\"\n\
+const ENGINES: [&str; 2] = ["epoll", "io-uring"];
+
+/// Each word with each engine.
+fn with_engines(words: [&str; 2]) -> impl Iterator<Item = (&str, &str)> {
+    ENGINES.into_iter().flat_map(move |engine| words.map(|word| (engine, word)))
+}
+
+fn start(engine: &str, backend: &str, fast_close: &str) -> Server {
+    let server = Server::start(&format!(
+        "[process]\nworkers = 1\nengine = \"{engine}\"\n[control]\nsocket = \"@DIR@/control.sock\"\n\
+         [access-log]\ntarget = \"stdout\"\n\
          [listener.mail]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\nfast-close = \"{fast_close}\"\n\
-         [pool.app]\nbackends = [\"{}\"]\n",
-        backend.address
-    ))
+         [pool.app]\nbackends = [\"{backend}\"]\n"
+    ));
+    assert_eq!(server.ctl_json(&["status"])["engine"]["in_use"], engine, "this test needs io_uring(7)");
+    server
 }
 
 /// A backend that says "bye" and ends its direction. The gate opens when it has read to the end of the client's.
@@ -47,9 +61,9 @@ fn open(server: &Server) -> u64 {
 
 #[test]
 fn a_backend_that_ends_its_direction_ends_the_session_of_a_client_that_stays() {
-    for word in ["up", "both"] {
+    for (engine, word) in with_engines(["up", "both"]) {
         let (backend, ended) = leaving();
-        let server = start(&backend, word);
+        let server = start(engine, &backend.address, word);
         let mut client = server.client("mail");
         assert_eq!(client.read_to_end(), (b"bye".to_vec(), End::Closed));
         ended.wait();
@@ -60,13 +74,13 @@ fn a_backend_that_ends_its_direction_ends_the_session_of_a_client_that_stays() {
 
 #[test]
 fn without_it_or_with_that_of_the_client_the_other_direction_goes_on() {
-    for word in ["off", "down"] {
+    for (engine, word) in with_engines(["off", "down"]) {
         let backend = Scripted::start(|talk| {
             talk.client.finish_sending();
             // The client has its end already.
             assert_eq!(talk.rest(), b"later");
         });
-        let server = start(&backend, word);
+        let server = start(engine, &backend.address, word);
         let mut client = server.client("mail");
         assert_eq!(client.read_to_end(), (Vec::new(), End::Closed));
         client.send("later");
@@ -77,9 +91,9 @@ fn without_it_or_with_that_of_the_client_the_other_direction_goes_on() {
 
 #[test]
 fn a_client_that_ends_its_direction_ends_the_session_of_a_backend_that_stays() {
-    for word in ["down", "both"] {
+    for (engine, word) in with_engines(["down", "both"]) {
         let (backend, leaves) = staying();
-        let server = start(&backend, word);
+        let server = start(engine, &backend.address, word);
         let mut client = server.client("mail");
         client.send("1234");
         client.finish_sending();
@@ -89,9 +103,9 @@ fn a_client_that_ends_its_direction_ends_the_session_of_a_backend_that_stays() {
         eventually("the session is over", secs(10), || (open(&server) == 0).then_some(()));
         leaves.open();
     }
-    for word in ["off", "up"] {
+    for (engine, word) in with_engines(["off", "up"]) {
         let (backend, leaves) = staying();
-        let server = start(&backend, word);
+        let server = start(engine, &backend.address, word);
         let mut client = server.client("mail");
         client.send("1234");
         client.finish_sending();
@@ -102,22 +116,44 @@ fn a_client_that_ends_its_direction_ends_the_session_of_a_backend_that_stays() {
     }
 }
 
+/// Both are in the sockets when Penstock looks: by `fast-close` the end counts.
+#[test]
+fn an_end_that_comes_with_a_reset_of_the_other_side_ends_the_session_well() {
+    for (engine, word) in with_engines(["up", "down"]) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = start(engine, &listener.local_addr().unwrap().to_string(), word);
+        let mut client = TcpStream::connect(server.address("mail")).unwrap();
+        client.write_all(b"x").unwrap();
+        let (mut backend, _) = listener.accept().unwrap();
+        backend.read_exact(&mut [0]).unwrap();
+        server.signal(Signal::SIGSTOP);
+        let (ends, resets) = if word == "up" { (backend, client) } else { (client, backend) };
+        ends.shutdown(Shutdown::Write).unwrap();
+        socket2::SockRef::from(&resets).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(resets);
+        server.signal(Signal::SIGCONT);
+        server.stdout.wait_for(" tcp - ok pool=app ", secs(10));
+    }
+}
+
 #[test]
 fn a_quiet_session_that_is_parked_ends_too() {
-    let (leave, gate) = (Latch::default(), Latch::default());
-    let (may_leave, stays) = (leave.clone(), gate.clone());
-    let backend = Scripted::start(move |talk| {
-        may_leave.wait();
-        talk.client.finish_sending();
-        stays.wait();
-    });
-    let server = start(&backend, "up");
-    let mut client = server.client("mail");
-    wait_until_parked(&server, 2);
-    leave.open();
-    assert_eq!(client.read_to_end(), (Vec::new(), End::Closed));
-    eventually("the session is over", secs(10), || (open(&server) == 0).then_some(()));
-    gate.open();
+    for engine in ENGINES {
+        let (leave, gate) = (Latch::default(), Latch::default());
+        let (may_leave, stays) = (leave.clone(), gate.clone());
+        let backend = Scripted::start(move |talk| {
+            may_leave.wait();
+            talk.client.finish_sending();
+            stays.wait();
+        });
+        let server = start(engine, &backend.address, "up");
+        let mut client = server.client("mail");
+        wait_until_parked(&server, 2);
+        leave.open();
+        assert_eq!(client.read_to_end(), (Vec::new(), End::Closed));
+        eventually("the session is over", secs(10), || (open(&server) == 0).then_some(()));
+        gate.open();
+    }
 }
 
 #[test]
@@ -129,8 +165,9 @@ fn the_other_side_gets_all_that_was_sent_although_it_sends_itself() {
         talk.client.finish_sending();
         talk.rest();
     });
-    let server = start(&backend, "up");
-    for _ in 0..5 {
+    let servers = ENGINES.map(|engine| start(engine, &backend.address, "up"));
+    for at in 0..10 {
+        let server = &servers[at % 2];
         let mut client = server.client("mail");
         client.send("x");
         // It is in the buffers of Penstock when the session ends.

@@ -16,6 +16,7 @@ use testing::server::Setup;
 use testing::{Client, Scripted, Server, eventually, secs};
 
 mod balance;
+mod fast_close;
 mod resets;
 
 fn config(backends: &[&str], listener: &str, pool: &str) -> String {
@@ -477,13 +478,13 @@ fn a_reload_gives_listeners_to_the_other_engine_and_takes_them_away() {
         client
     };
     drop(talk());
-    let more =
-        "fast-close = \"up\"\n[listener.other]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\n";
+    let more = "fast-close = \"up\"\nbandwidth = { up = \"1MiB/s\" }\n\
+                [listener.other]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\npool = \"app\"\n";
     server.write_config(&config(&backends, more, ""));
     server.said(&["reload"]);
     let engine = server.ctl_json(&["status"])["engine"].clone();
-    assert_eq!(engine["by_epoll"], serde_json::json!([{"listener": "raw", "reason": "fast-close"}]));
-    assert!(server.said(&["status"]).contains("engine: io-uring; by epoll: raw (fast-close)"));
+    assert_eq!(engine["by_epoll"], serde_json::json!([{"listener": "raw", "reason": "bandwidth"}]));
+    assert!(server.said(&["status"]).contains("engine: io-uring; by epoll: raw (bandwidth)"));
     let before = operations(&server);
     let stays = talk();
     eventually("it has ended with the backend", secs(20), || {

@@ -1,14 +1,16 @@
 //! Sessions of `protocol = "tcp"` in an io_uring(7) of their worker: no task, no timer and no registration with epoll for
 //! each, and one system call for what all of them wait for.
 //!
-//! The ring has a session only for the beginning of its life: choose a backend, connect, pass bytes and ends on. A session
+//! The ring has a session only for the beginning of its life: choose a backend, connect, pass bytes and ends on, and close
+//! what `fast-close` closes. A session
 //! leaves the ring for a task and the relay of `crates/proxy/src/tcp.rs` when it meets anything else: no backend at once, a
 //! refused connection, more than [`MOST`] bytes, more than [`LONGEST`] of age, a failed send, no buffer, a drain. So queues,
 //! retries, fallbacks, the idle timeout, slow readers, splice(2), parking and hand-overs are there alone. To leave, its
 //! operations are cancelled; when the last of them is over, the ring has nothing of the session, and the bytes that were
 //! received and not sent go along. So does a connection to the backend that the kernel still opens.
 //!
-//! `crates/sys/src/ring.rs` has the ring and its memory, `crates/proxy/src/tcp/ring/session.rs` what becomes of one session.
+//! `crates/sys/src/ring.rs` has the ring and its memory, `crates/proxy/src/tcp/ring/session.rs` what becomes of one session there,
+//! `crates/proxy/src/tcp/ring/session/leaving.rs` how it leaves.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;

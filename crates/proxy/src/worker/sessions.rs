@@ -118,7 +118,7 @@ impl Worker {
                     backend = entry.socket;
                 }
             });
-            Some(Sockets { place: *place, client: ask(handle.live.socket), backend: ask(backend) })
+            Some(Sockets { place: *place, client: ask(handle.live.socket.get()), backend: ask(backend) })
         });
         all.collect()
     }
@@ -150,7 +150,9 @@ impl Worker {
             }
             let row = self.row(&handle, *place, Instant::now());
             killed.push(EndedSession { row, requests: Vec::new() });
-            tcp_info::reset_on_close(live.socket);
+            if live.socket.get() != NO_SOCKET {
+                tcp_info::reset_on_close(live.socket.get());
+            }
             self.running.of(live, |entry| {
                 if entry.socket != NO_SOCKET {
                     tcp_info::reset_on_close(entry.socket);

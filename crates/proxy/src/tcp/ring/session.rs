@@ -1,16 +1,13 @@
 //! One session in a ring: its state, and the operations that it starts after each result of the kernel.
 
 use std::collections::VecDeque;
-use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::types::{BackendAddress, TcpSettings};
+use config::types::{BackendAddress, FastClose, TcpSettings};
 use logic::access_log::Kind;
-use logic::acl::Verdict;
-use logic::attempts::Fault;
 use logic::balance::{HashKey, Tried, client_key};
 use logic::peers::Peer;
 use logic::route::PoolId;
@@ -19,23 +16,22 @@ use socket2::SockRef;
 use state::ending::Ending;
 use sys::ring::{Completion, Lease, Next, Operation, Ring, Then};
 use sys::socket::Opening;
-use tls::Issuer;
-use tls::plain::Parked;
 
-use super::super::{Before, Session, Unsent, connect_and_relay, relay, sent_first};
+use super::super::Session;
 use super::{MOST, MOST_WAITING};
-use crate::arrival::{Arrival, ClientConnection, Entry};
-use crate::connect::{self, ConnectFault};
+use crate::arrival::Entry;
+use crate::connect;
 use crate::fallback;
-use crate::live::{Killed, Movable, Speaks};
+use crate::live::{Killed, Movable, NO_SOCKET, Speaks};
 use crate::outcome::Outcome;
-use crate::relay::{Early, Watch};
+use crate::relay::{self, Watch};
 use crate::retry_budget;
 use crate::snapshot::BackendPlan;
 use crate::sticky_cookie::Slot;
-use crate::stream::Stream;
 use crate::upstream::{self, Chosen, Origin, Remember, Wanted};
 use crate::worker::Current;
+
+mod leaving;
 
 /// Whether the ring still has a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +112,11 @@ pub(super) struct Ringed {
     opening: Opening,
     /// Number of outages of the backend when the session got it.
     outages: u32,
+    fast_close: FastClose,
+    /// The side that is still open after the session has ended by `fast-close`: what it sends is thrown away until it ends.
+    lingers: Option<relay::Side>,
+    /// Pieces that were thrown away.
+    thrown_away: usize,
     course: Course,
     /// Operations whose last result is to come.
     pending: u32,
@@ -145,6 +146,9 @@ impl Ringed {
             link: Link::Absent,
             opening: Opening::TheyMaySpeak,
             outages: 0,
+            fast_close: settings.fast_close,
+            lingers: None,
+            thrown_away: 0,
             course: Course::Stays,
             pending: 0,
             touched: Touched::No,
@@ -206,6 +210,13 @@ impl Ringed {
             from.receives = Kernel::Rests;
         }
         let lease = match (result, lease) {
+            (Ok(count), Some(lease)) if count > 0 && self.lingers.is_some() => {
+                self.thrown_away += 1;
+                if self.thrown_away > MOST_WAITING {
+                    self.course.leaves();
+                }
+                Some(lease)
+            }
             (Ok(count), Some(lease)) if count > 0 => {
                 total.set(total.get() + count as u64);
                 to.waiting.push_back(lease);
@@ -299,6 +310,9 @@ impl Ringed {
     }
 
     fn act(&mut self, ring: &mut Ring, key: u32) {
+        if let Some(side) = self.lingers {
+            return self.linger(ring, key, side);
+        }
         let is_lost = self.client.source == Source::Failed && self.link == Link::Absent;
         let (up, down) = self.session.outcome.relayed().both();
         // What leaves at once does not begin to connect: a cancel in the same batch may come before there is anything to cancel.
@@ -323,6 +337,11 @@ impl Ringed {
             );
         }
         send(&mut self.client, ring, (Operation::SendClient, key), self.backend.source, &mut self.pending);
+        // Of an end and a reset that come in one turn, the end counts, as in the relay of a task.
+        if let Some(side) = self.left_open() {
+            self.close_fast(ring, side);
+            return self.linger(ring, key, side);
+        }
         let delivered = |from: &Side, to: &Side| {
             from.source != Source::Open && to.waiting.is_empty() && to.sends == Kernel::Rests
         };
@@ -335,15 +354,67 @@ impl Ringed {
             return self.leave(ring, key);
         }
         for (is_over, side) in [(up, &mut self.backend), (down, &mut self.client)] {
-            if is_over && !std::mem::replace(&mut side.told, true) {
-                // An error means that the peer has already closed its connection.
-                let _ = side.socket.as_ref().map(|socket| SockRef::from(socket).shutdown(Shutdown::Write));
+            if is_over {
+                tell_end(side);
             }
         }
         receive(&mut self.client, ring, Operation::ReceiveClient, key, &mut self.pending);
         if is_open {
             receive(&mut self.backend, ring, Operation::ReceiveBackend, key, &mut self.pending);
         }
+    }
+
+    /// The side that a session leaves open which ends by `fast-close`: the other side has ended, and this one has all of its bytes.
+    fn left_open(&self) -> Option<relay::Side> {
+        let is_delivered = |from: &Side, to: &Side| {
+            from.source == Source::Ended && to.waiting.is_empty() && to.sends == Kernel::Rests
+        };
+        match self.fast_close {
+            _ if self.link != Link::Open => None,
+            by if by.is_at_client() && is_delivered(&self.client, &self.backend) => {
+                Some(relay::Side::Backend)
+            }
+            by if by.is_at_backend() && is_delivered(&self.backend, &self.client) => {
+                Some(relay::Side::Client)
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends the session with the side that has ended, and closes that. What the other one, `open`, has sent it since is lost.
+    fn close_fast(&mut self, ring: &mut Ring, open: relay::Side) {
+        let (ended, other) = match open {
+            relay::Side::Client => (&mut self.backend, &mut self.client),
+            relay::Side::Backend => (&mut self.client, &mut self.backend),
+        };
+        tell_end(other);
+        ended.waiting.drain(..).for_each(|lease| ring.give_back(lease));
+        if ended.sends == Kernel::Works {
+            // It is closed when the session has left the ring.
+            self.course.leaves();
+        } else if let Some(socket) = ended.socket.take() {
+            ring.close(socket);
+        }
+        let outcome = &mut self.session.outcome;
+        outcome.end(Ending::Ok);
+        outcome.hide_socket();
+        if open == relay::Side::Backend {
+            self.session.admitted.handle().live.socket.set(NO_SOCKET);
+        }
+        self.lingers = Some(open);
+    }
+
+    /// Receives from the side that is still open until it ends: to close it before would answer what it sends with a reset, which
+    /// could destroy the last bytes on their way to it.
+    fn linger(&mut self, ring: &mut Ring, key: u32, side: relay::Side) {
+        let (open, operation) = match side {
+            relay::Side::Client => (&mut self.client, Operation::ReceiveClient),
+            relay::Side::Backend => (&mut self.backend, Operation::ReceiveBackend),
+        };
+        if self.course == Course::Leaves || open.source != Source::Open {
+            return self.leave(ring, key);
+        }
+        receive(open, ring, operation, key, &mut self.pending);
     }
 
     /// Chooses a backend and begins to connect. A choice that the ring cannot use goes along to the task: another one would count
@@ -429,105 +500,11 @@ impl Ringed {
     /// Makes the kernel reset both connections when they are closed: else a peer would take what it has for the whole. At the
     /// end of a drain, when the worker cuts all sessions, this does nothing.
     pub(super) fn cut(&mut self) {
-        if !self.session.outcome.worker().is_cutting() {
+        if !self.session.outcome.worker().is_cutting() && self.lingers.is_none() {
             reset(&self.client);
             reset(&self.backend);
             self.session.outcome.end(Ending::InternalError);
         }
-    }
-
-    /// Ends the session, or lets a task go on with it. Returns it if its connections are being closed.
-    pub(super) fn finish(mut self: Box<Self>, ring: &mut Ring) -> Option<Box<Self>> {
-        let is_whole = |from: &Side, to: &Side| from.source == Source::Ended && to.waiting.is_empty();
-        let ending = if self.is_killed() {
-            // `ctl kill` has already set its connections to be reset.
-            None
-        } else if self.owes().is_some() {
-            (*self).go_on(ring);
-            return None;
-        } else if self.client.source == Source::Failed {
-            reset(&self.backend);
-            Some(Ending::ClientClosed)
-        } else if self.link == Link::Open && self.backend.source == Source::Failed {
-            reset(&self.client);
-            Some(Ending::BackendAborted)
-        } else if self.link == Link::Open
-            && is_whole(&self.client, &self.backend)
-            && is_whole(&self.backend, &self.client)
-        {
-            Some(Ending::Ok)
-        } else {
-            (*self).go_on(ring);
-            return None;
-        };
-        if let Some(ending) = ending {
-            self.session.outcome.end(ending);
-        }
-        for side in [&mut self.backend, &mut self.client] {
-            side.waiting.drain(..).for_each(|lease| ring.give_back(lease));
-            if let Some(socket) = side.socket.take() {
-                ring.close(socket);
-            }
-        }
-        Some(self)
-    }
-
-    /// A side that was reset, if the other side still takes what it sent before.
-    fn owes(&self) -> Option<relay::Side> {
-        let owes = |from: &Side, to: &Side| {
-            from.source == Source::Failed && to.source != Source::Failed && !to.waiting.is_empty()
-        };
-        match self.link {
-            Link::Open if owes(&self.client, &self.backend) => Some(relay::Side::Client),
-            Link::Open if owes(&self.backend, &self.client) => Some(relay::Side::Backend),
-            _ => None,
-        }
-    }
-
-    /// Lets a task go on with the session.
-    fn go_on(self, ring: &mut Ring) {
-        let reset = self.owes();
-        let Self {
-            client,
-            backend,
-            mut session,
-            chosen,
-            current,
-            pool,
-            peer,
-            began,
-            link,
-            opening,
-            outages,
-            ..
-        } = self;
-        let (up, down) = (collect(ring, backend.waiting), collect(ring, client.waiting));
-        let Some(client) = client.socket.and_then(|socket| watched(socket).ok()) else { return };
-        let client = Stream::parked(client);
-        let handle = session.admitted.handle().clone();
-        let (standing, now) = (Verdict::Permit, Instant::now());
-        let arrival =
-            Arrival { peer, local: None, tls: None, issuer: Issuer::Unknown, standing, session: None };
-        let task = if link == Link::Open {
-            let Some(backend) = backend.socket.and_then(|socket| watched(socket).ok()) else { return };
-            session.unsent = (session.outcome.relayed().both() == (0, 0))
-                .then(|| Box::new(Unsent { current, arrival, opening, tried: Tried::default(), outages }));
-            session.watch.begin_at(now);
-            session.watch.may_be_handed_over();
-            let early = sent_first(Early { up, down, reset });
-            tokio::task::spawn_local(relay(session, client, Stream::parked(backend), early))
-        } else {
-            debug_assert!(down.is_empty(), "a backend sends nothing before the connection to it is open");
-            let before = begin_again(&mut session, link, chosen, backend.socket);
-            let now = match before {
-                // Its time limit goes on.
-                Before::Begun { .. } => began,
-                Before::Nothing | Before::Chosen(_) | Before::Counted | Before::Refused(_) => now,
-            };
-            let client = ClientConnection { stream: client, early: up, arrival };
-            tokio::task::spawn_local(connect_and_relay(session, current, pool, client, now, before))
-        };
-        handle.live.served_by(task.abort_handle());
     }
 }
 
@@ -554,46 +531,6 @@ fn begin_to(
     }
 }
 
-/// Takes back what was counted for a connection that is not open, and notes the backend's fault if there is one. A connection
-/// that the kernel still opens goes along with its backend: another choice would count a second turn.
-fn begin_again(
-    session: &mut Session,
-    link: Link,
-    chosen: Option<Box<Chosen>>,
-    socket: Option<OwnedFd>,
-) -> Before {
-    let outcome = &mut session.outcome;
-    outcome.relayed().up.set(0);
-    outcome.hide_socket();
-    let slot = session.slot.take();
-    // The last to be declared is dropped first: the connection is closed before its place is given back.
-    let socket = socket;
-    if let Some(chosen) = chosen {
-        return Before::Chosen(chosen);
-    }
-    let (Some(pool), Some(index)) = (outcome.pool.clone(), outcome.backend) else { return Before::Nothing };
-    if let Link::Refused(error) = link {
-        let backend = &pool.backends[index].state;
-        let address = backend.addresses.load().first().copied();
-        let (error, limit) = (io::Error::from_raw_os_error(error), pool.settings.timeouts.connect);
-        if let ConnectFault::Backend(cause) = connect::fault_of(error, address, limit) {
-            outcome.failed.note(index, Fault::of(&cause));
-            upstream::note_failure(outcome.worker(), &pool, index, cause);
-            return Before::Refused(index);
-        }
-    }
-    let view = std::mem::take(&mut outcome.view);
-    (outcome.backend, outcome.attempts) = (None, 0);
-    match (socket, slot, link) {
-        (Some(socket), Some(slot), Link::Absent) => {
-            let backend = pool.backends[index].state.clone();
-            let chosen = Chosen { index, backend, slot, trial: None, view, queued: None, followed: None };
-            Before::Begun { socket, chosen: Box::new(chosen) }
-        }
-        _ => Before::Counted,
-    }
-}
-
 impl Course {
     fn leaves(&mut self) {
         if *self == Self::Stays {
@@ -607,6 +544,14 @@ fn reset(side: &Side) {
     if let Some(socket) = &side.socket {
         // An error means that the connection is already closed.
         let _ = sys::socket::set_linger_zero(socket.as_fd());
+    }
+}
+
+/// Tells a side that the other one has ended, once.
+fn tell_end(side: &mut Side) {
+    if !std::mem::replace(&mut side.told, true) {
+        // An error means that the peer has already closed its connection.
+        let _ = side.socket.as_ref().map(|socket| SockRef::from(socket).shutdown(Shutdown::Write));
     }
 }
 
@@ -639,24 +584,4 @@ fn send(side: &mut Side, ring: &mut Ring, operation: (Operation, u32), other: So
             if is_last { Then::ShutsDown } else { Then::Nothing },
         );
     }
-}
-
-/// The bytes of buffers, which go back to the ring.
-fn collect(ring: &mut Ring, leases: VecDeque<Lease>) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(leases.iter().map(Lease::len).sum());
-    for lease in leases {
-        bytes.extend_from_slice(ring.bytes(&lease));
-        ring.give_back(lease);
-    }
-    bytes
-}
-
-/// A connection for the runtime.
-fn watched(socket: OwnedFd) -> io::Result<Parked> {
-    let known = socket2::Socket::from(socket);
-    known.set_nonblocking(true)?;
-    Ok(match known.local_addr()?.is_unix() {
-        true => Parked::Unix(OwnedFd::from(known).into()),
-        false => Parked::Tcp(OwnedFd::from(known).into()),
-    })
 }
