@@ -200,6 +200,10 @@ ok penstock ctl reload
 serves http://127.0.0.1:8081/
 said 'from nginx'
 [ "$(pid)" = "$served" ] || fail "a reload changed the process"
+ok systemctl stop penstock
+ok penstock doctor --quiet
+not_said fault
+ok systemctl start penstock
 
 step "a start with a wrong configuration fails once and says why, and a taken port is tried again until it is free"
 cp "$machine/etc/penstock/penstock.toml" "$scratch/good.toml"
