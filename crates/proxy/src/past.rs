@@ -197,6 +197,8 @@ impl Past {
         entry.names = None;
         fill(entry);
         self.next = (self.next + 1) % self.most;
+        // So many others were written since that it is in no near cache, and the next session to end would wait for it.
+        sys::cache::prefetch(&self.entries[self.next]);
     }
 
     /// The last session with this request id, or else of the client with this address and port.

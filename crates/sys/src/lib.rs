@@ -7,6 +7,7 @@
 #[cfg(feature = "mimalloc")]
 pub mod allocator;
 pub mod bpf;
+pub mod cache;
 pub mod child;
 pub mod cpu;
 pub mod datagram;
