@@ -17,6 +17,16 @@ fn ending() -> Scripted {
     })
 }
 
+/// A client that stays after the end of its session.
+fn ended(server: &Server) -> TcpStream {
+    let mut client = connect(server);
+    client.write_all(b"abc").unwrap();
+    let mut got = Vec::new();
+    client.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"bye");
+    client
+}
+
 #[test]
 fn a_session_ends_in_the_ring_with_the_side_that_ends_first() {
     const SESSIONS: u64 = 40;
@@ -55,15 +65,12 @@ fn the_backend_is_closed_at_once_and_a_client_that_stays_after_a_time() {
     let mut sessions = 0;
     let mut is_open_when_told = || {
         sessions += 1;
-        let mut client = connect(&server);
-        client.write_all(b"abc").unwrap();
-        let mut got = Vec::new();
-        client.read_to_end(&mut got).unwrap();
-        assert_eq!(got, b"bye");
+        let client = ended(&server);
         told.recv_timeout(secs(20)).unwrap();
         let is_open = server.ctl_json(&["status"])["connections"]["now"] == 1;
         // The client has not closed its connection.
         wait_until_clean(&server, &[&backend.address]);
+        drop(client);
         is_open
     };
     // On a busy machine the time of the client may be over as well.
@@ -81,11 +88,7 @@ fn what_a_client_sends_after_the_end_is_thrown_away_and_not_answered_with_a_rese
     for pieces in [2, 100] {
         let mut is_taken = || {
             sessions += 1;
-            let mut client = connect(&server);
-            client.write_all(b"abc").unwrap();
-            let mut got = Vec::new();
-            client.read_to_end(&mut got).unwrap();
-            assert_eq!(got, b"bye");
+            let mut client = ended(&server);
             // Without a wait for the client, its connection would be closed by now.
             server.ctl_json(&["status"]);
             (0..pieces).all(|_| client.write_all(&[b'x'; 2000]).is_ok())
@@ -106,18 +109,7 @@ fn what_a_client_sends_after_the_end_is_thrown_away_and_not_answered_with_a_rese
 fn a_drain_waits_for_what_lingers_no_longer_than_its_time() {
     let backend = ending();
     let mut server = start(&[&backend.address], "fast-close = \"up\"", "");
-    let clients: Vec<TcpStream> = (0..10)
-        .map(|_| {
-            let mut client = connect(&server);
-            client.write_all(b"abc").unwrap();
-            client
-        })
-        .collect();
-    for mut client in &clients {
-        let mut got = Vec::new();
-        client.read_to_end(&mut got).unwrap();
-        assert_eq!(got, b"bye");
-    }
+    let clients: Vec<TcpStream> = (0..10).map(|_| ended(&server)).collect();
     server.signal(Signal::SIGTERM);
     // The clients have not closed their connections.
     assert!(server.wait_end(secs(20)).success());
