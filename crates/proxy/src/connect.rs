@@ -155,10 +155,10 @@ async fn open(
 }
 
 /// Waits, within the time limit, until a TCP connection is open that was begun to the only address of a backend.
-pub async fn finish(backend: &BackendState, begun: OwnedFd, time: TimeLimit) -> Result<Plain, ConnectFault> {
+pub async fn finish(backend: &BackendState, socket: OwnedFd, time: TimeLimit) -> Result<Plain, ConnectFault> {
     let address = backend.addresses.load().first().copied();
-    let begun = std::net::TcpStream::from(begun);
-    let watched = begun.set_nonblocking(true).and_then(|()| TcpStream::from_std(begun));
+    let tcp = std::net::TcpStream::from(socket);
+    let watched = tcp.set_nonblocking(true).and_then(|()| TcpStream::from_std(tcp));
     let opened = match watched {
         Ok(tcp) => Box::pin(timeout_at(time.due().into(), finish_tcp(tcp))).await,
         Err(error) => Ok(Err(error)),

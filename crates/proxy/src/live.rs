@@ -107,6 +107,11 @@ pub(crate) enum Movable {
 }
 
 impl Live {
+    /// The client's connection is closed while its session goes on: the next connection may get the descriptor.
+    pub(crate) fn hide_socket(&self) {
+        self.socket.set(NO_SOCKET);
+    }
+
     pub(crate) fn new(listener: Arc<ListenerState>, accepted: &Accepted) -> Self {
         let live = Self {
             listener: Some(listener),

@@ -197,7 +197,7 @@ impl Past {
         entry.names = None;
         fill(entry);
         self.next = (self.next + 1) % self.most;
-        // So many others were written since that it is in no near cache, and the next session to end would wait for it.
+        // This entry was last written a whole round ago, and has left the cache since: the next session to end would wait for memory.
         sys::cache::prefetch(&self.entries[self.next]);
     }
 

@@ -30,7 +30,7 @@ use crate::connect::{ConnectFault, Freshness, TimeLimit};
 use crate::fallback;
 use crate::given::Carried;
 use crate::idle_sessions::{IdleRelay, IdleSession};
-use crate::live::{Movable, NO_SOCKET, Totals};
+use crate::live::{Movable, Totals};
 use crate::outcome::Outcome;
 use crate::relay::{self, Early, End, RelayPause, Side, Watch};
 use crate::retry_budget;
@@ -116,7 +116,8 @@ enum Before {
     },
     /// The session was counted for the retry budget of its pool.
     Counted,
-    /// The session was counted so, and the backend with this index has refused the connection, which was noted.
+    /// The session was counted for the retry budget of its pool. The backend with this index has refused the connection, and its
+    /// fault was noted.
     Refused(usize),
 }
 
@@ -257,7 +258,7 @@ fn relay(
                     if let End::FastClosed(side) = end {
                         outcome.hide_socket();
                         if side == Side::Client {
-                            session.admitted.handle().live.socket.set(NO_SOCKET);
+                            session.admitted.handle().live.hide_socket();
                         }
                         Box::pin(close_after(side, client, backend)).await;
                         return drop(session);
@@ -498,11 +499,11 @@ async fn obtain(
         }
     };
     let mut failed: Option<Arc<BackendState>> = None;
-    let (mut at_once, mut begun) = (None, None);
+    let (mut at_once, mut begun_socket) = (None, None);
     match before {
         Before::Nothing | Before::Counted => {}
         Before::Chosen(chosen) => at_once = Some(chosen),
-        Before::Begun { socket, chosen } => (at_once, begun) = (Some(chosen), Some(socket)),
+        Before::Begun { socket, chosen } => (at_once, begun_socket) = (Some(chosen), Some(socket)),
         Before::Refused(index) => {
             tried.insert(index);
             failed = Some(pool.backends[index].state.clone());
@@ -538,7 +539,7 @@ async fn obtain(
         (outcome.backend, outcome.view) = (Some(chosen.index), chosen.view);
         outcome.show_backend(&chosen.backend);
         outcome.queued = chosen.queued.or(outcome.queued);
-        let attempt = Attempt { opening, began: now, begun: begun.take() };
+        let attempt = Attempt { opening, began: now, socket: begun_socket.take() };
         let lacks = match connect(worker, pool, &chosen, arrival, attempt, outcome).await {
             Ok((stream, at)) => return Ok(Obtained { stream, chosen, at }),
             Err(lacks) => lacks,
@@ -587,8 +588,8 @@ impl NoConnection {
 struct Attempt {
     opening: Opening,
     began: Instant,
-    /// A connection that the kernel opens already: it is waited for.
-    begun: Option<OwnedFd>,
+    /// Of a connection that the ring has begun: the attempt waits for it, and begins none.
+    socket: Option<OwnedFd>,
 }
 
 /// Opens a connection to the chosen backend.
@@ -597,14 +598,14 @@ async fn connect(
     pool: &PoolPlan,
     chosen: &Chosen,
     arrival: &Arrival,
-    Attempt { opening, began, begun }: Attempt,
+    Attempt { opening, began, socket }: Attempt,
     outcome: &mut Outcome,
 ) -> Result<(Stream, Instant), NoConnection> {
     let counters = chosen.backend.counters.of(worker.index);
     let (plan, limit) = (&pool.backends[chosen.index], pool.settings.timeouts.connect);
     let outgoing = plan.outgoing_for(arrival.peer);
-    let opened = match begun {
-        Some(begun) => upstream::finish(worker, plan, begun, TimeLimit { began, limit }).await,
+    let opened = match socket {
+        Some(socket) => upstream::finish(worker, plan, socket, TimeLimit { began, limit }).await,
         None => {
             let header =
                 pool.settings.send_proxy.map(|version| proxy_header(version, arrival)).unwrap_or_default();

@@ -527,10 +527,10 @@ async fn open(
 pub async fn finish(
     worker: &Worker,
     plan: &BackendPlan,
-    begun: OwnedFd,
+    socket: OwnedFd,
     time: TimeLimit,
 ) -> Result<(Stream, Freshness), ConnectFault> {
-    let plain = connect::finish(&plan.state, begun, time).await?;
+    let plain = connect::finish(&plan.state, socket, time).await?;
     plan.state.counters.of(worker.index).connects.add(1);
     Ok((Stream::plain(plain), Freshness::Fresh(time.began.elapsed())))
 }

@@ -86,8 +86,8 @@ struct Work {
 }
 
 impl Work {
-    /// Hands what is queued to the kernel. More than the kernel takes at once goes in several calls.
-    fn hand_over(&mut self) -> io::Result<()> {
+    /// Submits what is queued to the kernel. More than the kernel takes at once goes in several calls.
+    fn submit(&mut self) -> io::Result<()> {
         loop {
             let before = self.ring.waiting();
             self.ring.enter()?;
@@ -220,7 +220,7 @@ impl Engine {
     /// Takes what the kernel has done, and begins what follows from it. An error means that the ring cannot be used any more.
     fn turn(&self) -> io::Result<Turn> {
         let work = &mut *self.work.borrow_mut();
-        work.hand_over()?;
+        work.submit()?;
         let Work { ring, sessions, visits, over, completions, touched } = work;
         ring.take(completions);
         let is_full = completions.len() >= MANY;
@@ -255,9 +255,10 @@ impl Engine {
         })
     }
 
-    /// Hands what is queued to the kernel, before other tasks run: those of sessions that are over would wait for their places.
-    fn pause(&self) -> io::Result<()> {
-        self.work.borrow_mut().hand_over()
+    /// Submits what is queued, before other tasks of the worker run: the kernel closes the connections of sessions that are over,
+    /// and new clients may need their places.
+    fn submit(&self) -> io::Result<()> {
+        self.work.borrow_mut().submit()
     }
 
     /// Begins to move the sessions for which `is_due` is true out of the ring, to a task each.
@@ -351,7 +352,7 @@ async fn drive(watched: AsyncFd<Watched>, worker: Rc<Worker>) {
             };
             turns += 1;
             if turn == Turn::Full || turns % TURNS == 0 {
-                if let Err(error) = engine.pause() {
+                if let Err(error) = engine.submit() {
                     return tell_end(worker, &error);
                 }
                 tokio::task::yield_now().await;

@@ -25,12 +25,12 @@ use crate::upstream;
 /// Ready flows that are looked at before clients are.
 const FLOWS_AT_ONCE: usize = 64;
 
-/// Replies after which no other flow is looked at before clients are served. They are several batches, because most protocols
-/// have more replies than questions.
+/// With so many replies relayed, a turn goes on with the datagrams of clients, and looks at no further flow. Four batches, where a
+/// turn takes one of clients: in most protocols a server sends more than its client.
 const REPLIES_AT_ONCE: usize = 4 * SLOTS;
 
 impl Server {
-    /// Relays replies of flows that are ready.
+    /// Relays replies that wait in the sockets of flows: [`REPLIES_AT_ONCE`], and what is left of the last batch.
     pub(super) fn relay_replies(
         &mut self,
         watched: &AsyncFd<Rc<OwnedEpoll>>,

@@ -1,5 +1,6 @@
 //! Shows an operator the open sessions of a worker, a part at each question, and ends those that the operator names.
 
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -150,14 +151,8 @@ impl Worker {
             }
             let row = self.row(&handle, *place, Instant::now());
             killed.push(EndedSession { row, requests: Vec::new() });
-            if live.socket.get() != NO_SOCKET {
-                tcp_info::reset_on_close(live.socket.get());
-            }
-            self.running.of(live, |entry| {
-                if entry.socket != NO_SOCKET {
-                    tcp_info::reset_on_close(entry.socket);
-                }
-            });
+            reset_on_close(live.socket.get());
+            self.running.of(live, |entry| reset_on_close(entry.socket));
             if let Some(key) = handle.idle_key() {
                 self.idle_sessions.end(key);
             } else if let Some(task) = live.task.take() {
@@ -186,14 +181,19 @@ impl Worker {
                 return;
             }
             ended.push(id.to_owned());
-            if entry.socket != NO_SOCKET {
-                tcp_info::reset_on_close(entry.socket);
-            }
+            reset_on_close(entry.socket);
             if let Some(task) = cut.task.take() {
                 // The runtime drops the stream, which tells the client so.
                 task.abort();
             }
         });
         (!ended.is_empty()).then_some(EndedSession { row, requests: ended })
+    }
+}
+
+/// Makes the kernel reset a connection of this worker when it is closed.
+fn reset_on_close(socket: RawFd) {
+    if socket != NO_SOCKET {
+        tcp_info::reset_on_close(socket);
     }
 }

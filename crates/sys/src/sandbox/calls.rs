@@ -30,7 +30,8 @@ pub enum Packets {
 }
 
 /// Whether this process has an io_uring. Its operations pass by the filter: `crates/sys/src/ring.rs` lets the kernel refuse all but
-/// a few on sockets. No call makes another ring, unless the filter is [`Children::Any`]: programs may use io_uring(7).
+/// a few on sockets. The filter refuses to make another ring, but for [`Children::Any`]: the programs that this process starts may
+/// use io_uring(7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rings {
     Used,

@@ -22,7 +22,7 @@ use super::{MOST, MOST_WAITING};
 use crate::arrival::Entry;
 use crate::connect;
 use crate::fallback;
-use crate::live::{Killed, Movable, NO_SOCKET, Speaks};
+use crate::live::{Killed, Movable, Speaks};
 use crate::outcome::Outcome;
 use crate::relay::{self, Watch};
 use crate::retry_budget;
@@ -54,7 +54,7 @@ enum Source {
 /// The connection to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// None was begun, or the wait for it was cancelled.
+    /// The ring waits for none: no connect was begun, or the wait was cancelled, and the kernel may still open the connection.
     Absent,
     Opening,
     Open,
@@ -115,7 +115,7 @@ pub(super) struct Ringed {
     fast_close: FastClose,
     /// The side that is still open after the session has ended by `fast-close`: what it sends is thrown away until it ends.
     lingers: Option<relay::Side>,
-    /// Pieces that were thrown away.
+    /// Number of its pieces that were thrown away. With more than [`MOST_WAITING`] the session leaves the ring.
     thrown_away: usize,
     course: Course,
     /// Operations whose last result is to come.
@@ -342,12 +342,9 @@ impl Ringed {
             self.close_fast(ring, side);
             return self.linger(ring, key, side);
         }
-        let delivered = |from: &Side, to: &Side| {
-            from.source != Source::Open && to.waiting.is_empty() && to.sends == Kernel::Rests
-        };
         let is_open = self.link == Link::Open;
-        let up = is_open && delivered(&self.client, &self.backend);
-        let down = is_open && delivered(&self.backend, &self.client);
+        let up = is_open && self.client.source != Source::Open && self.backend.has_all();
+        let down = is_open && self.backend.source != Source::Open && self.client.has_all();
         let is_failed =
             up && self.client.source == Source::Failed || down && self.backend.source == Source::Failed;
         if is_failed || up && down {
@@ -366,9 +363,7 @@ impl Ringed {
 
     /// The side that a session leaves open which ends by `fast-close`: the other side has ended, and this one has all of its bytes.
     fn left_open(&self) -> Option<relay::Side> {
-        let is_delivered = |from: &Side, to: &Side| {
-            from.source == Source::Ended && to.waiting.is_empty() && to.sends == Kernel::Rests
-        };
+        let is_delivered = |from: &Side, to: &Side| from.source == Source::Ended && to.has_all();
         match self.fast_close {
             _ if self.link != Link::Open => None,
             by if by.is_at_client() && is_delivered(&self.client, &self.backend) => {
@@ -388,7 +383,7 @@ impl Ringed {
             relay::Side::Backend => (&mut self.client, &mut self.backend),
         };
         tell_end(other);
-        ended.waiting.drain(..).for_each(|lease| ring.give_back(lease));
+        ended.give_back(ring);
         if ended.sends == Kernel::Works {
             // It is closed when the session has left the ring.
             self.course.leaves();
@@ -399,7 +394,7 @@ impl Ringed {
         outcome.end(Ending::Ok);
         outcome.hide_socket();
         if open == relay::Side::Backend {
-            self.session.admitted.handle().live.socket.set(NO_SOCKET);
+            self.session.admitted.handle().live.hide_socket();
         }
         self.lingers = Some(open);
     }
@@ -528,6 +523,18 @@ fn begin_to(
             let socket = sys::socket::prepare_tcp(address, opening, outgoing).ok()?;
             Some((OwnedFd::from(socket), Some(address)))
         }
+    }
+}
+
+impl Side {
+    /// Whether the kernel has taken all bytes for this side.
+    fn has_all(&self) -> bool {
+        self.waiting.is_empty() && self.sends == Kernel::Rests
+    }
+
+    /// Gives back the buffers with bytes for this side, which are lost.
+    fn give_back(&mut self, ring: &mut Ring) {
+        self.waiting.drain(..).for_each(|lease| ring.give_back(lease));
     }
 }
 

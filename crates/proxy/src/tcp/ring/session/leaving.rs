@@ -64,7 +64,7 @@ impl Ringed {
             self.session.outcome.end(ending);
         }
         for side in [&mut self.backend, &mut self.client] {
-            side.waiting.drain(..).for_each(|lease| ring.give_back(lease));
+            side.give_back(ring);
             if let Some(socket) = side.socket.take() {
                 ring.close(socket);
             }
@@ -93,9 +93,8 @@ impl Ringed {
 
     /// Lets a task wait for the end of a session that has ended by `fast-close`.
     fn go_on_lingering(mut self, ring: &mut Ring, side: relay::Side) {
-        for side in [&mut self.client, &mut self.backend] {
-            side.waiting.drain(..).for_each(|lease| ring.give_back(lease));
-        }
+        self.client.give_back(ring);
+        self.backend.give_back(ring);
         let Self { client, backend, session, .. } = self;
         let open = match side {
             relay::Side::Client => client,
@@ -158,8 +157,9 @@ impl Ringed {
     }
 }
 
-/// Takes back what was counted for a connection that is not open, and notes the backend's fault if there is one. A connection
-/// that the kernel still opens goes along with its backend: another choice would count a second turn.
+/// Says where the task begins with a session whose backend connection is not open, and undoes what the ring has counted for that
+/// connection. If the backend has refused it, that is noted as its fault. If the kernel still opens it, the task gets it with the
+/// backend: a new choice would take a second turn of the balancing.
 fn begin_again(
     session: &mut Session,
     link: Link,
