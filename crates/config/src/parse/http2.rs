@@ -13,7 +13,7 @@ use crate::types::{BackendHttp2, Http2};
 const KIB: u64 = 1024;
 
 /// The defaults of `RawHttp2`, repeated here for `http2 = "on"`, which has no table with defaults.
-const SEND_BUFFER: u64 = 768 * KIB;
+const SEND_BUFFER: u64 = 512 * KIB;
 const RECEIVE_WINDOW: u64 = 1024 * KIB;
 const STREAM_WINDOW: u64 = 64 * KIB;
 const HELD_HEADS: u64 = 1024 * KIB;

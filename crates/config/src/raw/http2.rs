@@ -15,9 +15,8 @@ use crate::de::Key;
 pub(crate) struct RawHttp2 {
     /// Bytes of responses that may wait in memory for a client that does not read them, over all requests of its
     /// connection. At this limit, Penstock reads no more from the backends of these requests, except 4 KiB for each, so
-    /// that one request cannot stop the others. Requests with closed flow-control windows may together hold a sixteenth
-    /// of it.
-    #[schemars(extend("default" = "768KiB"))]
+    /// that one request cannot stop the others. Requests with closed flow-control windows may together hold a tenth of it.
+    #[schemars(extend("default" = "512KiB"))]
     pub(crate) send_buffer: Key<SizeText>,
     /// Bytes of request bodies that may wait in memory for backends, over all requests of a connection: the
     /// flow-control window of the connection. If uploads to slow backends fill it, other uploads of the connection

@@ -19,18 +19,21 @@ const LEAST_OF_HEAD: usize = 256;
 /// Bytes that a stream may read while its window is closed: the end of the body needs no window.
 pub(super) const LEAST_WITHOUT_WINDOW: usize = 256;
 
-/// A stream may read one `PART`th of the free bytes at once, and `MOST` bytes at most.
+/// A stream may read one `PART`th of the free bytes at once, and `MOST` bytes at most; `MOST_OF_MANY` where more than
+/// `FEW` requests are open, each of which may hold what it has read.
 const MOST: usize = 64 * 1024;
+const MOST_OF_MANY: usize = 32 * 1024;
+const FEW: usize = 2;
 const PART: usize = 4;
 
 /// Least bytes that a stream reads before the others have their turn: one frame.
 const LEAST_TURN: usize = 16 * 1024;
 
-/// Streams whose window may be closed may together hold one sixteenth of the limit.
-const HELD_PART: usize = 16;
+/// Streams whose window may be closed may together hold one tenth of the limit.
+const HELD_PART: usize = 10;
 
 /// Number of concurrent requests whose HTTP/2 backends get the full flow-control window; others get a narrow one.
-const MOST_WIDE: usize = 2;
+const MOST_WIDE: usize = FEW;
 
 #[derive(Debug)]
 pub(super) struct Backlog {
@@ -48,6 +51,8 @@ pub(super) struct Backlog {
     round: Cell<u64>,
     /// Bytes that each of several streams may read before the others have their turn; `None` if one was woken alone.
     turn: Cell<Option<usize>>,
+    /// Requests that have begun and not ended.
+    open: Cell<usize>,
     heads: Cell<usize>,
     most_heads: usize,
     /// Size of the heads when there was no room for one more: until some of them end, none is tried.
@@ -87,6 +92,7 @@ impl Backlog {
             next: Cell::new(0),
             round: Cell::new(1),
             turn: Cell::new(None),
+            open: Cell::new(0),
             heads: Cell::new(0),
             most_heads,
             full_at: Cell::new(None),
@@ -100,7 +106,8 @@ impl Backlog {
 
     /// Returns how many bytes a stream whose window is open may read now: they go on to the client's socket.
     pub(super) fn room(&self) -> usize {
-        (self.limit.saturating_sub(self.all()) / PART).clamp(LEAST, MOST)
+        let most = if self.open.get() > FEW { MOST_OF_MANY } else { MOST };
+        (self.limit.saturating_sub(self.all()) / PART).clamp(LEAST, most)
     }
 
     /// Returns how many bytes a stream may read before its window is known: penstock may have to hold them.
@@ -236,6 +243,7 @@ impl Backlog {
             return Admission::TooMuch;
         }
         self.full_at.set(None);
+        self.open.set(self.open.get() + 1);
         self.heads.set(heads);
         Admission::Begun
     }
@@ -252,6 +260,7 @@ impl Backlog {
 
     /// Ends a request with a head of `head` bytes.
     pub(super) fn end(&self, head: usize) {
+        self.open.set(self.open.get() - 1);
         self.heads.set(self.heads.get() - head);
     }
 }
@@ -274,12 +283,25 @@ mod tests {
         for _ in 0..100 {
             backlog.hold(&mut Turn::default(), backlog.room_of_head());
         }
-        assert!(backlog.all() <= 64 * 1024 + 100 * LEAST_OF_HEAD, "{}", backlog.all());
+        assert!(backlog.all() <= 1024 * 1024 / HELD_PART + 100 * LEAST_OF_HEAD, "{}", backlog.all());
         for _ in 0..100 {
             backlog.queue(backlog.room());
         }
         assert!(backlog.all() <= 1024 * 1024 + 100 * LEAST, "{}", backlog.all());
         assert_eq!((backlog.room_of_head(), backlog.room()), (LEAST_OF_HEAD, LEAST));
+    }
+
+    #[test]
+    fn a_stream_beside_many_others_reads_less_at_once() {
+        let backlog = Backlog::new(1024 * 1024, usize::MAX);
+        for _ in 0..FEW {
+            assert_eq!(backlog.begin(1), Admission::Begun);
+        }
+        assert_eq!(backlog.room(), MOST);
+        assert_eq!(backlog.begin(1), Admission::Begun);
+        assert_eq!(backlog.room(), MOST_OF_MANY);
+        backlog.end(1);
+        assert_eq!(backlog.room(), MOST);
     }
 
     #[test]
