@@ -136,7 +136,8 @@ fn a_client_of_an_unused_address_is_connected_and_held_with_every_data_path() {
             line.starts_with("penstock_dsr_packets_total{") && line.contains("verdict=\"tarpitted\"")
         });
         assert!(line.is_some_and(|line| !line.ends_with(" 0")), "{line:?}");
-        // The program of a killed one ends with its mount namespace, a moment later, and the next path refuses to be behind it.
+        // After SIGKILL a program of tc stays until the mount namespace of its balancer has ended, a moment later. Until
+        // then xdp-generic is refused: it would be before that program.
         super::paths::stop(server);
     }
 }

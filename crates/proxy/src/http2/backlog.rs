@@ -19,8 +19,8 @@ const LEAST_OF_HEAD: usize = 256;
 /// Bytes that a stream may read while its window is closed: the end of the body needs no window.
 pub(super) const LEAST_WITHOUT_WINDOW: usize = 256;
 
-/// A stream may read one `PART`th of the free bytes at once, and `MOST` bytes at most; `MOST_OF_MANY` where more than
-/// `FEW` requests are open, each of which may hold what it has read.
+/// A stream may read one `PART`th of the free bytes at once, but at most `MOST` bytes, or `MOST_OF_MANY` if more than `FEW`
+/// requests of the connection are open: each may keep a buffer of that size.
 const MOST: usize = 64 * 1024;
 const MOST_OF_MANY: usize = 32 * 1024;
 const FEW: usize = 2;
@@ -33,7 +33,7 @@ const LEAST_TURN: usize = 16 * 1024;
 const HELD_PART: usize = 10;
 
 /// Number of concurrent requests whose HTTP/2 backends get the full flow-control window; others get a narrow one.
-const MOST_WIDE: usize = FEW;
+const MOST_WIDE: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct Backlog {
@@ -106,14 +106,17 @@ impl Backlog {
 
     /// Returns how many bytes a stream whose window is open may read now: they go on to the client's socket.
     pub(super) fn room(&self) -> usize {
-        let most = if self.open.get() > FEW { MOST_OF_MANY } else { MOST };
-        (self.limit.saturating_sub(self.all()) / PART).clamp(LEAST, most)
+        (self.limit.saturating_sub(self.all()) / PART).clamp(LEAST, self.most())
     }
 
     /// Returns how many bytes a stream may read before its window is known: penstock may have to hold them.
     pub(super) fn room_of_head(&self) -> usize {
         let limit = self.limit / HELD_PART;
-        (limit.saturating_sub(self.held.get()) / PART).clamp(LEAST_OF_HEAD, MOST)
+        (limit.saturating_sub(self.held.get()) / PART).clamp(LEAST_OF_HEAD, self.most())
+    }
+
+    fn most(&self) -> usize {
+        if self.open.get() > FEW { MOST_OF_MANY } else { MOST }
     }
 
     /// Returns how many bytes a stream may still read in its turn.
@@ -292,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_beside_many_others_reads_less_at_once() {
+    fn a_stream_beside_two_others_reads_less_at_once() {
         let backlog = Backlog::new(1024 * 1024, usize::MAX);
         for _ in 0..FEW {
             assert_eq!(backlog.begin(1), Admission::Begun);
