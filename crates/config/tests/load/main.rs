@@ -19,6 +19,7 @@ use proptest::prelude::*;
 mod dsr;
 mod engine;
 mod environment;
+mod http2;
 
 const DESIGN: &str = r#"
 [process]
